@@ -260,7 +260,7 @@ w.show(*sliders.values(), board)
 from dataclasses import dataclass
 
 from workbench.core.params import param
-from workbench.core.rejection import Ruling, residual
+from workbench.core.rejection import AcceptanceDecision, residual
 from workbench.core.sampling import pick
 from workbench.engine.feedback import Verification
 from workbench.engine.parts import Verifier
@@ -277,10 +277,10 @@ class Lenient(Verifier):
         """v.p [N+1, V] at the root and after each node → accept [N], stop [N+1]."""
         tree, p, u_stop = v.tree, v.p, v.u_stop
         if not len(tree):
-            return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
+            return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
         before, q, x = p[tree.parents + 1], tree.q[tree.q_of[:-1]].to(p.dtype), tree.tokens[:, None]
         accept = (before.gather(1, x) / (self.lenience * q.gather(1, x))).clamp(max=1)[:, 0]
-        return Ruling(accept=accept, stop=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_stop))
+        return AcceptanceDecision(accept=accept, stop=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_stop))
 
 
 # %% [markdown]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.core.params import param
-from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
+from workbench.core.rejection import AcceptanceDecision, greedy_match, recursive_rejection
 from workbench.core.sampling import likeliest, pick
 from workbench.core.tree import Sampling
 from workbench.engine.feedback import Verification
@@ -22,19 +22,19 @@ class FirstFew(Verifier):
     exact_for = frozenset({Sampling.CHAIN})
     most: int = param(2, ge=1, le=16, doc="drafts kept of a round at most")
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         ruling = recursive_rejection(v.tree, v.p, v.u_stop)
         level = torch.arange(len(v.p), device=v.p.device)
         stop = torch.where(level < self.most, ruling.stop, pick(v.p, v.u_stop))
-        return Ruling(ruling.accept.masked_fill(level[:-1] >= self.most, 0.0), stop)
+        return AcceptanceDecision(ruling.accept.masked_fill(level[:-1] >= self.most, 0.0), stop)
 
 
 @dataclass(frozen=True)
 class EmitsResidual(FirstFew):
     """The same with a mistake: the token behind the last kept draft is drawn from the residual, and not from p."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
         return ruling if v.u_stop is None else replace(ruling, stop=recursive_rejection(v.tree, v.p, v.u_stop).stop)

@@ -292,14 +292,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "round-commits-the-first-nodes",
-        "engine.sequence_round:Turn.commit",
+        "engine.sequence_round:RoundState.commit",
         Argument(0, "commit", 1, "range(len({}))"),
         EVERY_SETTING + "[draft-tree]",
         why="after an accepted path of a tree the target continues a text that was not written",
     ),
     _m(
         "hidden-state-of-the-root-after-each-round",
-        "engine.sequence_round:Turn.commit",
+        "engine.sequence_round:RoundState.commit",
         Force(5, "if-else", new=False),
         DRAFTS + "test_medusas_heads_read_the_newest_state_the_target_has",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from workbench.engine import Models, Runner
 from workbench.models.bundle import bundled
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_model, load_tokenizer
 
 NAME = "omnidraft"
@@ -44,5 +44,5 @@ def renumbered(work: Path) -> Models:
     }.values():
         weight.data[torch.tensor(number)] = weight.data.clone()
     models = Models(Runner(model), tokenizer, "text-drafter")
-    models.stranger = Stranger(Runner(twin), theirs, "renumbered")
+    models.stranger = OtherVocabularyDrafter(Runner(twin), theirs, "renumbered")
     return models

@@ -21,7 +21,7 @@ from workbench.bench.laws import LAWS, TINY_PROMPT, check_law
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
@@ -209,7 +209,7 @@ def test_a_law_of_one_outcome_is_no_proof() -> None:
     finding = check_law(
         registry.get("draft-model"),
         made,
-        laws.Law("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
+        laws.SamplingTest("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
         runs=10,
     )
     assert finding.verdict == SKIPPED
@@ -220,7 +220,7 @@ def test_a_law_of_one_outcome_is_no_proof() -> None:
 class TakesEverything(Verifier):
     """Accepts every draft."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = registry.get("draft-model").verifier.rule(v)
         return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
 

@@ -14,7 +14,7 @@ from capped import FirstFew
 from workbench.bench import board
 from workbench.bench.choices import KINDS, check_choice, check_places, every
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree
 from workbench.engine import Models, Promise
 from workbench.engine.draft_plan import Plan
@@ -80,7 +80,7 @@ def test_exact_rules_keep_the_places_and_approximate_ones_tell_their_price(model
 class KeepsAll(FirstFew):
     """Keeps every draft, whatever the target says of it."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
         return replace(ruling, accept=torch.ones_like(ruling.accept))
 

@@ -12,7 +12,7 @@ from workbench.bench.doctor import BUG, IDENTICAL, NUMERICS, STEPWISE, diagnose,
 from workbench.bench.prompts import load_prompts
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.engine.feedback import Verification
@@ -29,7 +29,7 @@ PARTING = "Tell me a story about a brave little bear who was afraid of the dark.
 class TakesAll(Verifier):
     """Accepts every draft, whatever the target says."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = registry.get("draft-model").verifier.rule(v)
         return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
 

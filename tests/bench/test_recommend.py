@@ -11,7 +11,7 @@ import worlds
 from workbench.bench import heats
 from workbench.bench import recommend as measuring
 from workbench.bench.contenders import EngineContender
-from workbench.bench.recommend import Asked, recommend
+from workbench.bench.recommend import PromptIds, recommend
 from workbench.bench.recommendation import Choice, Recommendation
 from workbench.bench.sample import Sample
 from workbench.core.errors import PromptError, WorkbenchError
@@ -19,7 +19,7 @@ from workbench.engine import Models
 from workbench.methods import registry
 from workbench.trace.speedup import Estimate
 
-PROMPTS = [Asked(f"p{i}", [1, 2, 3, 4 + i]) for i in range(3)]
+PROMPTS = [PromptIds(f"p{i}", [1, 2, 3, 4 + i]) for i in range(3)]
 MS = {"autoregressive": 10.0, "suffix": 6.0, "prompt-lookup": 6.1, "token-recycling": 20.0}
 """Milliseconds a token, on a machine that does the same every time; one method likes the first prompt best."""
 NAMES = [name for name in MS if name != "autoregressive"]

@@ -12,9 +12,9 @@ import torch
 
 from workbench.bench import claims, same_drafts, several_drafts, text_lab
 from workbench.bench.claims import Scale
-from workbench.bench.several_drafts import Laws, Way
+from workbench.bench.several_drafts import TextDistributions, Way
 from workbench.bench.text_lab import TextLab
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
 from workbench.engine import datastore_builder
 from workbench.engine.datastore import open_store
@@ -28,7 +28,7 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
 P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
-ALIKE = Laws(*(torch.tensor([law] * 100, dtype=torch.float64) for law in (P, Q)))
+ALIKE = TextDistributions(*(torch.tensor([law] * 100, dtype=torch.float64) for law in (P, Q)))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
 
 
 def test_the_bound_is_that_of_theory() -> None:
-    few = Laws(ALIKE.p[:3], ALIKE.q[:3])
+    few = TextDistributions(ALIKE.p[:3], ALIKE.q[:3])
     assert several_drafts.accepted(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
     assert several_drafts.accepted(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(0.734524, abs=1e-5)
 
@@ -75,7 +75,7 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
 
 def test_two_rules_are_asked_about_the_same_chains() -> None:
     """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
-    assert same_drafts.expected(Ruling(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))) == 1.75
+    assert same_drafts.expected(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))) == 1.75
     lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on("maths")
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))

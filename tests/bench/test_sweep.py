@@ -27,11 +27,11 @@ from workbench.bench.sweep import (
     WAITING,
     Axis,
     Cell,
-    Crew,
     Event,
     Result,
     Sweep,
     SweepFolder,
+    WorkerGroup,
     here,
     opened,
     run,
@@ -51,17 +51,17 @@ def bench() -> Iterator[Workbench]:
         yield made
 
 
-def nobody(bench: Workbench) -> Crew:
+def nobody(bench: Workbench) -> WorkerGroup:
     """A crew of the bench's conditions that must not be given anything."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         assert not cells, "a finished cell was to be measured again"
         yield from ()
 
-    return Crew(work, here(bench).conditions)
+    return WorkerGroup(work, here(bench).conditions)
 
 
-def under(**change: Any) -> Crew:
+def under(**change: Any) -> WorkerGroup:
     """A crew that measures nothing but says so at once, under conditions of its own."""
     usual = {"measuring": 1, "device": "cpu", "dtype": "float32", "machine": {"cpu": "x"}, "weights": {"t": "0"}}
 
@@ -71,7 +71,7 @@ def under(**change: Any) -> Crew:
             figures = {"tau": {"value": 1.0, "low": None, "high": None, "n": 1}}
             yield END, cell, (Result(cell.id, DONE, figures=figures, machine=facts), None)
 
-    return Crew(work, lambda cell: usual | change)
+    return WorkerGroup(work, lambda cell: usual | change)
 
 
 # -- what a sweep is --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 import serving
 
 from workbench.bench.compare import Comparison
-from workbench.bench.steps import Hearing
+from workbench.bench.steps import StepDecoder
 from workbench.cli import main
 from workbench.core.errors import PromptError
 from workbench.views import scenes
@@ -68,14 +68,14 @@ def test_a_message_is_told_from_a_text_to_continue(monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_writes_what_a_comparison_elsewhere_has_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Hearing.step
+    step = StepDecoder.step
 
-    def enough(self: Hearing, message: dict[str, Any]) -> Any:
+    def enough(self: StepDecoder, message: dict[str, Any]) -> Any:
         if message["done"] >= 4:
             raise KeyboardInterrupt
         return step(self, message)
 
-    monkeypatch.setattr(Hearing, "step", enough)
+    monkeypatch.setattr(StepDecoder, "step", enough)
     asked = [serving.STORY, "--lane", "draft-model", "--max-new-tokens", "6", "--repeats", "9", *there()]
     assert main(["compare", *asked, "--out", str(tmp_path / "made.json")]) == 130
     assert "Stopped before the end." in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 import serving
 
 from workbench.client.keys import CONNECT_KEY, KEY
-from workbench.server.door import Door
+from workbench.server.door import AccessControl
 from workbench.ui import build, space
 
 from .conftest import Command
@@ -69,7 +69,7 @@ def test_what_the_app_decides_is_not_asked_for(workbench: Command) -> None:
 def locked() -> Iterator[str]:
     """The same app behind a key."""
     demo, port = build(serving.app().bench), serving.free_port()
-    demo.launch(server_port=port, quiet=True, **space.launch_options(serving.app().bench, Door(key=SECRET)))
+    demo.launch(server_port=port, quiet=True, **space.launch_options(serving.app().bench, AccessControl(key=SECRET)))
     yield f"http://127.0.0.1:{port}"
     demo.close()
 

@@ -13,7 +13,7 @@ from workbench.bench import board, workboard
 from workbench.bench import recommend as measuring
 from workbench.bench.kinds import KINDS
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.recommend import Asked
+from workbench.bench.recommend import PromptIds
 from workbench.cli import recommend as asking
 from workbench.cli import workloads
 from workbench.engine import Engine, Models, Request
@@ -80,7 +80,7 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
     store, plain = RunStore(), registry.get("autoregressive")
     for ids in ([1, 2], [3, 4], [3, 4], [5, 1]):
         store.save(Engine(models).generate(Request(ids, plain, max_new_tokens=2)))
-    seen: list[list[Asked]] = []
+    seen: list[list[PromptIds]] = []
     whole = measuring.recommend
     monkeypatch.setattr(
         measuring, "recommend", lambda m, asked, *a, **o: seen.append(asked) or whole(m, asked, *a, **o)

@@ -15,7 +15,7 @@ import serving
 
 from workbench import Workbench
 from workbench.bench.compare import Plan, prepare
-from workbench.bench.steps import Hearing, Telling
+from workbench.bench.steps import StepDecoder, StepEncoder
 from workbench.client import wire
 from workbench.core.errors import ModelError, PromptError, UnknownNameError, WorkbenchError
 
@@ -106,9 +106,9 @@ def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
 
 def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench) -> None:
     """Whole comparisons, with races and texts: those told run by run, and those of the process itself."""
-    telling, hearing, last = Telling(), None, None
+    telling, hearing, last = StepEncoder(), None, None
     for last in bench.comparing([STORY, "The fox"], ["draft-model", "eagle-vlm"], max_new_tokens=8, repeats=3):
-        hearing = hearing or Hearing(prepare([STORY, "The fox"], ["draft-model", "eagle-vlm"], Plan(
+        hearing = hearing or StepDecoder(prepare([STORY, "The fox"], ["draft-model", "eagle-vlm"], Plan(
             max_new_tokens=8, repeats=3)))  # fmt: skip
         heard = hearing.step(json.loads(json.dumps(telling.message(last))))
         assert heard.done == last.done
@@ -120,7 +120,7 @@ def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench
 def test_an_app_of_another_version_is_said_to_be_one() -> None:
     old = {"done": 1, "total": 2, "text": "measured", "waiting": "", "left_s": None, "last": False, "comparison": None}
     with pytest.raises(WorkbenchError, match="same version"):
-        Hearing(prepare([STORY], ["draft-model"], Plan())).step(old)
+        StepDecoder(prepare([STORY], ["draft-model"], Plan())).step(old)
 
 
 def test_a_run_that_nobody_asks_after_is_ended() -> None:

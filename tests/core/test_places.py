@@ -13,7 +13,7 @@ from workbench.bench.verifier_suite import WARM, Case, cases, draft, verifiers
 from workbench.core import places, relaxed, sampling, transfer
 from workbench.core.late import Late, some
 from workbench.core.places import by_row, fans_of, normalised
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.feedback import Verification
@@ -28,7 +28,9 @@ V = WIDE + 3 * BLOCK
 NODES = 12
 
 
-def judged(case: Case, tree: DraftTree, logits: Tensor, late: bool = False, p: Tensor | None = None) -> Ruling:
+def judged(
+    case: Case, tree: DraftTree, logits: Tensor, late: bool = False, p: Tensor | None = None
+) -> AcceptanceDecision:
     state = NEAR if isinstance(case.verifier, Nearest) else Writing(Pen(small=True, since=0))
     u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     p = law(logits, WARM) if p is None else p

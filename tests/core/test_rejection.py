@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workbench.core import places
-from workbench.core.rejection import Ruling, Verdict, greedy_match, recursive_rejection, residual, walk
+from workbench.core.rejection import (
+    AcceptanceDecision,
+    VerificationResult,
+    greedy_match,
+    recursive_rejection,
+    residual,
+    walk,
+)
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.feedback import Verification
@@ -28,7 +35,7 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-Rule = Callable[[DraftTree, Tensor, Tensor], Ruling]
+Rule = Callable[[DraftTree, Tensor, Tensor], AcceptanceDecision]
 
 
 # -- exact evaluation of a rule ---------------------------------------------------------------------------------------
@@ -282,9 +289,9 @@ def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.Mo
 
 
 def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(tree: DraftTree, p: Tensor, u: Tensor) -> Ruling:
+    def always(tree: DraftTree, p: Tensor, u: Tensor) -> AcceptanceDecision:
         ruling = recursive_rejection(tree, p, u)
-        return Ruling(torch.ones_like(ruling.accept), ruling.stop)
+        return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
 
     law, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rule=always)
     assert distance(law, P) == pytest.approx(0.4)
@@ -408,7 +415,7 @@ def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> 
 def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None:
     """Every draft of a place is put before the rule; one that was chosen is told apart, a tree in the next test."""
 
-    def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> Ruling:
+    def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
         tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
         u = torch.zeros(len(places), dtype=torch.float64) if heat else None
         return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
@@ -503,7 +510,7 @@ def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() 
     #         0 ─ 2      1 ─ 3 ─ 4 (rejected)
     parents = [-1, -1, 0, 1, 3]
 
-    def walked(*score: float) -> Verdict:
+    def walked(*score: float) -> VerificationResult:
         return walk_(parents, [float(s > 0) for s in score], list(range(6)), None, score)
 
     assert walked(0.9, 0.1, 0.0, 0.2, 0.0).path == (1, 3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.relaxed import price_of_keeping
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
@@ -32,7 +32,7 @@ def laws(seed: int, n: int) -> Tensor:
     return a / a.sum(1, keepdim=True)
 
 
-def judged(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = None) -> Ruling:
+def judged(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = None) -> AcceptanceDecision:
     n = len(tree)
     u = torch.zeros(n + 1, dtype=torch.float64)
     return verifier.rule(Verification(tree, p.log(), p, WARM, u, state=state))
@@ -124,7 +124,7 @@ def test_neighbours_lend_what_the_card_says(k: int, mass: float, lifted: list[fl
         assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
 
 
-def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> Ruling:
+def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> AcceptanceDecision:
     return verifier.rule(Verification(tree, p.log(), p, SamplingParams(**sampling), None, state=NOBODY))
 
 

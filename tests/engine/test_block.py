@@ -12,7 +12,7 @@ import worlds
 from torch import Tensor
 
 from workbench.core.probes import Probed, Probes
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Method, Models, Request, Row, Runner
@@ -28,7 +28,7 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 ASKED = [5, 9, 2]
 N = 24
-Heard = tuple[list[int], list[int], list[int], Probed]
+PrefillHiddenStates = tuple[list[int], list[int], list[int], Probed]
 """(committed, drafted tokens, their parents, what came back)."""
 
 
@@ -42,14 +42,14 @@ class Curious(Lossless):
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor(self.tokens, device=tree.tokens.device), len(tree) - 1, "curious")
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         if v.probed is not None and self.heard is not None:
             self.heard.append((list(v.committed), v.tree.tokens.tolist(), v.tree.parents.tolist(), v.probed))
         return super().rule(v)
 
 
 @dataclass(frozen=True)
-class Asking(DraftModel):
+class RetriedAction(DraftModel):
     """A draft model that asks what the target would say behind the last committed token and one more."""
 
     heard: Any = None
@@ -68,7 +68,7 @@ def models(device: str) -> Models:
     return worlds.world("llama", noise=0.15, device=device)
 
 
-def curious(name: str = "draft-model", heard: list[Heard] | None = None, **more: Any) -> Method:
+def curious(name: str = "draft-model", heard: list[PrefillHiddenStates] | None = None, **more: Any) -> Method:
     method = dataclasses.replace(registry.get(name), verifier=Curious(heard), other_verifiers=())
     return dataclasses.replace(method, **more)
 
@@ -91,7 +91,7 @@ def path_to(node: int, parents: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "autoregressive", "early-exit"])
 def test_what_comes_back_is_what_the_target_says_of_that_text(name: str, models: Models) -> None:
     """Behind a chain, a branch of a tree, or no draft; a draft that was half read is read from its first layer on."""
-    heard: list[Heard] = []
+    heard: list[PrefillHiddenStates] = []
     trace = Engine(models).generate(asked(curious(name, heard), max_new_tokens=10))
     assert len(heard) == len(trace.rounds)
     for committed, tokens, parents, probed in heard:
@@ -140,9 +140,9 @@ def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: 
 
 
 def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
-    heard: list[Heard] = []
-    asking: list[Heard] = []
-    method = curious(heard=heard, drafter=Asking(heard=asking))
+    heard: list[PrefillHiddenStates] = []
+    asking: list[PrefillHiddenStates] = []
+    method = curious(heard=heard, drafter=RetriedAction(heard=asking))
     trace = Engine(models).generate(asked(method))
     assert {tuple(p.source for p in r.probes) for r in trace.rounds} == {("asking", *["curious"] * 3)}
     assert all(r.probes[0].parent == -1 for r in trace.rounds)

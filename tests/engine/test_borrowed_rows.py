@@ -22,7 +22,7 @@ from workbench.models.runner import Runner
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
 from workbench.models.tokenizer_source import VOCABULARY, spoken
 from workbench.service.memory import Need
-from workbench.training.family.borrower import Borrower
+from workbench.training.family.borrower import DrafterInTraining
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 CPU = torch.device("cpu")
@@ -36,16 +36,16 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
 
 
 @pytest.fixture
-def learner(theirs: torch.Tensor) -> Borrower:
+def learner(theirs: torch.Tensor) -> DrafterInTraining:
     config = LlamaConfig(
         vocab_size=len(theirs), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, tie_word_embeddings=False,
     )  # fmt: skip
-    return Borrower(config, theirs, theirs, seed=3)
+    return DrafterInTraining(config, theirs, theirs, seed=3)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, learner: Borrower) -> Path:
+def folder(tmp_path: Path, learner: DrafterInTraining) -> Path:
     """The learner as it is kept."""
     told = {"target": "text-target", VOCABULARY: spoken(bundled()["text-target"]), ROWS: learner.enter.in_features}
     said = learner.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, learner: Borrower) -> Path:
     return tmp_path
 
 
-def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: Borrower) -> None:
+def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: DrafterInTraining) -> None:
     ids = torch.tensor([[5, 7, 7, 1, 90]])
     model = load_model(str(folder), CPU, torch.float32)
     with torch.inference_mode():
@@ -64,7 +64,7 @@ def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: Borrow
     assert said.std() > 0.1, "and that is something"
 
 
-def test_rows_written_out_can_be_taken_back(learner: Borrower, theirs: torch.Tensor) -> None:
+def test_rows_written_out_can_be_taken_back(learner: DrafterInTraining, theirs: torch.Tensor) -> None:
     weights = learner.weights()
     whole = {name: weight.half() for name, weight in written_out(weights, theirs, theirs).items()}
     assert ENTER not in whole

@@ -14,10 +14,10 @@ import torch
 from layouts import PUBLISHED, SMALL, SMALL3, write
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.compatibility import Wanted, lines, why_not
+from workbench.models.checkpoints.compatibility import HeadRequirements, lines, why_not
 from workbench.models.checkpoints.layouts import read
 
-TEXT = Wanted("text-target", 288, 4096, 12, {})
+TEXT = HeadRequirements("text-target", 288, 4096, 12, {})
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -57,18 +57,18 @@ def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
 
 def test_what_fits_and_what_would(tmp_path: Path) -> None:
     eagle = read(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
-    assert why_not(eagle, Wanted("vicuna", 4096, 32000, 32, {})) == ""
+    assert why_not(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
     said = why_not(eagle, TEXT)
     assert "it reads 4,096 numbers and the target gives 288; it is for a target of hidden size 4,096" in said
     assert "it knows 32,000 tokens and the target has 4,096" in said
     eagle3 = read(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
-    llama = Wanted("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
+    llama = HeadRequirements("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
     told = {line.what: line for line in lines(eagle3, llama)}
     assert told["layers"].fits
     assert "2, 16, 29" in told["layers"].says
     assert "32,000" in told["draft vocabulary"].says
     assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].says
-    shallow = {line.what: line for line in lines(eagle3, Wanted("six", 4096, 128256, 6, {}))}
+    shallow = {line.what: line for line in lines(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
     assert not shallow["layers"].fits
     assert "2, 3, 3 of 6" in shallow["layers"].says
     config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}

@@ -13,7 +13,7 @@ import worlds
 from workbench.engine import Engine, Models, Request, scheduler
 from workbench.engine.captured_states import states_of
 from workbench.engine.request import Row
-from workbench.kernels.segment import Heard
+from workbench.kernels.segment import PrefillHiddenStates
 from workbench.methods import registry
 from workbench.models.runner import Runner
 
@@ -59,7 +59,7 @@ def test_the_target_reads_a_prompt_once(
     assert sum(of_prompt) == len(PROMPT) - 1
     assert all(n < len(PROMPT) - 1 for n in read[len(of_prompt) :]), "nothing like the prompt is read behind it"
     assert row.slot is not None
-    assert row.slot.heard == Heard(), "what was taken is not kept twice"
+    assert row.slot.heard == PrefillHiddenStates(), "what was taken is not kept twice"
 
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
@@ -77,7 +77,7 @@ def test_what_was_kept_is_what_a_second_reading_gives(
     def primed(self: Any, row: Row, models: Models) -> Any:
         wanted = self.hears(models)
         kept = states_of(row, models, wanted, 3)
-        row.place.heard, heard = Heard(), row.place.heard
+        row.place.heard, heard = PrefillHiddenStates(), row.place.heard
         found.append((kept, states_of(row, models, wanted, 3)))
         row.place.heard = heard
         return prime(self, row, models)

@@ -22,7 +22,7 @@ from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.choice import choose
 from workbench.models import admission, probe
-from workbench.models.probe import Standing
+from workbench.models.probe import ProbeResult
 from workbench.models.runner import SCRATCH
 from workbench.trace.store import default_folder
 
@@ -44,7 +44,7 @@ def _facts_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
-    assert probe.standing(Runner(tiny(name, dtype))) == Standing()
+    assert probe.standing(Runner(tiny(name, dtype))) == ProbeResult()
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])
@@ -142,7 +142,7 @@ def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
 def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or Standing())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or ProbeResult())
     load_models(str(folder), None, device="cpu")
     load_models(str(folder), None, device="cpu")
     assert len(asked) == 1
@@ -178,7 +178,7 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, asked = tiny("llama"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or Standing())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or ProbeResult())
     for _ in range(2):
         admission.admit(Runner(model), "Mine")
     assert len(asked) == 1
@@ -207,7 +207,7 @@ def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None
     before = model.config.to_dict()
     runner = Runner(model)
     spans = runner.geometry.masks.spans
-    assert probe.standing(runner) == Standing()
+    assert probe.standing(runner) == ProbeResult()
     assert model.config.to_dict() == before
     assert runner.geometry.masks.spans == spans
     with probe.scaled_down(runner):

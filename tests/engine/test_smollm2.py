@@ -21,7 +21,7 @@ from forty import FORTY, Asked
 
 from workbench.bench.goodness import Fit, chi_square, holm, places
 from workbench.core.errors import ModelError
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models
 from workbench.engine.feedback import Verification
@@ -241,7 +241,7 @@ def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models) -> None
 class Lenient(Lossless):
     """Accepts every draft that the law allows."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
         return dataclasses.replace(ruling, accept=(v.p[v.tree.parents + 1, v.tree.tokens] > 0).to(ruling.accept))
 

@@ -126,15 +126,15 @@ def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog:
 
 def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that ends a round is another than the target's wherever more than four were drafted."""
-    from workbench.engine.sequence_round import Turn
+    from workbench.engine.sequence_round import RoundState
 
-    whole = Turn.walk
+    whole = RoundState.walk
 
-    def wrong_once(self: Turn, found: list[object]) -> None:
+    def wrong_once(self: RoundState, found: list[object]) -> None:
         whole(self, found)
         if self.judged is not None and len(self.judged.tokens) > 4:
             object.__setattr__(self.judged.verdict, "bonus", self.judged.verdict.bonus ^ 1)
 
-    monkeypatch.setattr(Turn, "walk", wrong_once)
+    monkeypatch.setattr(RoundState, "walk", wrong_once)
     with pytest.raises((AssertionError, WorkbenchError)):
         assert wrong(models, range(12)) == {}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
@@ -59,7 +59,7 @@ class Judge(Lossless):
     def prime(self, row: Row, models: Models) -> Seen:
         return Seen(len(row.committed), [], [])
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         v.state.rulings.append(dataclasses.replace(v, committed=[*v.committed]))
         return super().rule(v)
 

@@ -14,7 +14,7 @@ import pytest
 from sizes import size_of
 
 from workbench.bench.reading import Reader, silent
-from workbench.engine.drafter_state import Owned, owned_of
+from workbench.engine.drafter_state import InspectableState, owned_of
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import FORGOTTEN, NGramIndex
 from workbench.methods.drafters.suffix import STORED, Text
@@ -39,7 +39,9 @@ def stream(n: int, seed: int = 0) -> list[int]:
     return text.tolist()
 
 
-def soak(method: str, n: int, each: Callable[[Owned, Reader], None], at_once: int = AT_ONCE) -> tuple[Owned, Reader]:
+def soak(
+    method: str, n: int, each: Callable[[InspectableState, Reader], None], at_once: int = AT_ONCE
+) -> tuple[InspectableState, Reader]:
     """Read a text of `n` tokens; `each` is called a few times on the way."""
     configured = registry.get(method).with_params(**({"from_text": True} if method == "lookahead" else {}))
     reader = Reader.of(configured, silent(VOCABULARY), stream(n), PROMPT)
@@ -57,7 +59,7 @@ def soak(method: str, n: int, each: Callable[[Owned, Reader], None], at_once: in
     return state, reader
 
 
-def within(state: Owned, reader: Reader) -> None:
+def within(state: InspectableState, reader: Reader) -> None:
     shown = state.look(0)
     assert shown.entries <= shown.bound
     assert shown.n_bytes <= shown.most_bytes

@@ -18,7 +18,7 @@ from transformers.generation import PromptLookupCandidateGenerator
 
 from workbench.bench.goodness import chi_square
 from workbench.core.draw import Draw, Purpose
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Row, load_models
 from workbench.engine.draft_plan import Plan
@@ -266,7 +266,7 @@ RECYCLING_ROW = recycling_row()
 def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
     row = recycling_row()
     top = [[i, *range(1, 8)] for i in range(3)]
-    outcome = Outcome([5, 4], [-1, 0], Verdict((), 0, True, (), {}), [0], 4, top, Plan(2))
+    outcome = Outcome([5, 4], [-1, 0], VerificationResult((), 0, True, (), {}), [0], 4, top, Plan(2))
     row.drafter.observe(row, outcome)  # token 4 is the root and a node: the root's successors stay
     assert row.state.table[4].tolist() == top[0]
     assert row.state.table[5].tolist() == top[1]

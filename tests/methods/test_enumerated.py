@@ -23,7 +23,7 @@ from capped import EmitsResidual, FirstFew
 from torch import Tensor
 
 from workbench.core.probes import Probed
-from workbench.core.rejection import Ruling, Verdict
+from workbench.core.rejection import AcceptanceDecision, VerificationResult
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
@@ -261,8 +261,8 @@ WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
 
 
 def ends(
-    verifier: Verifier, tree: DraftTree, ruling: Ruling, sampling: SamplingParams
-) -> Iterator[tuple[Verdict, float]]:
+    verifier: Verifier, tree: DraftTree, ruling: AcceptanceDecision, sampling: SamplingParams
+) -> Iterator[tuple[VerificationResult, float]]:
     """Every way the walk can go, with its probability. Its `bonus` is the place at which it ended, not a token.
 
     The walk that most verifiers share does nothing but compare, so that its ways are those of the tree's shape.
@@ -282,14 +282,14 @@ def ends(
 
 
 @cache
-def ways(parents: tuple[int, ...]) -> list[Verdict]:
+def ways(parents: tuple[int, ...]) -> list[VerificationResult]:
     """All that the shared walk can come to in a tree of this shape."""
     return [verdict for verdict, _ in gone(Lossless(), parents, [0.5] * len(parents), None)]
 
 
 def gone(
     verifier: Verifier, parents: Sequence[int], accept: Sequence[float], score: Sequence[float] | None
-) -> Iterator[tuple[Verdict, float]]:
+) -> Iterator[tuple[VerificationResult, float]]:
     """Every way of a verifier's own walk, with its probability.
 
     It is called with uniforms just below and at each threshold; what it has tested tells which node comes next.
@@ -318,7 +318,7 @@ def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
         for _ in range(20):
             accept = (2 * torch.rand(len(parents), generator=generator) - 0.5).clamp(0, 1)
             tree = DraftTree.of([0] * len(parents), parents)
-            ruling = Ruling(accept, torch.zeros(len(parents) + 1, dtype=torch.long))
+            ruling = AcceptanceDecision(accept, torch.zeros(len(parents) + 1, dtype=torch.long))
             found = {v.bonus: (v, by) for v, by in ends(Lossless(), tree, ruling, WARM)}
             wanted = {v.bonus: (v, by) for v, by in gone(Lossless(), parents, accept.tolist(), None)}
             assert {at: (v.path, v.tested) for at, (v, _) in found.items()} == {
@@ -334,9 +334,9 @@ MARK = 1 << 40
 class Drawn:
     """What a rule's calls of `pick` draw from, however many and whichever rows it gives them.
 
-    While it is asked, `pick` gives every row a mark in place of a token; where a mark stands in `Ruling.stop`, that
-    row's law is what is emitted there. So a rule may do with a drawn token nothing but emit it: that it does no more
-    is seen by ruling once more with real tokens.
+    While it is asked, `pick` gives every row a mark in place of a token; where a mark stands in
+    `AcceptanceDecision.stop`, that row's law is what is emitted there. So a rule may do with a drawn token nothing but
+    emit it: that it does no more is seen by ruling once more with real tokens.
     """
 
     def __init__(self, really: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -350,7 +350,7 @@ class Drawn:
         self.laws.append(weights / weights.sum(1, keepdim=True))
         return torch.arange(first, first + len(weights), device=weights.device)
 
-    def rule(self, verifier: Verifier, v: Verification) -> tuple[Ruling, Tensor]:
+    def rule(self, verifier: Verifier, v: Verification) -> tuple[AcceptanceDecision, Tensor]:
         """A verifier's ruling, and the law of the token that it emits at each place: float64 [N+1, V]."""
         self.asked, self.laws = True, []
         try:
@@ -524,10 +524,10 @@ def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypat
 class FollowsDraw(Lossless):
     """Draws first, and keeps a draft that was drawn: its verdict says no chance."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         assert v.u_stop is not None
         token = pick(v.p, v.u_stop)
-        return Ruling((token[v.tree.parents + 1] == v.tree.tokens).to(v.p), token)
+        return AcceptanceDecision((token[v.tree.parents + 1] == v.tree.tokens).to(v.p), token)
 
 
 def test_a_rule_that_accepts_by_what_it_drew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

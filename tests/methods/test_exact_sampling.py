@@ -18,7 +18,7 @@ import torch
 import worlds
 
 from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
-from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.sampling import SamplingParams, law, pick
 from workbench.core.tree import DraftTree
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row
@@ -240,7 +240,7 @@ def test_a_wrong_rule_shows_in_long_runs(mistake: str, models: Models) -> None:
 
 # -- broken rules are caught ------------------------------------------------------------------------------------------
 
-Rule = Callable[[DraftTree, torch.Tensor, torch.Tensor], Ruling]
+Rule = Callable[[DraftTree, torch.Tensor, torch.Tensor], AcceptanceDecision]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,21 +249,21 @@ class Wrong(Lossless):
 
     mistake: str = ""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         tree, p, u_stop = v.tree, v.p, v.u_stop
         assert u_stop is not None
         ruling = recursive_rejection(tree, p, u_stop)
         if self.mistake == "p instead of the residual":
-            return Ruling(ruling.accept, pick(p, u_stop))
+            return AcceptanceDecision(ruling.accept, pick(p, u_stop))
         if self.mistake == "always accept":
-            return Ruling(torch.ones_like(ruling.accept), ruling.stop)
+            return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
         if self.mistake == "the parent's law" and len(tree):
             shifted = torch.cat([p[:1], p[:-1]])
             return recursive_rejection(tree, shifted, u_stop)
         if self.mistake == "ignore elder siblings" and tree.q is not None:
             q = tree.q[tree.q_of.clamp_min(0)].to(p.dtype)
             p_x, q_x = (x[tree.parents + 1, tree.tokens] for x in (p, q))
-            return Ruling((p_x / q_x).clamp(max=1), ruling.stop)
+            return AcceptanceDecision((p_x / q_x).clamp(max=1), ruling.stop)
         return ruling
 
 

@@ -18,7 +18,7 @@ from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_d
 from torch import Tensor
 
 from workbench.core.following import following
-from workbench.core.places import Fans, RowsOf, fans_of
+from workbench.core.places import Fans, SelectedRows, fans_of
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
@@ -387,7 +387,7 @@ def test_places_without_children_emit_the_targets_own_law() -> None:
     every = Fans(
         torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
         torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        RowsOf(laws, torch.arange(3)), RowsOf(Q[None], torch.zeros(3, dtype=torch.long)),
+        SelectedRows(laws, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, ByEmission)

@@ -22,7 +22,7 @@ from workbench.methods.drafters.falcon import LONGEST, BlockGrowth, FalconNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family import falcon
 from workbench.training.family.falcon import shown
-from workbench.training.family.lesson import Course
+from workbench.training.family.lesson import TrainingSetup
 from workbench.training.family.unrolled import Batch
 
 D, HEADS, FFN, N = 12, 2, 20, 8
@@ -323,7 +323,7 @@ class Lesson:
         chosen = {"method": "falcon", "seed": 0, "heads": HEADS, "ffn": FFN, "block": block, "cond": 5, "noise": 0.0}
         teacher = SimpleNamespace(head=drawn(30, D).float(), last_norm=None)
         asked = SimpleNamespace(**chosen, **{"glance": 0.45} | options)
-        falcon.train(Course(asked, cast(Any, teacher), cast(Any, None), torch.arange(30), [], print))
+        falcon.train(TrainingSetup(asked, cast(Any, teacher), cast(Any, None), torch.arange(30), [], print))
         answer = torch.zeros(3, 24, dtype=torch.bool)
         answer[0, 6:23] = answer[1, 3:20] = answer[2, 9:12] = True
         ids = torch.randint(30, (3, 24), generator=torch.Generator().manual_seed(1))

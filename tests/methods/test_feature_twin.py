@@ -17,7 +17,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.feature_twin import FeatureTwin
+from workbench.methods.drafters.feature_twin import CompiledFeatureNet
 from workbench.methods.drafters.mtp import MTPNet
 from workbench.methods.drafters.pard import PARDNet
 from workbench.models.loading import HeadInfo
@@ -59,7 +59,7 @@ def close(mine: Tensor, theirs: Tensor) -> None:
 @torch.inference_mode()
 def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type[FeatureNet]) -> None:
     net, head, embed = parts(kind)
-    twin = FeatureTwin.of(net, head, embed, CAPACITY)
+    twin = CompiledFeatureNet.of(net, head, embed, CAPACITY)
     assert twin is not None
     assert twin.takes(5)
     mine, theirs = entries(net), entries(net)
@@ -92,7 +92,7 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
     """A long prompt is read by the net itself and drafted behind by the twin: both must turn by the same angles."""
     far = 2000
     net, head, embed = parts(capacity=far + 20)
-    twin = FeatureTwin.of(net, head, embed, far + 20)
+    twin = CompiledFeatureNet.of(net, head, embed, far + 20)
     assert twin is not None
     mine, theirs = entries(net), entries(net)
     x = torch.randn(1, 6, D, generator=torch.Generator().manual_seed(2)).bfloat16()
@@ -105,11 +105,13 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
 
 
 def test_nets_that_run_otherwise_have_none() -> None:
-    assert FeatureTwin.of(*parts(PARDNet), CAPACITY) is None
-    assert FeatureTwin.of(*parts(type("Other", (Eagle3Net,), {"said": lambda _, state: state})), CAPACITY) is None
-    assert FeatureTwin.of(*parts(dtype=torch.float32), CAPACITY) is None
+    assert CompiledFeatureNet.of(*parts(PARDNet), CAPACITY) is None
+    assert (
+        CompiledFeatureNet.of(*parts(type("Other", (Eagle3Net,), {"said": lambda _, state: state})), CAPACITY) is None
+    )
+    assert CompiledFeatureNet.of(*parts(dtype=torch.float32), CAPACITY) is None
     net, _, embed = parts()
-    assert FeatureTwin.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None
+    assert CompiledFeatureNet.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None
 
 
 def nets_of_a_wide_vocabulary() -> dict[tuple[str, ...], FeatureNet]:

@@ -20,7 +20,7 @@ from workbench.engine import Engine, Models, Request
 from workbench.engine.draft_plan import Plan
 from workbench.engine.parts import Grower, Policy
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, Laws, Step, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions, Step
 from workbench.methods import registry
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.path_threshold import PathThreshold
@@ -44,17 +44,17 @@ class TableGrowth(Growth):
     def __init__(self, laws: dict[Text, Tensor]) -> None:
         super().__init__(None, "table", torch.device("cpu"))  # type: ignore[arg-type]
         self.of = laws
-        self.root = WholeLaws(laws[()][None])
+        self.root = FullDistributions(laws[()][None])
 
-    def laws(self, tokens: Tensor, below: Tensor | None) -> WholeLaws:
+    def laws(self, tokens: Tensor, below: Tensor | None) -> FullDistributions:
         read = torch.cat(self.tokens)[torch.cat(self.read)]
-        return WholeLaws(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
+        return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
 
-    def laws_as_one(self, tokens: Tensor, weights: Tensor) -> WholeLaws:
+    def laws_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
         """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
-        return WholeLaws((weights.double() @ self.laws(tokens, None).p)[None])
+        return FullDistributions((weights.double() @ self.laws(tokens, None).p)[None])
 
-    def goes_on(self, laws: Laws) -> bool:
+    def goes_on(self, laws: NodeDistributions) -> bool:
         return True
 
 

@@ -13,7 +13,7 @@ import worlds
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
-from workbench.core.rejection import Ruling, greedy_match, recursive_rejection, walk
+from workbench.core.rejection import AcceptanceDecision, greedy_match, recursive_rejection, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Promise, Request
@@ -46,7 +46,9 @@ def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
     return net.settle()
 
 
-def ruled(tree: DraftTree, p: Tensor, sampling: SamplingParams = WARM, threshold: float = 0.5, **more: Any) -> Ruling:
+def ruled(
+    tree: DraftTree, p: Tensor, sampling: SamplingParams = WARM, threshold: float = 0.5, **more: Any
+) -> AcceptanceDecision:
     """The judge's ruling on a tree whose states are its tokens. `p`: [N+1, V]."""
     size = p.shape[1]
     hidden = torch.nn.functional.one_hot(torch.cat([torch.tensor([0]), tree.tokens]), size).double()

@@ -16,7 +16,7 @@ import torch
 import worlds
 
 from workbench.core.errors import ModelError
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
 from workbench.engine.draft_plan import Plan
@@ -75,7 +75,9 @@ class Run:
             kept = min(self.kept(i, drafted), drafted)
             seconds = self.cost(drafted) + (self.idle_s if depth and not drafted else 0.0)
             path = tuple(range(kept))
-            verdict = Verdict(path, 0, kept < drafted, tuple((n, n < kept) for n in range(min(kept + 1, drafted))), {})
+            verdict = VerificationResult(
+                path, 0, kept < drafted, tuple((n, n < kept) for n in range(min(kept + 1, drafted))), {}
+            )
             tokens = list(range(drafted))
             parents = [n - 1 for n in range(drafted)]
             self.policy.observe(
@@ -194,7 +196,7 @@ def test_the_belief_follows_what_was_tested_and_forgets() -> None:
     """A draft of two of which the first is kept: 1 of 2 tests, and at weight 0.5 a round as much as four tests."""
     belief = Belief()
     for _ in range(20):
-        verdict = Verdict((0,), 0, True, ((0, True), (1, False)), {})
+        verdict = VerificationResult((0,), 0, True, ((0, True), (1, False)), {})
         belief.judge(Outcome([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
     assert belief.acceptance == pytest.approx(0.5)
     assert sum(belief.tested.values()) == pytest.approx(4.0)

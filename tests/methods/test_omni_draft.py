@@ -19,7 +19,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.omni_draft import Reading, common
 from workbench.methods.drafters.omni_words import BROKEN, Dictionary, pieces
 from workbench.models.loading import load_models
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_tokenizer
 
 SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
@@ -129,7 +129,7 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
 @pytest.mark.unchecked
 def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) -> None:
     """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
-    letters, writer = worlds.byte_tokenizer(), Stranger(renumbered.target, renumbered.tokenizer, "words")
+    letters, writer = worlds.byte_tokenizer(), OtherVocabularyDrafter(renumbered.target, renumbered.tokenizer, "words")
     state = Reading(writer, Dictionary([], {}, frozenset(), -1), [], slot=writer.runner.open())
     cuts = set[int]()
     for text in ("The old kin", "The old kingdo", "The old kingdom w", "The old kingdom was", "The old", "The olive"):
@@ -151,7 +151,9 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) 
 def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature: float, renumbered: Models) -> None:
     target = renumbered.target
     models = Models(target, renumbered.tokenizer, "text-drafter")
-    models.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes")
+    models.stranger = OtherVocabularyDrafter(
+        Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
+    )
     prompt = "A café in Zürich 🙂"  # characters of several bytes, of which a draft may be half
     for seed in range(3):
         asked = {"max_new_tokens": 30, "seed": seed, "stop_at_eos": False}
@@ -170,7 +172,9 @@ def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature
 @needs_bundle
 def test_a_stranger_of_few_positions_falls_silent_and_says_so(renumbered: Models) -> None:
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    models.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes")
+    models.stranger = OtherVocabularyDrafter(
+        Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes"
+    )
     method = registry.get(NAME).with_params(policy="fixed")
     trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=40, stop_at_eos=False))
     assert len(trace.token_ids) == 40
@@ -185,7 +189,9 @@ def test_another_stranger_in_mid_run_drafts_from_then_on(renumbered: Models) -> 
     """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
     target, tokenizer = renumbered.target, renumbered.tokenizer
     blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
-    blind.stranger = Stranger(Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes")
+    blind.stranger = OtherVocabularyDrafter(
+        Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
+    )
     own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     engine = Engine(renumbered)
@@ -237,7 +243,9 @@ def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: 
     assert renumbered.stranger is not None
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
     words = Dictionary.of(renumbered, renumbered.stranger)
-    models.stranger = Stranger(renumbered.stranger.runner, Ending(renumbered.stranger.tokenizer), "ending")
+    models.stranger = OtherVocabularyDrafter(
+        renumbered.stranger.runner, Ending(renumbered.stranger.tokenizer), "ending"
+    )
     models.shared["omnidraft", "text-drafter", "ending"] = words, models.stranger.tokenizer
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=30, stop_at_eos=False))

@@ -18,7 +18,7 @@ from workbench.engine import Engine, Models, Request, Runner, state_actions
 from workbench.methods import registry
 from workbench.methods.drafters.omni_lessons import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
 from workbench.methods.drafters.omni_words import Dictionary
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 
@@ -121,7 +121,7 @@ def worse(renumbered: Models) -> Models:
         if "layers" in name and weight.ndim > 1:
             weight.data += 0.7 * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    models.stranger = Stranger(Runner(twin), renumbered.stranger.tokenizer, "worse")
+    models.stranger = OtherVocabularyDrafter(Runner(twin), renumbered.stranger.tokenizer, "worse")
     return models
 
 

@@ -12,7 +12,7 @@ import worlds
 from engine.test_trimmed import trimmed
 
 from workbench.engine import Engine, Models, Request, Row, Runner
-from workbench.engine.online_layers import Pupil
+from workbench.engine.online_layers import TrainableLayers
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.online import ALL, REJECTED, Online
@@ -60,11 +60,11 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
     """A law stands one place before its token: the released code leaves that shift to the caller."""
     lessons = []
 
-    def noted(self: Pupil, tokens: Any, start: int, at: Any, laws: Any, rate: float) -> float:
+    def noted(self: TrainableLayers, tokens: Any, start: int, at: Any, laws: Any, rate: float) -> float:
         lessons.append((list(tokens), start, list(at), laws.clone()))
         return 0.0
 
-    monkeypatch.setattr(Pupil, "learn", noted)
+    monkeypatch.setattr(TrainableLayers, "learn", noted)
     row = written(models, places=places, every=1, reads=24)
     assert row.trace is not None
     learnt = set()
@@ -88,7 +88,7 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
 
 def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
     assert models.drafter is not None
-    pupil, text, at = Pupil(models.drafter), worlds.random_prompt(20), [3, 9, 18]
+    pupil, text, at = TrainableLayers(models.drafter), worlds.random_prompt(20), [3, 9, 18]
     laws = torch.stack([law_behind(models.target.model, text[: i + 1]) for i in at])
 
     def divergence() -> float:
@@ -110,7 +110,7 @@ def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
 def test_what_drafts_is_the_layers_as_they_are_after_a_lesson(models: Models) -> None:
     """In the quick forward as in the model's own."""
     assert models.drafter is not None
-    pupil, text = Pupil(models.drafter), worlds.random_prompt(12)
+    pupil, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
     laws = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
     for _ in range(3):
         pupil.learn(text, 0, [5], laws, 1e-2)
@@ -127,7 +127,7 @@ def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None
     assert models.drafter is not None
     kept = list(range(0, models.target.vocab_size, 3))
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
-    pupil, text = Pupil(models.drafter), worlds.random_prompt(20)
+    pupil, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
     law = law_behind(models.target.model, text)
     said = [pupil.learn(text, 0, [19], law.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5

@@ -32,7 +32,7 @@ from methods.test_exact_sampling import (
 )
 
 from workbench.bench.laws import low_ends
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, law, with_history
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Configured, Method, Models, Promise, Row
@@ -122,7 +122,7 @@ def first_drafts(
     prompt, rule, enough = prompt_of(method), type(method.verifier).rule, False
     found: dict[tuple[tuple[int, ...], ...], list[Verification]] = {}
 
-    def see(verifier: Verifier, v: Verification) -> Ruling:
+    def see(verifier: Verifier, v: Verification) -> AcceptanceDecision:
         if len(v.committed) == len(prompt):
             key = tuple(v.tree.tokens.tolist()), tuple(v.tree.parents.tolist())
             found.setdefault(key, []).append(dataclasses.replace(v, committed=tuple(prompt)))

@@ -17,7 +17,7 @@ import torch
 import worlds
 from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request
@@ -205,7 +205,7 @@ def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Model
 def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -> None:
     @dataclasses.dataclass(frozen=True)
     class Silent(Lossless):
-        def rule(self, v: Verification) -> Ruling:
+        def rule(self, v: Verification) -> AcceptanceDecision:
             return dataclasses.replace(super().rule(v), reason=None)
 
     method = registry.get("draft-model").with_params()
@@ -220,19 +220,21 @@ def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -
 TREE, CHAIN, TYPICAL = "draft-tree-sampled", "draft-model", "medusa-typical"
 
 
-def reasoned(ruling: Ruling, **changed: Any) -> Ruling:
+def reasoned(ruling: AcceptanceDecision, **changed: Any) -> AcceptanceDecision:
     if ruling.reason is None:  # an empty tree
         return ruling
     return dataclasses.replace(ruling, reason=dataclasses.replace(ruling.reason, **changed))
 
 
-def other(ruling: Ruling, name: str, change: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]) -> Ruling:
+def other(
+    ruling: AcceptanceDecision, name: str, change: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
+) -> AcceptanceDecision:
     """The ruling with another input of that name."""
     inputs = ruling.reason.inputs if ruling.reason else {}
     return reasoned(ruling, inputs={**inputs, name: change(inputs)}) if name in inputs else ruling
 
 
-MUTATIONS: dict[str, tuple[str, Callable[[Ruling], Ruling]]] = {
+MUTATIONS: dict[str, tuple[str, Callable[[AcceptanceDecision], AcceptanceDecision]]] = {
     "accept is another figure": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
     "every sibling is said to be the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
     "the first is said to be a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
@@ -261,7 +263,7 @@ def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, mo
 def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytest.MonkeyPatch, vision: Models) -> None:
     odd = dataclasses.replace(RATIO, name="odd", title="Odd")
 
-    def mixed(self: Lossless, v: Verification) -> Ruling:
+    def mixed(self: Lossless, v: Verification) -> AcceptanceDecision:
         return reasoned(rule(self, v), rules=(RATIO, odd), of=v.tree.tokens % 2)
 
     rule = Lossless.rule

@@ -28,7 +28,7 @@ from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
 from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.lesson import Course
+from workbench.training.family.lesson import TrainingSetup
 from workbench.training.family.s2d import begin_like, train
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
@@ -388,7 +388,7 @@ def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None
     assert 0 < wide[:, 8:].abs().max() < 0.2
 
 
-class Lesson(Course):
+class Lesson(TrainingSetup):
     """What is to be run, and two answers to read: of the second, shorter one nothing stands behind its end."""
 
     def __init__(self, kept: list[int]) -> None:

@@ -12,7 +12,7 @@ import worlds
 from methods.test_growers import DEPTH, V, table, texts_of
 from methods.test_shapes import growth
 
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
 from workbench.engine import Engine, Models, Request
@@ -102,7 +102,7 @@ def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) ->
 def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> None:
     """Of three drafts the second is kept, of two behind it none; two behind the first are never reached."""
     state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
-    verdict = Verdict((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
+    verdict = VerificationResult((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
     outcome = Outcome(
         [1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, 1, 1, 0, 0], verdict, [2, 9], 0, [], Plan(2)
     )  # fmt: skip

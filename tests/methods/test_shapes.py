@@ -23,7 +23,7 @@ from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.engine import Engine, Models, Request
 from workbench.engine.draft_plan import Plan
 from workbench.engine.feedback import Verification
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.tree_building import Growth
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
@@ -259,7 +259,7 @@ def test_every_grower_grows_over_every_drafter_that_gives_laws(
     monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # or branches seldom pay
     engine, method = Engine(models, max_rows=32), registry.get(name)
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
-    assert isinstance(method.drafter, LawDrafter)
+    assert isinstance(method.drafter, DistributionDrafter)
     may = [grower for grower in EVERY if method.drafter.superposes or not grower.superposes]
     assert {grower.name for grower in method.growers} == {grower.name for grower in may}
     rows = {

@@ -18,7 +18,7 @@ from methods.test_shapes import growth
 from torch import Tensor
 
 from workbench.bench.goodness import chi_square
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request, Row
@@ -198,7 +198,7 @@ def test_the_shape_follows_what_is_kept() -> None:
     before, paths = grower.shape(grown, Plan(2))
     assert before == [ASSUMED[0]]
     assert paths == ((0,), (0, 0), (1,), (2,))
-    outcome = Outcome([3, 4], [-1, -1], Verdict((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
+    outcome = Outcome([3, 4], [-1, -1], VerificationResult((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
     for _ in range(20):
         grower.observe(grown.row, outcome)
     after, paths = grower.shape(grown, Plan(2))

@@ -14,7 +14,7 @@ from ui.fake_client import FakeWorkbench
 from workbench.core.errors import CapacityError, ParameterError
 from workbench.server.app import make
 from workbench.server.callers import PRIVATE, VARIABLE, caller_of, from_environment, networks
-from workbench.server.door import Door
+from workbench.server.door import AccessControl
 from workbench.service.fairqueue import FairQueue
 from workbench.service.limits import Limits
 from workbench.ui.space import STRANGERS
@@ -79,7 +79,7 @@ def ask(client: Any, address: str, n: int, **headers: str) -> list[int]:
     """The statuses of `n` requests through a proxy, each under another name."""
 
     async def all_of_them() -> list[int]:
-        door = httpx.ASGITransport(make(client, Door(trusted=PRIVATE)), client=(PROXY, 1))
+        door = httpx.ASGITransport(make(client, AccessControl(trusted=PRIVATE)), client=(PROXY, 1))
         async with httpx.AsyncClient(transport=door, base_url="http://localhost") as http:
             found = []
             for i in range(n):

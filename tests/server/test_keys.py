@@ -22,10 +22,10 @@ from workbench.client.keys import KEY
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server import keys
 from workbench.server.app import make
-from workbench.server.door import Door, door, is_user
+from workbench.server.door import AccessControl, door, is_user
 from workbench.server.keys import OPEN, WRONG, Keys
 from workbench.ui import build, space, sweep
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 
 SECRET = "a key of some length"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -58,7 +58,7 @@ def app() -> Iterator[tuple[str, Any]]:
     port = serving.free_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "WRONG", 10_000)
-        demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), Door(key=SECRET)))
+        demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), AccessControl(key=SECRET)))
         httpx.get(f"http://127.0.0.1:{port}/health")  # the door is built at the first request
     yield f"http://127.0.0.1:{port}", demo.app
     demo.close()
@@ -125,7 +125,7 @@ def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: t
         assert browser.get("/config").status_code == 200
         [(name, value)] = browser.cookies.items()
     assert httpx.get(f"{app[0]}/config", cookies={name: value[:-1] + "x"}).status_code == 401
-    again = ask(make(FakeWorkbench(), Door(key=SECRET + "2")), path="/v1/models", cookies={name: value})
+    again = ask(make(FakeWorkbench(), AccessControl(key=SECRET + "2")), path="/v1/models", cookies={name: value})
     assert again.status_code == 401, "another key, another cookie"
 
 
@@ -166,7 +166,7 @@ def tries(front: Any, key: str, n: int = 1, peer: str = "203.0.113.7", path: str
 
 
 def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
-    front = make(Loaded(), Door(key=SECRET))
+    front = make(Loaded(), AccessControl(key=SECRET))
     assert tries(front, "wrong", WRONG + 2) == [401] * WRONG + [429] * 2
     late = ask(front, path="/v1/models", peer="203.0.113.7", headers={"x-api-key": "wrong"})
     assert (late.status_code, late.headers["retry-after"]) == (429, "6")
@@ -180,7 +180,7 @@ def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
 
 
 def test_a_short_key_is_not_found_by_trying() -> None:
-    front = make(Loaded(), Door(key="1234"))
+    front = make(Loaded(), AccessControl(key="1234"))
     assert tries(front, "1234", 2) == [200, 200]
     cookie = ask(front, "POST", "/", peer="203.0.113.7", headers={"content-type": "application/x-www-form-urlencoded"},
                  content=b"key=1234").cookies  # fmt: skip
@@ -200,12 +200,12 @@ def test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_o
         return hmac.new(key.encode(), f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
 
     for name in (f"workbench-{derived('name')[:8]}", Keys(None, key).cookie):
-        front = make(Loaded(), Door(key=key))
+        front = make(Loaded(), AccessControl(key=key))
         assert ask(front, path="/v1/models", cookies={name: derived("cookie")}).status_code == status
 
 
 def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
-    app = make(FakeWorkbench(), Door(key=SECRET))
+    app = make(FakeWorkbench(), AccessControl(key=SECRET))
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert ask(app, "POST", "/v1/completions", headers=form | BEARER, content=b"{}").status_code == 401
     assert ask(app, "POST", "/", headers=form, content=b"key=" + b"x" * 9000).status_code == 401
@@ -218,7 +218,7 @@ def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
     {"cookie": "x"}, {"cookie": f"key={SECRET}"},
 ])  # fmt: skip
 def test_serve_refuses_what_is_not_the_key(sent: dict[str, str]) -> None:
-    answer = ask(make(FakeWorkbench(), Door(key=SECRET)), path="/v1/models", headers=sent)
+    answer = ask(make(FakeWorkbench(), AccessControl(key=SECRET)), path="/v1/models", headers=sent)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["error"]["code"] == "invalid_api_key"
 
@@ -230,7 +230,7 @@ def test_keys_are_compared_as_digests_in_constant_time(monkeypatch: pytest.Monke
         compared.append((len(one), len(other)))
         return one == other
 
-    app = make(FakeWorkbench(), Door(key=SECRET))
+    app = make(FakeWorkbench(), AccessControl(key=SECRET))
     ask(app, path="/v1/models")  # builds the app
     monkeypatch.setattr(hmac, "compare_digest", compare)
     ask(app, path="/v1/models", headers={"authorization": "Bearer x"})
@@ -238,7 +238,7 @@ def test_keys_are_compared_as_digests_in_constant_time(monkeypatch: pytest.Monke
 
 
 def test_who_has_no_key_learns_that_the_server_lives_and_no_figures() -> None:
-    app = make(Loaded(), Door(key=SECRET))
+    app = make(Loaded(), AccessControl(key=SECRET))
     assert ask(app, path="/health").json() == {"status": "ok"}
     assert ask(app, path="/ready").json() == {"ready": True, "reason": "", "status": "ok"}
     assert ask(app, path="/health", headers=BEARER).json()["rows"] == 3
@@ -301,7 +301,7 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
 def test_kept_runs_are_for_this_machines_user(
     host: str, key: str | None, peer: str, forwarded: bool, theirs: bool
 ) -> None:
-    kept = KeptRuns(allowed=True)
+    kept = SavedRunsView(allowed=True)
 
     def answer(_: Request) -> PlainTextResponse:  # in a thread, as Gradio calls the page's own functions
         return PlainTextResponse(str(kept.allowed))
@@ -347,7 +347,7 @@ def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str
 
 def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.ui.keptruns.is_user", lambda: False)
-    kept = KeptRuns(allowed=True)
+    kept = SavedRunsView(allowed=True)
     assert kept.kept({}) == {"allowed": False}
     for call in (kept.keep, kept.mark, kept.forget):
         with pytest.raises(WorkbenchError, match="this machine's user only"):

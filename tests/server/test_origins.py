@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from workbench.core.errors import ParameterError
-from workbench.server.door import Door, door
+from workbench.server.door import AccessControl, door
 from workbench.server.origins import Allowed, allowed
 
 HERE = "http://localhost:7860"
@@ -34,7 +34,7 @@ async def socket(socket: WebSocket) -> None:
 
 def behind(allow: Allowed) -> Any:
     routes = [Route("/{path:path}", secret, methods=["GET", "POST", "DELETE"]), WebSocketRoute("/socket", socket)]
-    return Door(allow).before(Starlette(routes=routes[::-1]))
+    return AccessControl(allow).before(Starlette(routes=routes[::-1]))
 
 
 def ask(app: Any, verb: str = "GET", path: str = "/", base: str = HERE, **headers: str) -> httpx.Response:

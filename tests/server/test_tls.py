@@ -12,7 +12,7 @@ import serving
 from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import WorkbenchError
-from workbench.server.door import Door
+from workbench.server.door import AccessControl
 from workbench.server.tls import certificate
 from workbench.ui import build, space
 
@@ -34,7 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_app_speaks_https_and_its_cookie_stays_there(files: Path) -> None:
     https = certificate(str(files / "cert.pem"), str(files / "key.pem"))
     demo, port = build(FakeWorkbench()), serving.free_port()
-    options = space.launch_options(FakeWorkbench(), Door(key="a key of some length"))
+    options = space.launch_options(FakeWorkbench(), AccessControl(key="a key of some length"))
     demo.launch(server_port=port, quiet=True, ssl_verify=False, **https, **options)
     try:
         trusted = ssl.create_default_context(cafile=str(files / "cert.pem"))

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
-class Lender(BaseHTTPRequestHandler):
+class TokenizerSource(BaseHTTPRequestHandler):
     """Lends GPUs and remembers what it was asked."""
 
     calls: list[tuple[str, dict[str, str]]] = []  # noqa: RUF012
@@ -55,7 +55,7 @@ class Lender(BaseHTTPRequestHandler):
 
 def lend() -> None:
     """Start the service and make this process's environment that of a ZeroGPU Space."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Lender)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), TokenizerSource)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     group = Path(tempfile.mkdtemp()) / "cgroup"
     group.write_text("0::/emulated")
@@ -92,7 +92,7 @@ def children() -> list[int]:
 
 
 def asked() -> list[dict[str, str]]:
-    return [said for path, said in Lender.calls if path == "/schedule"]
+    return [said for path, said in TokenizerSource.calls if path == "/schedule"]
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
     assert trace.footer.reason == "length"
     assert trace.header.prefill_s > 0
     assert not client._lent._engines, "the engine was built in the app's process"
-    assert Lender.calls[0][0] == "/schedule"
+    assert TokenizerSource.calls[0][0] == "/schedule"
     assert int(asked()[0]["durationSeconds"]) >= costs.START_S
     said = client.estimate(options | {"method": "draft-model"})
     assert "on 1 run" in said, said
@@ -151,11 +151,15 @@ def main() -> None:
     run.cancel()
     assert run.state == "cancelled"
     assert run.since(0)["footer"]["reason"] == "cancelled"
-    released = len([1 for path, _ in Lender.calls if path == "/release"])
+    released = len([1 for path, _ in TokenizerSource.calls if path == "/release"])
     deadline = time.monotonic() + 20
-    while len([1 for path, _ in Lender.calls if path == "/release"]) == released and time.monotonic() < deadline:
+    while (
+        len([1 for path, _ in TokenizerSource.calls if path == "/release"]) == released and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
-    assert len([1 for path, _ in Lender.calls if path == "/release"]) == released + 1, "the GPU was not given back"
+    assert len([1 for path, _ in TokenizerSource.calls if path == "/release"]) == released + 1, (
+        "the GPU was not given back"
+    )
     n_rounds = len(run.since(0)["rounds"])
     assert n_rounds < 390
     assert client.generate("aababab", "draft-model", **options).token_ids == alone("draft-model")
@@ -174,11 +178,11 @@ def main() -> None:
     print("SEEN killed")
 
     # no quota left: the package's own words
-    Lender.quota = False
+    TokenizerSource.quota = False
     with pytest.raises(WorkbenchError, match="ZeroGPU quota exceeded") as refusal:
         client.generate("aababab", "draft-model", **options)
     assert str(ROOT) not in str(refusal.value)
-    Lender.quota = True
+    TokenizerSource.quota = True
     print("SEEN no quota")
 
     # several at once, each in its turn or in its own process, all right

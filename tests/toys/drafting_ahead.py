@@ -19,11 +19,11 @@ import torch
 
 from workbench.core.tree import DraftTree
 from workbench.engine import Method, Promise, Row, Source
-from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
 from workbench.engine.request import ENDED
 from workbench.engine.round import DraftAndVerify
 from workbench.engine.round_timing import Drafting
-from workbench.engine.sequence_round import Turn
+from workbench.engine.sequence_round import RoundState
 from workbench.engine.settings import Settings
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
@@ -46,7 +46,7 @@ class DraftingAhead(OwnRounds):
 
     drafts: ClassVar[bool] = True
 
-    def decoder(self, house: House) -> Decoder:
+    def decoder(self, house: EngineContext) -> Decoder:
         """One for all rows."""
         return Ahead(house)
 
@@ -62,7 +62,7 @@ class Guess:
 class Ahead(DraftAndVerify):
     """The phases of drafting and verifying, with a second lane for the drafter."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: EngineContext) -> None:
         super().__init__(house)
         self.guesses: dict[int, Guess] = {}  # by the row's id
         self.is_guessing = False
@@ -77,7 +77,7 @@ class Ahead(DraftAndVerify):
         self.guesses.pop(id(row), None)
         super().close(row)
 
-    def draft(self, turns: list[Turn]) -> list[Turn]:
+    def draft(self, turns: list[RoundState]) -> list[RoundState]:
         """Take the drafts that came true, and draft for the others."""
         now, without = self.clock.mark(), []
         for turn in turns:
@@ -93,7 +93,7 @@ class Ahead(DraftAndVerify):
         super().draft(without)
         return [turn for turn in turns if turn.tree is not None]
 
-    def verify(self, turns: list[Turn]) -> list[Turn]:
+    def verify(self, turns: list[RoundState]) -> list[RoundState]:
         """The target reads this round's drafts while the drafter, in a thread beside it, makes the next ones.
 
         The phase ends when both have: the round goes on with what the slower one gives.
@@ -116,14 +116,14 @@ class Ahead(DraftAndVerify):
                     self.guesses.pop(id(turn.row), None)
 
     @staticmethod
-    def _can_guess(turn: Turn) -> bool:
+    def _can_guess(turn: RoundState) -> bool:
         row, tree = turn.row, turn.tree
         if tree is None or len(tree) == 0 or row.silenced or row.remaining <= len(tree) + 2:
             return False
         left = row.drafter.reach(row)
         return left is None or left > len(tree) + row.plan.depth + 1
 
-    def _guess(self, turns: Sequence[Turn], begun: threading.Event) -> None:
+    def _guess(self, turns: Sequence[RoundState], begun: threading.Event) -> None:
         for turn in turns:
             row, start = turn.row, self.clock.mark()
             begun.set()
@@ -138,7 +138,7 @@ class Ahead(DraftAndVerify):
             turn.drafting.spans.extend(row.models.drafter.meter.take())
 
 
-def guess(turn: Turn) -> Guess:
+def guess(turn: RoundState) -> Guess:
     """Draft behind the whole draft and one token more, as if the row had got so far."""
     row, tree = copy.copy(turn.row), turn.tree
     assert tree is not None

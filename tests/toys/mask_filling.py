@@ -20,7 +20,7 @@ from workbench.core.params import param
 from workbench.core.sampling import law, likeliest, pick
 from workbench.core.transfer import to_device, to_host
 from workbench.engine import Method, Promise, Row, Source
-from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
 from workbench.engine.request import FINISHED
 from workbench.engine.round import spans_of
 from workbench.engine.round_timing import Drafting, Timing, Work, share
@@ -50,7 +50,7 @@ class MaskFilling(OwnRounds):
     places: int = param(8, ge=2, le=64, doc="places that are guessed at once")
     sure: float = param(0.3, ge=0.0, le=1.0, doc="set a place from this probability on; below, it stays masked")
 
-    def decoder(self, house: House) -> Decoder:
+    def decoder(self, house: EngineContext) -> Decoder:
         """One for all rows."""
         return Filling(house)
 
@@ -66,7 +66,7 @@ class Canvas:
 class Filling:
     """The decoder: one forward a round for each row."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: EngineContext) -> None:
         self.house = house
 
     def open(self, row: Row) -> None:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 
 from workbench.core.params import param
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.engine import Method, Models, Promise, Row, Source
-from workbench.engine.feedback import Settled, Verification
+from workbench.engine.feedback import TentativeDecision, Verification
 from workbench.engine.parts import Verifier
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
@@ -63,16 +63,18 @@ class StepJudge(Verifier):
         """Nothing was taken back yet."""
         return Judge()
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Easy, or strict in a step that was taken back."""
         if v.u_stop is None and v.state.is_strict:
             return greedy_match(v.tree, likeliest(v.logits))
         stop = likeliest(v.logits) if v.u_stop is None else pick(v.p, v.u_stop)
         p_x = v.p[v.tree.parents + 1, v.tree.tokens]
         if v.state.is_strict:
-            return Ruling(torch.zeros_like(p_x), stop)
+            return AcceptanceDecision(torch.zeros_like(p_x), stop)
         threshold = p_x.new_full(p_x.shape, self.easy)
-        return Ruling((p_x > threshold).to(p_x.dtype), stop, reason=Reason((EASY,), {"threshold": threshold}))
+        return AcceptanceDecision(
+            (p_x > threshold).to(p_x.dtype), stop, reason=Reason((EASY,), {"threshold": threshold})
+        )
 
     def draws(self, sampling: SamplingParams) -> bool:
         """Both rules are comparisons."""
@@ -82,18 +84,18 @@ class StepJudge(Verifier):
         """A step, and what the round that ends it may add."""
         return 2 * self.step + 64
 
-    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> Settled:
+    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> TentativeDecision:
         """Judge the step once it is long enough, or the last."""
         judge: Any = row.verifier_state
         if len(held) < self.step and not ends:
-            return Settled()
+            return TentativeDecision()
         mean = math.exp(sum(math.log(max(token.p, 1e-30)) for token in held) / len(held))
         if mean >= self.enough or judge.is_strict:
             judge.is_strict = False
-            return Settled(final=len(held))
+            return TentativeDecision(final=len(held))
         judge.is_strict = True
         row.signals["steps taken back"] = 1
-        return Settled(back=len(held))
+        return TentativeDecision(back=len(held))
 
 
 METHOD = Method(

@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
 from workbench.engine.request import ENDED, ERROR, FINISHED
 from workbench.engine.settings import Settings
 from workbench.methods import registry
@@ -22,7 +22,7 @@ N = 12
 class Faulty:
     """Fails where it is told to."""
 
-    house: House
+    house: EngineContext
     in_step: bool
 
     def open(self, row: Row) -> None:
@@ -45,7 +45,7 @@ class Faulty:
 class FaultyRounds(OwnRounds):
     in_step: bool = False
 
-    def decoder(self, house: House) -> Decoder:
+    def decoder(self, house: EngineContext) -> Decoder:
         return Faulty(house, self.in_step)
 
 

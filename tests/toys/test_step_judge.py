@@ -13,7 +13,7 @@ import worlds
 from toys.test_mask_filling import checked
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, tentative_tokens
-from workbench.engine.feedback import Settled
+from workbench.engine.feedback import TentativeDecision
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.engine.request_options import Extras
 from workbench.methods import registry
@@ -192,8 +192,8 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
     verifier = toy.verifier
 
     class Never(type(verifier)):
-        def settle(self, row: Any, held: Any, ends: bool) -> Settled:
-            return Settled(back=len(held))
+        def settle(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
+            return TentativeDecision(back=len(held))
 
     method = replace(toy, verifier=Never())
     trace = checked(Engine(models).generate(asked(method.with_params())))
@@ -208,8 +208,8 @@ def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, pl
         def holds(self) -> int:
             return 3
 
-        def settle(self, row: Any, held: Any, ends: bool) -> Settled:
-            return Settled()
+        def settle(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
+            return TentativeDecision()
 
     method = replace(toy, verifier=Window())
     trace = checked(Engine(models).generate(asked(method.with_params(easy=1.0))))

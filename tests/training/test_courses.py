@@ -31,7 +31,7 @@ from workbench.training.answers import is_held, read
 from workbench.training.family import eagle, evaluate, heads, unrolled, whole
 from workbench.training.family.drafter import Curve, side_by_side
 from workbench.training.family.evaluate import held_prompts
-from workbench.training.family.lesson import Course, lesson_of
+from workbench.training.family.lesson import TrainingSetup, lesson_of
 from workbench.training.family.readings import Readings, ReadOptions
 from workbench.training.family.vocabulary import chosen_tokens, counts_of, coverage
 from workbench.training.heads.features import Dialogue
@@ -45,17 +45,17 @@ SIZES = {"heads": 4, "ffn": 32, "blocks": 3, "cond": 16, "places": 64, "half": F
 
 
 def lesson(kind: str, options: ReadOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    """(the net, its losses, its figures) of a kind's lesson, untrained: as `Course.run` is given them."""
+    """(the net, its losses, its figures) of a kind's lesson, untrained: as `TrainingSetup.run` is given them."""
     asked = replace(course_of(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
     asked = registry.heads()[kind].settle(replace(asked, loss=""))
     course = replace(course_of(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
     given: list[Any] = []
 
-    def told(self: Course, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.extend((net, losses, measure))
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(Course, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", told)
     lesson_of(kind).train(course)
     return course, *given
 
@@ -110,11 +110,11 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
     course = replace(course, kept=kept)
     given: list[Any] = []
 
-    def told(self: Course, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.append(measure)
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(Course, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", told)
     lesson_of(kind).train(course)
     table = course.teacher.head[kept]
     pick = int((kept == most).nonzero())
@@ -160,7 +160,7 @@ def test_no_head_learns_from_what_it_is_measured_on(
               "out": tmp_path}  # fmt: skip
     usual_train = eagle.train
 
-    def train(course: Course) -> Any:
+    def train(course: TrainingSetup) -> Any:
         held.extend(course.held)
         return usual_train(course)
 
@@ -180,7 +180,7 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
     found: list[Any] = []
     module = lesson_of("block-diffusion")
 
-    def told(course: Course, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
+    def told(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
         found.append(drafts)
         return RunResult(), Curve(None)
 
@@ -298,7 +298,7 @@ def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options:
 
 
 def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Told:
+    class RoundFeedback:
         def __init__(self, _: Any) -> None:
             pass
 
@@ -307,7 +307,7 @@ def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatc
             said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(n)]
             return SimpleNamespace(rounds=[Round(0, "medusa", {}, Nodes(), [], 3, PLAIN, said)])
 
-    monkeypatch.setattr(evaluate, "Engine", Told)
+    monkeypatch.setattr(evaluate, "Engine", RoundFeedback)
     models: Any = None
     found = evaluate.measured(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
     assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)

@@ -24,7 +24,7 @@ from workbench.training import recipes
 from workbench.training.distill import distillation_loss
 from workbench.training.family import distilling as study
 from workbench.training.family import drafter as lesson
-from workbench.training.family.borrower import Borrower
+from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.distilling import DistillingOptions, distilling
 from workbench.training.family.drafter import ChatDrafterOptions, config_of, fresh, load_teacher, train_chat_drafter
 from workbench.training.family.made import OwnTexts, continued, lessons, rows_made
@@ -47,7 +47,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
 
 
 @pytest.fixture(scope="module")
-def drafter(options: DistillingOptions) -> Borrower:
+def drafter(options: DistillingOptions) -> DrafterInTraining:
     """One that says something of its own at each place: its weights were drawn, and are large."""
     asked = ChatDrafterOptions(target="text-target", readings=options.readings, hidden=32, layers=2, inner=48)
     teacher = load_teacher(asked)
@@ -60,12 +60,12 @@ def drafter(options: DistillingOptions) -> Borrower:
 
 
 @torch.no_grad()
-def laws_of(drafter: Borrower, text: list[int]) -> Tensor:
+def laws_of(drafter: DrafterInTraining, text: list[int]) -> Tensor:
     """q at each place of one text, read whole, [n, K]."""
     return (drafter.states(torch.tensor([text]))[0] @ drafter.table(KEPT).T).double().softmax(-1)
 
 
-def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: Borrower) -> None:
+def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTraining) -> None:
     """Beside prompts of other lengths and with a cache each text is what its laws, read alone, make of its chances."""
     prompts, most = [[5, 9, 300, 41, 7, 8, 1000], [77], [12, 13, 14]], [12, 9, 12]
     chance = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -99,7 +99,7 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
 
     read = list[Tensor]()
 
-    class Watched(Borrower):
+    class Watched(DrafterInTraining):
         def states(self, ids: Tensor, **more: Any) -> Tensor:
             found = super().states(ids, **more)
             if not more:
@@ -107,7 +107,7 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
             return found
 
     monkeypatch.setattr(lesson, "distillation_loss", heard)
-    monkeypatch.setattr(lesson, "Borrower", Watched)
+    monkeypatch.setattr(lesson, "DrafterInTraining", Watched)
     out = options.out.parent / "scored"
     asked = ChatDrafterOptions(
         target="text-target", readings=options.readings, out=out, checkpoint=None, vocabulary=4096, hidden=32, layers=1,

@@ -17,7 +17,7 @@ from workbench.trace.metrics import summary
 from workbench.trace.store import RunStore
 from workbench.ui import LAUNCH, pair
 from workbench.ui.addresses import BASE, Addresses, led
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.views import recorded
 
 RUN = "20261122-180000-0a1b2c3d"
@@ -94,25 +94,25 @@ def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) ->
 def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
     trace = recorded.trace("switch")
     made = store.save(trace)
-    found = pair.whole(KeptRuns(allowed=True), {"name": made})
+    found = pair.whole(SavedRunsView(allowed=True), {"name": made})
     assert found["trace"] == trace.to_wire(), "the rounds, not the settings"
     assert found["figures"] == {name: summary(trace)[name] for name in pair.FIGURES}
     assert found["definitions"]["tau"][1]
-    assert pair.whole(KeptRuns(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
+    assert pair.whole(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
 
 
 def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
     made = store.save(recorded.trace("switch"))
     with pytest.raises(WorkbenchError, match="A public app keeps no runs"):
-        pair.whole(KeptRuns(), {"name": made})
+        pair.whole(SavedRunsView(), {"name": made})
     store.delete(made)
     with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):
-        pair.whole(KeptRuns(allowed=True), {"name": made})
+        pair.whole(SavedRunsView(allowed=True), {"name": made})
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", f"../runs/{RUN}", "", None, 3, "x" * 300, f"{RUN}\n", "a\0b"])
 def test_hostile_names_open_nothing(store: RunStore, name: Any) -> None:
-    for kept in (KeptRuns(), KeptRuns(allowed=True)):
+    for kept in (SavedRunsView(), SavedRunsView(allowed=True)):
         with pytest.raises(WorkbenchError):
             pair.whole(kept, {"name": name})
 

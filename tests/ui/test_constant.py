@@ -9,12 +9,12 @@ import pytest
 
 from workbench.service.caller import LEFT, LeftError
 from workbench.ui import methods_page
-from workbench.ui.constant import Kept, stamp
+from workbench.ui.constant import DependencyCache, stamp
 
 
 def test_it_is_worked_out_once_and_again_when_its_time_is_over() -> None:
     now, made = 0.0, []
-    kept: Kept[int] = Kept(10.0, most=2, clock=lambda: now)
+    kept: DependencyCache[int] = DependencyCache(10.0, most=2, clock=lambda: now)
 
     def work() -> int:
         made.append(now)
@@ -29,14 +29,14 @@ def test_it_is_worked_out_once_and_again_when_its_time_is_over() -> None:
 
 
 def test_what_fails_is_tried_again() -> None:
-    kept: Kept[int] = Kept(10.0)
+    kept: DependencyCache[int] = DependencyCache(10.0)
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 // 0)
     assert kept.get("a", lambda: 1) == 1
 
 
 def test_many_threads_wait_for_one_and_who_left_waits_no_more() -> None:
-    kept: Kept[int] = Kept(10.0)
+    kept: DependencyCache[int] = DependencyCache(10.0)
     begun, go, made = threading.Event(), threading.Event(), []
 
     def work() -> int:

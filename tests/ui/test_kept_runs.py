@@ -13,7 +13,7 @@ from ui.test_page import short, state
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.speedup import estimate
 from workbench.trace.store import RunStore
-from workbench.ui.keptruns import MAX_TEXT, PAGE, KeptRuns, parse
+from workbench.ui.keptruns import MAX_TEXT, PAGE, SavedRunsView, parse
 from workbench.ui.session import Session
 from workbench.views import recorded
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: RunStore) -> None:
-    kept = KeptRuns(allowed=True)
+    kept = SavedRunsView(allowed=True)
     made = kept.keep({"trace": TRACE.to_wire()})["id"]
     assert store.load(made) == TRACE
     assert Session(FakeWorkbench(), kept).recorded({"name": made}) == TRACE.to_wire()
@@ -39,7 +39,7 @@ def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: Ru
 
 
 def test_a_kept_run_keeps_its_baseline_and_the_pairs_that_were_measured(store: RunStore) -> None:
-    kept, beside = KeptRuns(allowed=True), {"tokens_per_second": 20.5, "ratios": [1.4, 1.5, 1.45]}
+    kept, beside = SavedRunsView(allowed=True), {"tokens_per_second": 20.5, "ratios": [1.4, 1.5, 1.45]}
     made = kept.keep({"trace": TRACE.to_wire(), "baseline": beside})["id"]
     kept.mark({"id": made, "tags": "story", "note": ""})
     assert kept.recording(made) == TRACE.to_wire() | {"baseline": beside}
@@ -54,12 +54,12 @@ def test_a_kept_run_keeps_its_baseline_and_the_pairs_that_were_measured(store: R
                                     {"tokens_per_second": True}, {"tokens_per_second": float("nan")}])  # fmt: skip
 def test_a_baseline_of_no_figures_is_refused(store: RunStore, figure: dict[str, Any]) -> None:
     with pytest.raises(WorkbenchError, match="baseline"):
-        KeptRuns(allowed=True).keep({"trace": TRACE.to_wire(), "baseline": figure})
+        SavedRunsView(allowed=True).keep({"trace": TRACE.to_wire(), "baseline": figure})
     assert not store.folder.exists()
 
 
 def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(store: RunStore) -> None:
-    kept = KeptRuns(allowed=True)
+    kept = SavedRunsView(allowed=True)
     one, two = (kept.keep({"trace": recorded.trace(name).to_wire()})["id"] for name in ("draft-model", "medusa"))
     assert kept.mark({"id": one, "tags": " story, good,story ", "note": "a Zeppelin"}) == {"tags": ["good", "story"]}
     assert kept.mark({"id": one, "tags": "story", "note": "a Zeppelin"}) == {"tags": ["story"]}
@@ -79,7 +79,7 @@ def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(
 
 
 def test_pages_of_runs_follow_each_other_without_gaps(store: RunStore) -> None:
-    kept, small = KeptRuns(allowed=True), recorded.trace("autoregressive").to_wire()
+    kept, small = SavedRunsView(allowed=True), recorded.trace("autoregressive").to_wire()
     made = {kept.keep({"trace": small})["id"] for _ in range(PAGE + 3)}
     first, second = (kept.kept({"search": "", "first": n})["runs"] for n in (0, PAGE))
     assert (len(first), len(second)) == (PAGE, 3)
@@ -87,7 +87,7 @@ def test_pages_of_runs_follow_each_other_without_gaps(store: RunStore) -> None:
 
 
 def test_a_damaged_file_is_named_and_hides_no_other_run(store: RunStore) -> None:
-    kept = KeptRuns(allowed=True)
+    kept = SavedRunsView(allowed=True)
     one, two = (kept.keep({"trace": TRACE.to_wire()})["id"] for _ in range(2))
     kept.kept({})
     file = next(store.folder.rglob(f"{one}.parquet"))
@@ -101,10 +101,10 @@ def test_a_damaged_file_is_named_and_hides_no_other_run(store: RunStore) -> None
 def test_a_public_app_keeps_nothing_and_says_so(store: RunStore, call: str) -> None:
     made = store.save(TRACE)
     with pytest.raises(WorkbenchError, match="public app"):
-        getattr(KeptRuns(), call)({"id": made, "trace": TRACE.to_wire(), "tags": "", "note": ""})
-    assert KeptRuns().kept({}) == {"allowed": False}
+        getattr(SavedRunsView(), call)({"id": made, "trace": TRACE.to_wire(), "tags": "", "note": ""})
+    assert SavedRunsView().kept({}) == {"allowed": False}
     with pytest.raises(WorkbenchError):
-        KeptRuns().recording(made)
+        SavedRunsView().recording(made)
     assert Session(FakeWorkbench()).catalogue({})["keeps"] is False
 
 
@@ -130,13 +130,13 @@ def test_what_a_browser_may_send_wrongly_is_refused_in_words(
 ) -> None:
     store.save(TRACE)
     with pytest.raises(WorkbenchError):
-        getattr(KeptRuns(allowed=True), call)(request_)
+        getattr(SavedRunsView(allowed=True), call)(request_)
     assert len(store.find().collect()) == 1, "nothing was lost or added"
 
 
 def test_text_of_the_wrong_kind_is_no_search() -> None:
     with pytest.raises(ParameterError):
-        KeptRuns(allowed=True).kept({"search": {"a": 1}})
+        SavedRunsView(allowed=True).kept({"search": {"a": 1}})
     assert parse("fox #a #b tau>=2 x<3") == ("fox", ["a", "b"], ["tau>=2", "x<3"])
 
 

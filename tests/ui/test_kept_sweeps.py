@@ -17,10 +17,10 @@ import serving
 from ui.fake_client import FakeWorkbench
 
 from workbench.bench.grid import Cell, Sweep
-from workbench.bench.sweep import END, Crew, Event, run
+from workbench.bench.sweep import END, Event, WorkerGroup, run
 from workbench.bench.sweepfolder import DONE, Result
 from workbench.core.errors import UnknownNameError
-from workbench.server.door import Door
+from workbench.server.door import AccessControl
 from workbench.ui import build, space
 from workbench.ui import sweep as tab
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(dtype: str, date: str) -> Crew:
+def told(dtype: str, date: str) -> WorkerGroup:
     """A crew that has its figures from nowhere, at once."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -42,7 +42,7 @@ def told(dtype: str, date: str) -> Crew:
             figures = {"speedup": {"value": 1.5, "low": None, "high": None, "n": 1}}
             yield END, cell, (Result(cell.id, DONE, figures=figures, machine={"cpu": "X", "date": date}), None)
 
-    return Crew(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
+    return WorkerGroup(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
 
 
 def test_what_runs_along_an_axis_is_not_said_of_the_whole_sweep(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
     monkeypatch.setattr(tab, "FOLDERS", 1)
     monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: told("float32", "2026-11-22 10:00 UTC"))
     demo, port = build(FakeWorkbench()), serving.free_port()
-    demo.launch(server_port=port, quiet=True, **space.launch_options(FakeWorkbench(), Door(open=True)))
+    demo.launch(server_port=port, quiet=True, **space.launch_options(FakeWorkbench(), AccessControl(open=True)))
 
     def measure(depth: int, **headers: str) -> None:
         index = next(i for i, f in demo.fns.items() if f.api_name == "view_sweep")

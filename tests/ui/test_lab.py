@@ -16,7 +16,7 @@ from ui.test_pages import in_browser, serious
 from workbench.core.errors import MethodUnavailableError, UnknownNameError
 from workbench.service.lab.supervisor import Lab
 from workbench.trace.curves import CurveWriter
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.lab import NOT_HERE, NOT_YOURS, LabView
 
 RUNS = ("20261124-180000-0a1b2c3d", "20261124-170000-0a1b4e5f")
@@ -49,14 +49,14 @@ def seed(folder: Path) -> None:
 @pytest.fixture
 def view(tmp_path: Path) -> LabView:
     seed(tmp_path)
-    return LabView(FakeWorkbench(pace=0.0), KeptRuns(True), Lab(tmp_path))  # type: ignore[arg-type]
+    return LabView(FakeWorkbench(pace=0.0), SavedRunsView(True), Lab(tmp_path))  # type: ignore[arg-type]
 
 
 def test_the_lab_is_off_where_strangers_may_come_and_for_others_and_says_why(
     view: LabView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert view.offer({})["barred"] == ""
-    public = LabView(view.client, KeptRuns(False), Lab())
+    public = LabView(view.client, SavedRunsView(False), Lab())
     assert public.offer({})["barred"] == NOT_HERE
     monkeypatch.setattr("workbench.ui.keptruns.is_user", lambda: False)
     assert view.offer({})["barred"] == NOT_YOURS

@@ -11,7 +11,7 @@ from ui.fake_client import FakeWorkbench
 from ui.test_page import says, short, state
 
 from workbench.ui.compare import CompareView
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.session import Session
 from workbench.ui.vision import VisionSession
 
@@ -50,10 +50,10 @@ def test_an_unknown_target_is_named_and_turns_no_method_off(view: Any) -> None:
 def test_a_target_without_eyes_is_none_of_the_vision_tab() -> None:
     client = FakeWorkbench()
     client.targets = lambda: [{"name": "sees", "pictures": True}, {"name": "reads"}]  # type: ignore[method-assign]
-    problem = VisionSession(client, KeptRuns(allowed=True)).catalogue({"target": "reads"})["problem"]
+    problem = VisionSession(client, SavedRunsView(allowed=True)).catalogue({"target": "reads"})["problem"]
     assert "'reads'" in problem["message"]
     assert problem["remedy"] == "Choose one of: sees. Another model: start the app with --target."
-    assert "--target" not in VisionSession(client, KeptRuns()).catalogue({"target": "reads"})["problem"]["remedy"]
+    assert "--target" not in VisionSession(client, SavedRunsView()).catalogue({"target": "reads"})["problem"]["remedy"]
 
 
 # -- In the browser ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page, verifiers
-from workbench.ui.keptruns import KeptRuns, drafted_by
+from workbench.ui.keptruns import SavedRunsView, drafted_by
 from workbench.views import lessons, recorded
 
 
@@ -275,7 +275,7 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
 
     with gr.Blocks() as demo:
         gr.HTML("main")
-    gallery.add(demo, KeptRuns())
+    gallery.add(demo, SavedRunsView())
     learn.add(demo)
     methods_page.add(demo, None)
     verifiers.add(demo)

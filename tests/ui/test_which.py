@@ -15,7 +15,7 @@ from ui.test_pages import in_browser, serious
 
 from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import PromptError
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.which import MAX_CHARS, WhichView
 
 
@@ -41,7 +41,7 @@ def client() -> Asked:
 
 @pytest.fixture
 def view(client: Asked) -> WhichView:
-    return WhichView(client, KeptRuns(True))
+    return WhichView(client, SavedRunsView(True))
 
 
 def test_lines_are_messages_and_json_lines_are_prompts(view: WhichView, client: Asked) -> None:
@@ -89,12 +89,12 @@ def test_the_last_runs_are_their_own_users_alone(
     run = client.start("Once", max_new_tokens=3)
     run.wait()
     assert run.trace is not None
-    kept = KeptRuns(True).keep({"trace": run.trace.to_wire()})["id"]
+    kept = SavedRunsView(True).keep({"trace": run.trace.to_wire()})["id"]
     monkeypatch.setattr("workbench.bench.recommend.of_kept_runs", lambda target, last: [_Run(kept, [1, 2])])
     heard(view, last=3)
     assert client.prompts == [(kept, [1, 2])]
     assert "this machine's user only" in heard(view, mine=False, last=3)[-1]["error"]["message"]
-    public = WhichView(client, KeptRuns(False))
+    public = WhichView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
     assert "keeps no runs" in heard(public, last=3)[-1]["error"]["message"]
 
@@ -106,7 +106,7 @@ class _Run:
 
 def test_a_stop_gives_what_was_measured(client: Asked) -> None:
     client.pace = 0.02
-    view = WhichView(client, KeptRuns())
+    view = WhichView(client, SavedRunsView())
 
     async def stopped() -> dict[str, Any]:
         last: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def test_a_page_that_was_closed_ends_its_measurement() -> None:
     client = Measures()
 
     async def left() -> None:
-        follow = WhichView(client, KeptRuns()).decode({"channel": "c", "text": "Why?"})
+        follow = WhichView(client, SavedRunsView()).decode({"channel": "c", "text": "Why?"})
         await anext(follow)
         waiting = asyncio.ensure_future(anext(follow))
         await asyncio.to_thread(client.begun.wait, 10)

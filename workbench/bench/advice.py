@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import LONGEST_S, PROMPTS, SHORTEST_S
 from workbench.bench.compare import host_prompt
-from workbench.bench.heats import WARM_UP, Entrant, Heats, Writing, is_candidate, repeats, settings
+from workbench.bench.heats import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.hosted import Hosted, StopError
 from workbench.bench.lanes import BASELINE
 from workbench.bench.measured import Plan
@@ -140,7 +140,7 @@ def _steps(
                 spent += run.seconds
                 return run.trace
 
-    def entrant(method: known.Known) -> Entrant:
+    def entrant(method: known.Known) -> Candidate:
         mine = settings(method)
 
         def write(prompt: int, repeat: int | None) -> Writing:
@@ -150,10 +150,10 @@ def _steps(
             whole = trace.header.prefill_s + trace.footer.seconds
             return sample_of(trace, method.name, prompt, repeat or 0, whole)
 
-        return Entrant(method.name, method.title, mine, write)
+        return Candidate(method.name, method.title, mine, write)
 
     plain, machine = entrant(known.get(BASELINE)), machine_facts()
-    heats, complete = Heats([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
+    heats, complete = CandidateRuns([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
     found, counted = None, 0
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:

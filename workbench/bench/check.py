@@ -28,7 +28,7 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, choices, given_law, sample_many
+from workbench.bench.laws import LAWS, TINY_PROMPT, SamplingTest, check_law, choices, given_law, sample_many
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
 from workbench.engine.declarations import DRAFTERS
@@ -240,7 +240,12 @@ TRIAL, LEAST = 16, 96
 
 
 def affordable(
-    method: Method, models: Models, prompt: Sequence[int] | Prompt, runs: int, seconds: float, law: Law = LAWS[1]
+    method: Method,
+    models: Models,
+    prompt: Sequence[int] | Prompt,
+    runs: int,
+    seconds: float,
+    law: SamplingTest = LAWS[1],
 ) -> int:
     """Return the runs per setting of a sampling test that fit in `seconds` on this target, by trial; at most `runs`."""
     if seconds == math.inf or runs <= LEAST:

@@ -12,7 +12,7 @@ from workbench.bench.conditions import Conditions
 from workbench.bench.estimates import estimates
 from workbench.bench.grid import Cell, Host
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, Result
-from workbench.bench.waiting import Asking
+from workbench.bench.waiting import RetriedAction
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
@@ -46,7 +46,7 @@ Event = tuple[str, Cell, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class WorkerGroup:
     """A group of workers that measures cells.
 
     Attributes:
@@ -88,7 +88,7 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    asking = Asking(lambda: cell.measured(host, user, stopped))
+    asking = RetriedAction(lambda: cell.measured(host, user, stopped))
     while (steps := asking.once()) is None:
         yield asking.said
         if stopped():
@@ -97,7 +97,7 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
     yield from steps
 
 
-def here(host: Host, user: str = "local") -> Crew:
+def here(host: Host, user: str = "local") -> WorkerGroup:
     """Return a crew of one backend, which measures cell by cell; each run has its device to itself."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -106,4 +106,4 @@ def here(host: Host, user: str = "local") -> Crew:
                 return
             yield from measure_cell(host, cell, stopped, user, "this backend")
 
-    return Crew(work, lambda cell: host.conditions(cell.lane, cell.plan.target))
+    return WorkerGroup(work, lambda cell: host.conditions(cell.lane, cell.plan.target))

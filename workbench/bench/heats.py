@@ -39,7 +39,7 @@ Writing = Generator[str, None, Sample]
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class Candidate:
     """A method with its settings.
 
     Attributes:
@@ -55,7 +55,7 @@ class Entrant:
     write: Callable[[int, int | None], Writing]
 
 
-class Heats:
+class CandidateRuns:
     """Measurement of several contenders, the first of which is plain decoding.
 
     Args:
@@ -71,7 +71,7 @@ class Heats:
         done: number of runs.
     """
 
-    def __init__(self, entrants: Sequence[Entrant], prompts: int, tokens: int) -> None:
+    def __init__(self, entrants: Sequence[Candidate], prompts: int, tokens: int) -> None:
         self.entrants, self._prompts, self._tokens = list(entrants), prompts, tokens
         self._per_token = dict[str, float]()  # in seconds, after warm-up
         self.samples: dict[str, list[Sample]] = {each.name: [] for each in entrants}
@@ -126,7 +126,7 @@ class Heats:
                 if not over() and (is_plain or remaining() > end):
                     yield from self._one(entrant, 0, None, "warm-up")
 
-    def _shortlist(self, seconds: float) -> list[Entrant]:
+    def _shortlist(self, seconds: float) -> list[Candidate]:
         """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
         plain, *others = self.entrants
         warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
@@ -139,7 +139,7 @@ class Heats:
         return [plain, *(e for e in others if e.name in fits)]
 
     def _one(
-        self, entrant: Entrant, prompt: int, repeat: int | None, what: str
+        self, entrant: Candidate, prompt: int, repeat: int | None, what: str
     ) -> Generator[tuple[str, str], None, None]:
         if entrant.name in self.failed:
             return
@@ -182,14 +182,14 @@ class Heats:
         """Methods with a measured speed-up above `FAR` · τ, which is impossible: the plain runs were disturbed."""
         return [choice.method for choice in self._choices(self.entrants[1:]) if _is_impossible(choice)]
 
-    def _beside(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
+    def _beside(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
         mine = self.samples[entrant.name]
         both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
         return own, plain
 
-    def _hopeless(self, alive: Sequence[Entrant]) -> list[Entrant]:
+    def _hopeless(self, alive: Sequence[Candidate]) -> list[Candidate]:
         """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
 
         Refused speed-ups do not count as the best.
@@ -205,13 +205,13 @@ class Heats:
         known = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
         return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
-    def _choices(self, entrants: Iterable[Entrant]) -> list[Choice]:
+    def _choices(self, entrants: Iterable[Candidate]) -> list[Choice]:
         """Return the figures of contenders with a measured speed-up."""
         disturbed = self.disturbed
         found = [self._choice(entrant, disturbed) for entrant in entrants]
         return [choice for choice in found if choice.speedup is not None]
 
-    def _choice(self, entrant: Entrant, disturbed: Collection[tuple[int, int]]) -> Choice:
+    def _choice(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> Choice:
         """Return the figures of a contender beside the plain runs of the same prompts and passes."""
         mine, plain = self._beside(entrant, disturbed)
         own, beside = Totals.of(mine), Totals.of(plain)

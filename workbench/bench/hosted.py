@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.waiting import Asking
+from workbench.bench.waiting import RetriedAction
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import STOPPED, Trace
 
@@ -56,7 +56,7 @@ class Hosted:
         stopped: Callable[[], bool],
         others: Callable[[Any], bool] | None = None,
     ) -> None:
-        self._host, self._asking, self._stopped, self._others = host, Asking(start), stopped, others
+        self._host, self._asking, self._stopped, self._others = host, RetriedAction(start), stopped, others
         self._waits = ""
         self.run: Any = None
         self.trace: Trace | None = None

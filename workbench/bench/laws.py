@@ -32,7 +32,7 @@ BATCH = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class SamplingTest:
     """A sampling test: sampling parameters, and number of first tokens to compare with their exact joint distribution.
 
     Attributes:
@@ -54,9 +54,9 @@ class Law:
 
 
 LAWS = (
-    Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
-    Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
-    Law("whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, near=True),
+    SamplingTest("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
+    SamplingTest("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
+    SamplingTest("whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, near=True),
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
@@ -68,7 +68,7 @@ TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 def check_law(
     method: Method,
     models: Models,
-    which: Law,
+    which: SamplingTest,
     runs: int,
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     one: Configured | None = None,
@@ -167,7 +167,7 @@ def _among(tests: int, worst: str, p: float) -> str:
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
-def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
+def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:
     """Return the test of a trained head: truncation keeps the distribution small, temperature makes enough cells.
 
     The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes have a large enough
@@ -175,14 +175,14 @@ def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
     """
     for temperature in HEAD_TEMPERATURES:
         name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
-        found = Law(name, SamplingParams(temperature=temperature, top_k=3), 3)
+        found = SamplingTest(name, SamplingParams(temperature=temperature, top_k=3), 3)
         exact = exact_law(models, found, Prompt.of(prompt))
         if sum(runs * p >= MIN_EXPECTED for p in exact.values()) >= HEAD_CELLS:
             break
     return found
 
 
-def exact_law(models: Models, which: Law, prompt: Prompt) -> dict[tuple[int, ...], float]:
+def exact_law(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
     """Return the joint distribution of the first tokens after a prompt."""
     pixels = prompt.pixels(models)
     return joint_law(models.target.model, prompt.ids, which.n_tokens, lambda x: law(x[None], which.sampling)[0], pixels)
@@ -191,7 +191,7 @@ def exact_law(models: Models, which: Law, prompt: Prompt) -> dict[tuple[int, ...
 def sample_many(
     configured: Configured,
     models: Models,
-    which: Law,
+    which: SamplingTest,
     runs: int,
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     first_seed: int = 0,

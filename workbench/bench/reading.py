@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from workbench.core.probes import Probed
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
 from workbench.engine.feedback import Outcome
 from workbench.engine.method import Configured
@@ -94,7 +94,7 @@ class Reader:
         top = self.random.integers(0, row.models.target.vocab_size, (len(tokens) + 1, TOP))
         top[:, 0] = emitted[0]
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
-        verdict = Verdict(tuple(path), emitted[len(path)], bool(tokens), (), {})
+        verdict = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
         chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
         return Outcome(tokens, parents, verdict, emitted, root, said, row.plan, probed=probed, chances=chances)
 

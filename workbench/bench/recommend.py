@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.bench.contenders import EngineContender
-from workbench.bench.heats import WARM_UP, Entrant, Heats, Writing, is_candidate, repeats, settings
+from workbench.bench.heats import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.rows import BASELINE
 from workbench.core.errors import PromptError, WorkbenchError
@@ -21,12 +21,12 @@ from workbench.methods.known import Known
 from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
-Told = Callable[[float, int, str], None]
+RoundFeedback = Callable[[float, int, str], None]
 """Called before each run with seconds spent, number of finished runs, and the current run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptIds:
     """A prompt: its name and its token ids."""
 
     name: str
@@ -48,7 +48,7 @@ def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
     return [method.with_params(**settings(known)) for method, known in offered if is_candidate(known)]
 
 
-def of_kept_runs(target: str, last: int) -> list[Asked]:
+def of_kept_runs(target: str, last: int) -> list[PromptIds]:
     """Return the prompts of the newest saved runs of a target, without images and without duplicates.
 
     Args:
@@ -58,11 +58,11 @@ def of_kept_runs(target: str, last: int) -> list[Asked]:
     Raises:
         PromptError: there is none.
     """
-    store, found = RunStore(None), dict[tuple[int, ...], Asked]()
+    store, found = RunStore(None), dict[tuple[int, ...], PromptIds]()
     for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
         header = store.load(run).header
         if not header.pictures and header.prompt_tokens and len(found) < last:
-            found.setdefault(tuple(header.prompt_tokens), Asked(run, list(header.prompt_tokens)))
+            found.setdefault(tuple(header.prompt_tokens), PromptIds(run, list(header.prompt_tokens)))
     if not found:
         raise PromptError(
             f"There is no saved run of {target}.",
@@ -73,12 +73,12 @@ def of_kept_runs(target: str, last: int) -> list[Asked]:
 
 def recommend(
     models: Models,
-    prompts: Sequence[Asked],
+    prompts: Sequence[PromptIds],
     seconds: float,
     *,
     methods: Sequence[Configured] = (),
     max_new_tokens: int = 64,
-    told: Told = lambda *_: None,
+    told: RoundFeedback = lambda *_: None,
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
@@ -109,7 +109,7 @@ def recommend(
         )
     engine, begun, complete = Engine(models, record=False), now(), True
 
-    def entrant(one: Configured) -> Entrant:
+    def entrant(one: Configured) -> Candidate:
         lane = EngineContender(engine, one, SamplingParams(temperature=0.0), max_new_tokens)
         short = replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens))
 
@@ -119,9 +119,9 @@ def recommend(
 
         specs = one.method.params
         params = {name: value for name, value in one.values.items() if value != specs[name].default}
-        return Entrant(lane.name, lane.title, params, write)
+        return Candidate(lane.name, lane.title, params, write)
 
-    heats = Heats(
+    heats = CandidateRuns(
         [entrant(one) for one in (registry.get(BASELINE).with_params(), *chosen)], len(prompts), max_new_tokens
     )
     try:

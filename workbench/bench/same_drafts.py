@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.feedback import Verification
@@ -26,13 +26,13 @@ class _Asking(Lossless):
     other: Verifier = field(default_factory=Lossless)
     found: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
         self.found.append((expected(self.other.rule(v)), expected(ruling)))
         return ruling
 
 
-def expected(ruling: Ruling) -> float:
+def expected(ruling: AcceptanceDecision) -> float:
     """Return the expected tokens of a round with a given chain: the accepted ones and the target's own."""
     return 1 + float(ruling.accept.double().cumprod(0).sum())
 

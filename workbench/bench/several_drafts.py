@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.bench.verifier_suite import draft
 from workbench.core.draw import Draw, Purpose
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
@@ -31,7 +31,7 @@ TOGETHER = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Laws:
+class TextDistributions:
     """Both distributions at the positions of one text.
 
     Attributes:
@@ -52,13 +52,15 @@ class _Watching(Lossless):
 
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         if len(v.tree) and v.tree.q is not None:
             self.seen.append((v.p[0].float().cpu(), v.tree.q[0].float().cpu()))
         return super().rule(v)
 
 
-def laws_of(models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float) -> Iterator[Laws]:
+def laws_of(
+    models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float
+) -> Iterator[TextDistributions]:
     """Yield the distributions along a text after each prompt, which the target generates with drafts of one token.
 
     Args:
@@ -76,10 +78,10 @@ def laws_of(models: Models, prompts: Sequence[list[int]], n_tokens: int, tempera
         )
         Engine(models, record=False).generate(request)
         if watching.seen:
-            yield Laws(*(torch.stack(rows) for rows in zip(*watching.seen, strict=True)))
+            yield TextDistributions(*(torch.stack(rows) for rows in zip(*watching.seen, strict=True)))
 
 
-def accepted(laws: Laws, way: Way, siblings: int) -> float:
+def accepted(laws: TextDistributions, way: Way, siblings: int) -> float:
     """Return the probability that a position accepts one of its drafts, mean over positions.
 
     Drafts are sampled from q, `SETS` times; given the drafts, the verifier's probability is exact, so that nothing else
@@ -95,12 +97,14 @@ def accepted(laws: Laws, way: Way, siblings: int) -> float:
         exact = [law / law.sum(1, keepdim=True) for law in (laws.p.double(), laws.q.double())]
         pairs = zip(*(law.numpy() for law in exact), strict=True)
         return fmean(theory.optimal_acceptance(p, q, siblings, kind is Sampling.SAMPLED) for p, q in pairs)
-    parts = [Laws(*pair) for pair in zip(laws.p.split(TOGETHER), laws.q.split(TOGETHER), strict=True)]
+    parts = [TextDistributions(*pair) for pair in zip(laws.p.split(TOGETHER), laws.q.split(TOGETHER), strict=True)]
     chances = [_chances(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
     return float(torch.cat(chances).mean())
 
 
-def _chances(laws: Laws, verifier: Verifier, kind: Sampling, siblings: int, seed: int) -> Float[Tensor, " n"]:
+def _chances(
+    laws: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
+) -> Float[Tensor, " n"]:
     """Return per position the probability that one draft is accepted: each is conditional on the earlier rejections."""
     n = len(laws)
     tree = draft(kind, laws.q, n * siblings, seed, siblings)

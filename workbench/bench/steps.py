@@ -69,7 +69,7 @@ class Step:
         return self.numbers | {"comparison": found}
 
 
-class Telling:
+class StepEncoder:
     """Converts steps into messages for another process; one instance per receiver."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Telling:
         return step.numbers | {"news": {**state, "runs": runs, "traces": traces}}
 
 
-class Hearing:
+class StepDecoder:
     """Rebuilds a comparison that is measured in another process from its messages.
 
     Args:
@@ -107,7 +107,7 @@ class Hearing:
         self.made = made
 
     def step(self, message: Mapping[str, Any]) -> Step:
-        """Return the step of a message of `Telling`; its comparison grows from step to step.
+        """Return the step of a message of `StepEncoder`; its comparison grows from step to step.
 
         Raises:
             WorkbenchError: the message is of another version of the workbench.

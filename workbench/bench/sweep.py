@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.conditions import canonical
-from workbench.bench.crews import END, POLL_S, STEP, Crew, Event, here
+from workbench.bench.crews import END, POLL_S, STEP, Event, WorkerGroup, here
 from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, otherwise
@@ -29,10 +29,10 @@ __all__ = [
     "WAITING",
     "Axis",
     "Cell",
-    "Crew",
     "Result",
     "Sweep",
     "SweepFolder",
+    "WorkerGroup",
     "here",
     "run",
 ]
@@ -134,7 +134,7 @@ class Update:
 
 
 def run(
-    sweep: Sweep, crew: Crew, folder: Path | str | None = None, stopped: Callable[[], bool] = lambda: False
+    sweep: Sweep, crew: WorkerGroup, folder: Path | str | None = None, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Update]:
     """Measure a sweep. Closing the iterator, or Ctrl-C, ends it; finished cells stay.
 
@@ -167,7 +167,7 @@ def run(
     yield update
 
 
-def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
+def _in_turn(update: Update, crew: WorkerGroup, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
     """Measure once this process has the folder's lock; until then, read the other process's cells."""
     while True:
         with kept.writing() as held:
@@ -183,7 +183,7 @@ def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[]
         time.sleep(POLL_S)
 
 
-def _take_up(update: Update, crew: Crew, kept: SweepFolder) -> list[str]:
+def _take_up(update: Update, crew: WorkerGroup, kept: SweepFolder) -> list[str]:
     """Load finished cells that were measured under this crew's conditions; return the new ones."""
     new = []
     for cell in update.cells:
@@ -196,7 +196,9 @@ def _take_up(update: Update, crew: Crew, kept: SweepFolder) -> list[str]:
     return new
 
 
-def _measured(update: Update, crew: Crew, kept: SweepFolder | None, stopped: Callable[[], bool]) -> Iterator[Update]:
+def _measured(
+    update: Update, crew: WorkerGroup, kept: SweepFolder | None, stopped: Callable[[], bool]
+) -> Iterator[Update]:
     """Load existing cells, and measure the rest."""
     cells, results = update.cells, update.results
     update.follows = False
@@ -223,7 +225,7 @@ def _measured(update: Update, crew: Crew, kept: SweepFolder | None, stopped: Cal
             yield update
 
 
-def _events(crew: Crew, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
+def _events(crew: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
     """Yield the events of a crew; as a generator, it can be closed."""
     yield from crew.work(cells, stopped)
 

@@ -15,7 +15,7 @@ from workbench.bench.claims import Measured, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
-from workbench.bench.vision_settings import DEPTH, Asked
+from workbench.bench.vision_settings import DEPTH, SceneQuestion
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.declarations import Setting
@@ -35,7 +35,7 @@ def _models() -> Models:
 
 
 @lru_cache(maxsize=1)
-def _captions() -> list[Asked]:
+def _captions() -> list[SceneQuestion]:
     return [one for one in vision_suite.questions(SCENES, 0) if one.kind == "caption"]
 
 
@@ -55,7 +55,7 @@ def _note(scenes: int, over: str) -> str:
 class _Seeing(EngineContender):
     """A method that answers questions about images."""
 
-    def request(self, prompt: Asked) -> Request:
+    def request(self, prompt: SceneQuestion) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)
 
 

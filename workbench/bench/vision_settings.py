@@ -31,7 +31,7 @@ def settings() -> list[Setting]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SceneQuestion:
     """A question about a held-out scene."""
 
     kind: str
@@ -40,15 +40,15 @@ class Asked:
     scene: int
 
 
-def questions(scenes: int, short: int, seed: int = 5) -> list[Asked]:
+def questions(scenes: int, short: int, seed: int = 5) -> list[SceneQuestion]:
     """Return the caption questions of so many held-out scenes, and `short` questions of each other kind."""
-    found: list[Asked] = []
+    found: list[SceneQuestion] = []
     for kind in QUESTIONS:
         rng = random.Random(f"{kind}/{seed}")
-        mine: list[Asked] = []
+        mine: list[SceneQuestion] = []
         for i, scene in enumerate(held_scenes(scenes)):
             one = ask(kind, scene, rng)
             if one is not None and len(mine) < (scenes if kind == "caption" else short):
-                mine.append(Asked(kind, one.question, picture(scene), i))
+                mine.append(SceneQuestion(kind, one.question, picture(scene), i))
         found += mine
     return found

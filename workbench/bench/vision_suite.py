@@ -21,7 +21,7 @@ from workbench.bench.vision_settings import (
     SCENES,
     SHORT,
     SUITE,
-    Asked,
+    SceneQuestion,
     questions,
     settings,
 )
@@ -74,13 +74,13 @@ def run_suite(
     return board.read(BOARD)
 
 
-def plain_texts(models: Models, asked: Sequence[Asked]) -> list[list[int]]:
+def plain_texts(models: Models, asked: Sequence[SceneQuestion]) -> list[list[int]]:
     """Return the tokens that plain decoding generates for each question."""
     engine, plain = Engine(models), registry.get("autoregressive").with_params()
     return [engine.generate(request(models, one, plain)).token_ids for one in asked]
 
 
-def request(models: Models, one: Asked, configured: Any) -> Request:
+def request(models: Models, one: SceneQuestion, configured: Any) -> Request:
     """Return the request for one question."""
     prompt, images = read(models, f"{USER}{IMAGE}{one.question}{ASSISTANT}", [one.image])
     return Request(
@@ -89,7 +89,7 @@ def request(models: Models, one: Asked, configured: Any) -> Request:
 
 
 def measure(
-    setting: Setting, models: Models, asked: Sequence[Asked], plain: Sequence[Sequence[int]]
+    setting: Setting, models: Models, asked: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
     """Return one row: counts of every question, summed up by group; None if the models lack what the setting needs.
 
@@ -125,7 +125,7 @@ def measure(
     }
 
 
-def traces_of(setting: Setting, models: Models, asked: Sequence[Asked]) -> list[Trace]:
+def traces_of(setting: Setting, models: Models, asked: Sequence[SceneQuestion]) -> list[Trace]:
     """Run a setting on questions and return the traces.
 
     Raises:

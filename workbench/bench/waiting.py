@@ -11,7 +11,7 @@ from workbench.core.errors import CapacityError
 T = TypeVar("T")
 
 
-class Asking(Generic[T]):
+class RetriedAction(Generic[T]):
     """An action that may be refused temporarily. Call `once` often; `begin` is called only when it may succeed.
 
     Args:

@@ -105,7 +105,7 @@ def _short(value: Any) -> str:
 
 def _lines(found: Any, target: str) -> list[Any]:
     from workbench.models.bundle import config_of
-    from workbench.models.checkpoints.compatibility import Line, Wanted, lines
+    from workbench.models.checkpoints.compatibility import HeadRequirements, Line, lines
     from workbench.models.checkpoints.user_heads import problem
     from workbench.models.names import folder_of
     from workbench.service.checks import about, check_model
@@ -119,7 +119,7 @@ def _lines(found: Any, target: str) -> list[Any]:
         wrong = problem(found, target, folder)
         return [Line("target", not wrong, wrong or f"the heads were trained for {target}")]
     try:
-        wanted = Wanted.of(target, config_of(folder))
+        wanted = HeadRequirements.of(target, config_of(folder))
     except (KeyError, TypeError):
         raise ModelError(f"The config.json of {target} has no layer sizes.", "Give a language model.") from None
     return lines(found.checkpoint, wanted)

@@ -83,7 +83,7 @@ def recommend(
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
-    chosen_prompts = saved or [measuring.Asked(p.name, p.encode(models.tokenizer)) for p in texts]
+    chosen_prompts = saved or [measuring.PromptIds(p.name, p.encode(models.tokenizer)) for p in texts]
     room = models.target.context - max_new_tokens
     chosen_prompts = [one for one in chosen_prompts if len(one.ids) <= room]
     if not chosen_prompts:

@@ -154,14 +154,14 @@ class Remote(Connection):
         Ctrl-C or `stopped` ends it in the app too; the last step has the results so far.
         """
         from workbench.bench.compare import Plan, prepare
-        from workbench.bench.steps import Hearing, Step
+        from workbench.bench.steps import Step, StepDecoder
 
         plan = Plan(**settings)
         planned = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
         texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in planned.prompts]
         wanted = [measured.lane.to_wire() for measured in planned.lanes if not measured.added]
         common = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
-        arguments, received = Comparing.arguments(prompts=texts, lanes=wanted, **common), Hearing(planned)
+        arguments, received = Comparing.arguments(prompts=texts, lanes=wanted, **common), StepDecoder(planned)
         last = Step(0, 0, "")
         try:
             with contextlib.closing(self.events("comparing", arguments)) as messages:

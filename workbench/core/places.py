@@ -44,7 +44,7 @@ def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -
 
 
 @dataclass(frozen=True)
-class RowsOf:
+class SelectedRows:
     """Selected rows of a table of distributions. They are gathered at first use, because that may copy them.
 
     Attributes:
@@ -82,8 +82,8 @@ class Fans:
     child: Int[Tensor, "R F"]
     there: Bool[Tensor, "R F"]
     token: Int[Tensor, "R F"]
-    target: RowsOf
-    drafter: RowsOf
+    target: SelectedRows
+    drafter: SelectedRows
 
     @property
     def p(self) -> Float[Tensor, "R V"]:
@@ -164,9 +164,9 @@ def fans_of(
     token = torch.where(there, tree.tokens[child], 0)
     for some in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
         at = place[some]
-        target = drafter = RowsOf(p, at)
+        target = drafter = SelectedRows(p, at)
         if layout.row is not None and tree.q is not None:
-            drafter = RowsOf(tree.q, layout.row[at].clamp_min(0))
+            drafter = SelectedRows(tree.q, layout.row[at].clamp_min(0))
         yield Fans(at, child[some], there[some], token[some], target, drafter)
 
 
@@ -255,7 +255,7 @@ def may_wait(p: Float[Tensor, "n V"], late: bool) -> bool:
 def later(
     n: int, paid: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], late: bool
 ) -> Float[Tensor, " N"] | Late[float]:
-    """Return the distribution error that each of n nodes causes (`Ruling.paid`), as a lazy sequence if that pays off.
+    """Return the distribution error of each of n nodes (`AcceptanceDecision.paid`); lazy if that pays off.
 
     Args:
         n: number of nodes.

@@ -41,7 +41,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class AcceptanceDecision:
     """Decision of an acceptance rule for every position of a tree, still on the device.
 
     Attributes:
@@ -66,13 +66,13 @@ class Ruling:
     at_most: bool = False
 
     @property
-    def for_nothing(self) -> Ruling:
+    def for_nothing(self) -> AcceptanceDecision:
         """A copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
         return replace(self, paid=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerificationResult:
     """Verification result of a tree.
 
     Attributes:
@@ -113,13 +113,13 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
     return torch.where(total > 0, left / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
-def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
+def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
     """Accept a node if and only if it is the target's most likely token after its parent."""
     if not len(tree):
-        return Ruling(accept=tree.logq, stop=best)
+        return AcceptanceDecision(accept=tree.logq, stop=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
     reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
-    return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
+    return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
 
 
 Tests = Callable[[Fans, bool], tuple[Sequence[Tensor], Tensor]]
@@ -132,7 +132,7 @@ def recursive_rejection(
     u_stop: Float[Tensor, " N_plus_1"],
     late: bool = False,
     tests: Tests | None = None,
-) -> Ruling:
+) -> AcceptanceDecision:
     """Test siblings one after the other, each against the residual distribution after its earlier siblings.
 
     For a chain of sampled tokens this is speculative sampling, for siblings drawn without replacement recursive
@@ -152,7 +152,7 @@ def recursive_rejection(
     """
     n = len(tree)
     if n == 0:
-        return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
+        return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
     if tree.q is None or (tree.q_of is None and tree.law_of is None):
         return _point_rejection(tree, p, u_stop, late)
 
@@ -161,7 +161,7 @@ def recursive_rejection(
 
     (accept, r, q_left), stop = place_by_place(tree, p, u_stop, tests or at, late, whole=tests is not None)
     inputs = {"q": _initial_prob(tree).to(p.dtype), "residual": r, "q_left": q_left}
-    return Ruling(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
+    return AcceptanceDecision(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
 
 
 def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
@@ -239,7 +239,7 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
-) -> Ruling:
+) -> AcceptanceDecision:
     """Test deterministic siblings; see `following`."""
 
     def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
@@ -250,7 +250,7 @@ def _point_rejection(
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], left
 
     (accept, r), stop = place_by_place(tree, p, u_stop, at, late)
-    return Ruling(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
+    return AcceptanceDecision(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
 def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
@@ -273,13 +273,13 @@ def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
 
 def walk(
     parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
-) -> Verdict:
+) -> VerificationResult:
     """Follow accepted nodes from the root; if no child is accepted, emit the token of that position.
 
     Args:
         parents: parent of each node, on the host.
         accept: acceptance probability of each node.
-        stop: N+1 tokens (see `Ruling`).
+        stop: N+1 tokens (see `AcceptanceDecision`).
         uniform: N uniforms; None if every acceptance probability is 0 or 1.
     """
     children = children_of(parents)
@@ -302,4 +302,4 @@ def walk(
             break
         path.append(accepted)
         at = accepted + 1
-    return Verdict(tuple(path), int(stop[at]), corrected, tuple(tested), uniforms)
+    return VerificationResult(tuple(path), int(stop[at]), corrected, tuple(tested), uniforms)

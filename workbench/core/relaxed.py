@@ -274,7 +274,7 @@ def price_of_keeping(
         node: nodes to compute; None: all.
 
     Returns:
-        The errors described at `Ruling.paid`.
+        The errors described at `AcceptanceDecision.paid`.
 
     Example:
         >>> import dataclasses

@@ -53,11 +53,12 @@ def figures(
         probed: results at the verifier's own probe positions.
 
     Returns:
-        Tensors in the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each position
-        [N+1]; its probability [N+1]; entropy [N+1]; target probability [N]; acceptance probability [N]; draft
+        Tensors in the order in which `VerifiedTree.of` reads them: tokens [N]; parents [N]; token to emit at each
+        position [N+1]; its probability [N+1]; entropy [N+1]; target probability [N]; acceptance probability [N]; draft
         probability [N] or empty; top tokens [N+1, 8] and their probabilities; the drafter's top tokens [2, M, 8] or
         empty; score [N] or empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or
-        empty; the tree's `q_of` [N+1] or empty; distribution error of testing a node (`Ruling.paid`) [N] or empty;
+        empty; the tree's `q_of` [N+1] or empty; distribution error of testing a node
+        (`AcceptanceDecision.paid`) [N] or empty;
         tokens, parents and positions of the probes [3, P] or empty; columns of the tree builder [≤ 3, N] or empty; the
         exact rule's acceptance probability [N] or empty. The emitted tokens with their probabilities, and the
         distribution errors, may be `Late` on the host: they are computed only for positions that the walk reaches.

@@ -6,14 +6,14 @@ import torch
 
 from workbench.core.transfer import to_device
 from workbench.engine.request import Row
-from workbench.kernels.segment import Heard, Segment, States, Wanted
+from workbench.kernels.segment import CaptureSelection, PrefillHiddenStates, Segment, States
 from workbench.models.loading import Models
 
 CHUNK = 512
 """Tokens per forward when states are computed again."""
 
 
-def states_of(row: Row, models: Models, wanted: Wanted, first: int = 0) -> States:
+def states_of(row: Row, models: Models, wanted: CaptureSelection, first: int = 0) -> States:
     """Return the target's states at the committed positions from `first` on, except the last one (not yet processed).
 
     States captured during prefill are used if they match. Otherwise, as after a change of drafter or images, the target
@@ -24,7 +24,7 @@ def states_of(row: Row, models: Models, wanted: Wanted, first: int = 0) -> State
     if slot.heard.wanted == wanted and slot.heard.n == end:
         return slot.heard.behind(first)
     target.rewind(slot, first)
-    again = Heard(wanted)
+    again = PrefillHiddenStates(wanted)
     layers = None if wanted.features else range(max(wanted.layers) + 1)
     with torch.inference_mode():
         for at in range(first, end, CHUNK):

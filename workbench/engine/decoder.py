@@ -25,7 +25,7 @@ Guard = Callable[["Row", Callable[[], object]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class EngineContext:
     """Engine state that the scheduler hands to its decoders.
 
     Attributes:
@@ -87,7 +87,7 @@ class OwnRounds(Part):
     drafts: ClassVar[bool] = False
     """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
 
-    def decoder(self, house: House) -> Decoder:
+    def decoder(self, house: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """Drafter state that users can inspect, save, load and clear.
 
-Such a state is an `Owned`. It reports its size, its limit and its top entries, and can be packed into arrays and
-restored from them. `state_actions.py` does this for a sequence, and `state_file.py` writes the file.
+Such a state is an `InspectableState`. It reports its size, its limit and its top entries, and can be packed into
+arrays and restored from them. `state_actions.py` does this for a sequence, and `state_file.py` writes the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class FinishedState:
     """Drafter state of a finished sequence: its summary, and its file or the reason why there is none."""
 
     look: dict[str, Any]
@@ -66,7 +66,7 @@ class Left:
     why: str = ""
 
 
-class Owned(ABC):
+class InspectableState(ABC):
     """State of a drafter that outlives a round and can be inspected.
 
     Attributes:
@@ -131,10 +131,10 @@ class Owned(ABC):
         return
 
 
-def owned_of(state: Any) -> Owned | None:
+def owned_of(state: Any) -> InspectableState | None:
     """Return the part of a drafter's state that can be inspected; None if it has none."""
-    found = state if isinstance(state, Owned) else getattr(state, "owned", None)
-    return found if isinstance(found, Owned) else None
+    found = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
+    return found if isinstance(found, InspectableState) else None
 
 
 MOST_BYTES = 8 << 20

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.probes import Probed
-from workbench.core.rejection import Verdict
+from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams, entropy_of, largest, law, likeliest, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.draft_plan import Plan
@@ -37,7 +37,7 @@ class Outcome:
 
     tokens: list[int]
     parents: list[int]
-    verdict: Verdict
+    verdict: VerificationResult
     emitted: list[int]
     root: int
     top: list[list[int]]
@@ -139,7 +139,7 @@ class Exits:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class TentativeDecision:
     """A verifier's decision on the tentative tokens, oldest first. See `Verifier.settle`.
 
     Attributes:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Learner:
+class ObservingDrafter:
     """An inactive drafter that still receives feedback.
 
     Attributes:
@@ -39,7 +39,7 @@ class Learner:
     state: Any
 
 
-def remembered(row: Row, drafter: Drafter, models: Models) -> Learner | None:
+def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter | None:
     """Return the memory that a new drafter can take over, of the current or an inactive drafter; None if there is none.
 
     Args:
@@ -51,13 +51,13 @@ def remembered(row: Row, drafter: Drafter, models: Models) -> Learner | None:
     if name is None:
         return None
     if name == row.drafter.memory() and not row.silenced:
-        found = Learner(row.drafter, row.models, row.state)
+        found = ObservingDrafter(row.drafter, row.models, row.state)
     else:
         found = row.learners.get(name)
     return found if found is not None and found.models.shared is models.shared else None
 
 
-def put_by(row: Row, drafter: Drafter, taken: Learner | None) -> None:
+def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
     """Set the current drafter aside for a new one: keep its memory as an observer, or release its resources.
 
     Args:
@@ -73,7 +73,7 @@ def put_by(row: Row, drafter: Drafter, taken: Learner | None) -> None:
     if name is None or name == coming or row.silenced:
         let_go(row)
         return
-    row.learners[name] = Learner(row.drafter, row.models, row.state)
+    row.learners[name] = ObservingDrafter(row.drafter, row.models, row.state)
     row.state = None
 
 
@@ -84,7 +84,7 @@ def tell(row: Row, outcome: Outcome) -> None:
             _release(row, row.learners.pop(name))
 
 
-def _learns(row: Row, learner: Learner, outcome: Outcome) -> bool:
+def _learns(row: Row, learner: ObservingDrafter, outcome: Outcome) -> bool:
     try:
         with no_panic(), _own_state(row, learner):
             learner.drafter.observe(row, outcome)
@@ -102,11 +102,11 @@ def forget(row: Row) -> None:
 
 def let_go(row: Row) -> None:
     """Release the current drafter's resources for the sequence; errors are only logged."""
-    _release(row, Learner(row.drafter, row.models, row.state))
+    _release(row, ObservingDrafter(row.drafter, row.models, row.state))
     row.state = None
 
 
-def _release(row: Row, learner: Learner) -> None:
+def _release(row: Row, learner: ObservingDrafter) -> None:
     try:
         with _own_state(row, learner):
             learner.drafter.release(row, learner.models)
@@ -115,7 +115,7 @@ def _release(row: Row, learner: Learner) -> None:
 
 
 @contextmanager
-def _own_state(row: Row, learner: Learner) -> Iterator[None]:
+def _own_state(row: Row, learner: ObservingDrafter) -> Iterator[None]:
     """Set `row.state`, from which a drafter reads its state, to an inactive drafter's state for a while."""
     state, row.state = row.state, learner.state
     try:

@@ -1,8 +1,8 @@
 """Online training of a draft model's layers, separate from the layers that other runs draft with.
 
-A `Pupil` is a weight-sharing copy of a loaded model: it has its own layers and shares the embedding, the LM head and
-the KV cache. So it costs the memory of its layers, and its training affects another run only if that run drafts with
-the same copy.
+`TrainableLayers` are a weight-sharing copy of a loaded model: they have their own layers and share the embedding, the
+LM head and the KV cache. So they cost the memory of those layers, and training affects another run only if that
+run drafts with the same copy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import to_device
-from workbench.engine.online_weights import Learner
+from workbench.engine.online_weights import OnlineTrainer
 from workbench.kernels.layers import decoder_layers, with_layers
 from workbench.kernels.lean import LeanDecoder, LeanLayer
 from workbench.kernels.packed import PackedLinear, unpacked
 from workbench.kernels.reduced_vocabulary import TrimmedLinear
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.fingerprint import differ, fingerprint
 from workbench.models.runner import Runner
 
@@ -29,7 +29,7 @@ CLIP = 1.0
 """Largest gradient norm of a step: without it the first step on a new kind of text would destroy the weights."""
 
 
-class Pupil(Learner):
+class TrainableLayers(OnlineTrainer):
     """Trainable copy of a model's layers, with their optimiser and original weights.
 
     Args:
@@ -155,14 +155,14 @@ class Pupil(Learner):
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
-    def _as_it_is(self) -> Twin:
+    def _as_it_is(self) -> WeightSharingCopy:
         """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
         whole = self.runner.lean
         if whole is None:
-            return Twin(self._model)
+            return WeightSharingCopy(self._model)
         lean: LeanDecoder = copy.copy(whole)
         lean.layers, lean.fused = [LeanLayer(layer) for layer in decoder_layers(self._model)[1]], None
-        return Twin(self._model, lean)
+        return WeightSharingCopy(self._model, lean)
 
 
 def _plain(layer: nn.Module) -> nn.Module:

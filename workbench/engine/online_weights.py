@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import of_numpy
-from workbench.engine.drafter_state import MOST_BYTES, Arrays, Look, Owned, Top, numbers
+from workbench.engine.drafter_state import MOST_BYTES, Arrays, InspectableState, Look, Top, numbers
 
 MOST_LESSONS = 100_000
 """Largest number of training steps of a learner."""
@@ -23,7 +23,7 @@ WHOSE, LESSONS = "whose", "lessons"
 _NORMED = 1e-12
 
 
-class Learner(ABC):
+class OnlineTrainer(ABC):
     """A copy of trained weights that is trained during decoding.
 
     Attributes:
@@ -104,10 +104,10 @@ class Learner(ABC):
                 yield name, mine.to(wide) - origin.to(wide), origin
 
 
-_L = TypeVar("_L", bound=Learner)
+_L = TypeVar("_L", bound=OnlineTrainer)
 
 
-class Learnt(Owned, Generic[_L]):
+class TrainedState(InspectableState, Generic[_L]):
     """Inspectable state of an online-trained drafter, as a sequence holds it.
 
     Attributes:

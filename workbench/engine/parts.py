@@ -10,13 +10,13 @@ from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.probes import Probes
-from workbench.core.rejection import Ruling, Verdict, walk
+from workbench.core.rejection import AcceptanceDecision, VerificationResult, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Grows, Plan
-from workbench.engine.feedback import Exits, Outcome, Settled, Verification
+from workbench.engine.feedback import Exits, Outcome, TentativeDecision, Verification
 from workbench.engine.tree_building import Growth, Step
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 
 if TYPE_CHECKING:
     from workbench.engine.declarations import Claim, Head
@@ -80,9 +80,9 @@ class Drafter(Part):
         """Return information that the user of a run with these parameters needs before it starts; "" if none."""
         return ""
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
-        return Wanted()
+        return CaptureSelection()
 
     def prime(self, row: Row, models: Models) -> Any:
         """Return the state for one sequence; None if it needs none."""
@@ -157,7 +157,7 @@ class Grower(Part):
     siblings: ClassVar[Sampling]
     """How the siblings in its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether it feeds several tokens as one, which the drafter has to support: `LawDrafter.superposes`."""
+    """Whether it feeds several tokens as one, which the drafter has to support: `DistributionDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
         """Return `row.grower_state` for a tree builder that learns, also after a change of drafter; None: no state."""
@@ -177,7 +177,7 @@ def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozen
     return may if grower is None else may & {grower.siblings} or may
 
 
-class LawDrafter(Drafter):
+class DistributionDrafter(Drafter):
     """A drafter that gives a distribution after any node of a tree; the tree builder in the plan decides the shape.
 
     So its siblings may be drawn in any way, and the tree builder's declaration decides: see `siblings_of`.
@@ -234,8 +234,8 @@ class Verifier(Part):
         """Return the state for one sequence; None if it needs none."""
         return None
 
-    def rule(self, v: Verification) -> Ruling:
-        """Decide for all positions of the tree at once; must not synchronise. `Ruling` describes the result."""
+    def rule(self, v: Verification) -> AcceptanceDecision:
+        """Return the decision for all positions of the tree at once; must not synchronise."""
         raise NotImplementedError
 
     def walk(
@@ -245,7 +245,7 @@ class Verifier(Part):
         stop: Sequence[int],
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
-    ) -> Verdict:
+    ) -> VerificationResult:
         """Follow the ruling on the host. `score`: from the ruling, for verifiers that choose among paths by it."""
         return walk(parents, accept, stop, uniform)
 
@@ -263,7 +263,7 @@ class Verifier(Part):
         """
         return 0
 
-    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> Settled:
+    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> TentativeDecision:
         """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
 
         Args:

@@ -14,7 +14,7 @@ Act = Callable[[Any], Any]
 """Action; called with the sequence."""
 
 
-class Errands:
+class PendingActions:
     """Pending actions of one sequence. Any thread may call `ask`; only the engine's thread calls the rest."""
 
     def __init__(self) -> None:

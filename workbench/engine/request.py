@@ -15,9 +15,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine.configured import Choice, Chosen
 from workbench.engine.detokenise import Detokeniser
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Left
+from workbench.engine.drafter_state import FinishedState
 from workbench.engine.pacing import Pace
-from workbench.engine.pending_actions import Errands
+from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import Extras, Scored
 from workbench.engine.settings import Ask, Settings, Swap
 from workbench.kernels.device_clock import Mark
@@ -109,7 +109,7 @@ class Row:
         self.vision_said: dict[str, Any] = {}  # the part of it that is already in the trace
         self.swapped: list[Swap] = []  # image changes that are not in the trace yet
         self.state: Any = None
-        self.learners: dict[Hashable, Any] = {}  # inactive drafters by memory name; see `observers.Learner`
+        self.learners: dict[Hashable, Any] = {}  # inactive drafters by memory name; see `observers.ObservingDrafter`
         self.silenced = ""  # why the current drafter drafts nothing more; "" while it does
         self.verifier_state: Any = None
         self.policy_state: Any = None
@@ -140,8 +140,8 @@ class Row:
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[Ask] = []
-        self.errands = Errands()
-        self.left: Left | None = None  # drafter state saved at its end
+        self.errands = PendingActions()
+        self.left: FinishedState | None = None  # drafter state saved at its end
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused

@@ -23,11 +23,11 @@ from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree
 from workbench.engine.acceptance import N_FIGURES
 from workbench.engine.changes import prime, switch
-from workbench.engine.decoder import House
+from workbench.engine.decoder import EngineContext
 from workbench.engine.observers import forget, let_go
 from workbench.engine.request import Row
 from workbench.engine.round_timing import Drafting, Timing, share
-from workbench.engine.sequence_round import Turn
+from workbench.engine.sequence_round import RoundState
 from workbench.engine.settings import Settings
 from workbench.engine.two_part_pass import forward_entering
 from workbench.kernels.device_clock import Mark, Span
@@ -37,7 +37,7 @@ from workbench.kernels.segment import Segment
 class DraftAndVerify:
     """Rounds of sequences that share a target. A phase takes the remaining ones and returns those without an error."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: EngineContext) -> None:
         self.house, self.models, self.clock, self._guard = house, house.models, house.clock, house.guard
 
     def open(self, row: Row) -> None:
@@ -77,13 +77,13 @@ class DraftAndVerify:
         self.commit(turns, planned, marks, begun)
         return True
 
-    def plan(self, rows: Sequence[Row]) -> list[Turn]:
+    def plan(self, rows: Sequence[Row]) -> list[RoundState]:
         """Decide how much to draft."""
-        return [turn for turn in map(Turn, rows) if self._guard(turn.row, lambda t=turn: t.plan(rows))]
+        return [turn for turn in map(RoundState, rows) if self._guard(turn.row, lambda t=turn: t.plan(rows))]
 
-    def draft(self, turns: list[Turn]) -> list[Turn]:
+    def draft(self, turns: list[RoundState]) -> list[RoundState]:
         """Draft a tree for each sequence; sequences with one drafter class and the same models are drafted together."""
-        groups: dict[object, list[Turn]] = {}
+        groups: dict[object, list[RoundState]] = {}
         now = self.clock.mark()
         for turn in turns:
             drafter = turn.row.drafter
@@ -101,7 +101,7 @@ class DraftAndVerify:
                 turn.drafting = drafting
         return [turn for turn in turns if turn.tree is not None]
 
-    def _propose(self, group: list[Turn]) -> None:
+    def _propose(self, group: list[RoundState]) -> None:
         """Draft for a group of sequences; a sequence whose drafter fails ends, and gets no tree."""
         rows = [turn.row for turn in group]
         drafter = rows[0].drafter
@@ -120,9 +120,9 @@ class DraftAndVerify:
             for turn in group:
                 self._guard(turn.row, turn.draft_again)
 
-    def verify(self, turns: list[Turn]) -> list[Turn]:
+    def verify(self, turns: list[RoundState]) -> list[RoundState]:
         """Compute the target's logits and hidden states, in one forward for all that start at the same layer."""
-        groups: dict[tuple[int, int], list[Turn]] = {}
+        groups: dict[tuple[int, int], list[RoundState]] = {}
         for turn in turns:
             if self._guard(turn.row, lambda t=turn: t.lay_out(self.models)):
                 assert turn.block is not None
@@ -132,7 +132,7 @@ class DraftAndVerify:
             self._verify(groups[begin, enters], begin, enters)
         return [turn for turn in turns if turn.logits is not None]
 
-    def _verify(self, turns: list[Turn], begin: int, enters: int) -> None:
+    def _verify(self, turns: list[RoundState], begin: int, enters: int) -> None:
         """Run one forward of the layers from `begin` on. A sequence whose forward fails ends, and gets no logits.
 
         Args:
@@ -140,7 +140,7 @@ class DraftAndVerify:
             begin: number of layers that drafting has already run.
             enters: number of layers after which probe positions enter; 0: there are none.
         """
-        asked: list[tuple[Turn, Segment]] = []
+        asked: list[tuple[RoundState, Segment]] = []
         for turn in turns:
             self._guard(turn.row, lambda t=turn: asked.append((t, t.segment(self.models))))
         if not asked:
@@ -164,7 +164,7 @@ class DraftAndVerify:
         for b, (turn, _) in enumerate(asked):
             turn.read(out, b)
 
-    def judge(self, turns: list[Turn]) -> list[Turn]:
+    def judge(self, turns: list[RoundState]) -> list[RoundState]:
         """Apply each sequence's rule on the device, copy results to the host in one synchronisation, and walk there."""
         carried: list[Tensor | Late[Any]] = []
         full = self.house.record
@@ -175,7 +175,7 @@ class DraftAndVerify:
             self._guard(turn.row, lambda t=turn, f=mine: t.walk(f))
         return [turn for turn in ruled if turn.judged is not None]
 
-    def commit(self, turns: list[Turn], planned: list[Turn], marks: Sequence[Mark], begun: float) -> None:
+    def commit(self, turns: list[RoundState], planned: list[RoundState], marks: Sequence[Mark], begun: float) -> None:
         """Write the accepted tokens to cache, text and trace, for one sequence after the other.
 
         Args:

@@ -17,7 +17,7 @@ from workbench.core.panics import no_panic
 from workbench.engine import state_actions
 from workbench.engine.changes import close, put_in_force, why_not
 from workbench.engine.configured import Chosen
-from workbench.engine.decoder import Decoder, House
+from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.image_inputs import check_end, check_text, tokens_of
 from workbench.engine.image_trace import shown
@@ -27,7 +27,7 @@ from workbench.engine.round import DraftAndVerify
 from workbench.engine.trace_recording import params_of
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
-from workbench.kernels.segment import Heard
+from workbench.kernels.segment import PrefillHiddenStates
 from workbench.models.image_prefill import prefill_pictures
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
@@ -60,7 +60,7 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Row] = deque()
         self.rows: list[Row] = []
-        self._house = House(models, self.clock, self.token_text, record, self._guard, self._end)
+        self._house = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
         self._decoders: dict[type, Decoder] = {type(None): DraftAndVerify(self._house)}  # by type of `Method.rounds`
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Engine:
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
-        row.slot.heard = Heard(row.configured.drafter.hears(row.models))
+        row.slot.heard = PrefillHiddenStates(row.configured.drafter.hears(row.models))
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
@@ -271,7 +271,7 @@ class Engine:
             if row.slot.length < row.prompt_length - 1:
                 return
         self._decoder(row.configured).open(row)
-        row.slot.heard = Heard()
+        row.slot.heard = PrefillHiddenStates()
         row.primed = True  # it holds resources from here on, which `_end` releases
         if row.request.memory is not None:
             state_actions.load(row, row.request.memory)

@@ -15,7 +15,7 @@ from workbench.core.probes import Probed
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.engine.acceptance import figures
-from workbench.engine.decoder import House
+from workbench.engine.decoder import EngineContext
 from workbench.engine.drafter_setup import levels_left, prime
 from workbench.engine.drafter_state import owned_of
 from workbench.engine.feedback import Outcome
@@ -24,17 +24,17 @@ from workbench.engine.request import FINISHED, Row
 from workbench.engine.request_options import Scored, scored
 from workbench.engine.round_timing import Drafting, Timing
 from workbench.engine.stop_conditions import cut, ending
-from workbench.engine.tentative_tokens import Decided, Held, decide
+from workbench.engine.tentative_tokens import TentativeResults, TentativeToken, decide
 from workbench.engine.trace_recording import keep_round, kept_tokens, record_round
 from workbench.engine.verification_input import Block, block_of
-from workbench.engine.verification_result import Judged
+from workbench.engine.verification_result import VerifiedTree
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
 from workbench.trace.tokens import Emitted
 
 
 @dataclass(slots=True)
-class Turn:
+class RoundState:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
@@ -60,7 +60,7 @@ class Turn:
     taps: dict[int, Tensor] = field(default_factory=dict)
     probed: dict[str, Probed] = field(default_factory=dict)
     strange: Tensor | None = None
-    judged: Judged | None = None
+    judged: VerifiedTree | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
@@ -118,9 +118,9 @@ class Turn:
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.judged = Judged.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
+        self.judged = VerifiedTree.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
 
-    def commit(self, timing: Timing, begun: float, house: House) -> None:
+    def commit(self, timing: Timing, begun: float, house: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
         row, judged, hidden = self.row, self.judged, self.hidden
         assert judged is not None
@@ -159,21 +159,23 @@ class Turn:
         if holds:
             decided = decide(row, self._held(new, before, scores, house), bool(reason), house.models)
         else:
-            decided = Decided(new, [], reason)
+            decided = TentativeResults(new, [], reason)
             row.request.scores.extend(scores)
         record = record_round(row, judged, new, decided, timing, house.token_text, house.record, begun)
         keep_round(row, record)
         if decided.reason:
             house.end(row, FINISHED, decided.reason)
 
-    def _held(self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: House) -> list[Held]:
+    def _held(
+        self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: EngineContext
+    ) -> list[TentativeToken]:
         """Return the round's tokens as tentative ones. `before`: LM head input that drew the round's root."""
         assert self.judged is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.judged.verdict.path)]
         read = [before, *(self.hidden[place] for place in places)]
         texts = [house.token_text(token.token) for token in new]
-        return [Held(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
+        return [TentativeToken(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
 
     def _tell(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
 from workbench.core.panics import no_panic
 from workbench.engine.drafter_setup import prime
-from workbench.engine.drafter_state import Left, Owned, owned_of
+from workbench.engine.drafter_state import FinishedState, InspectableState, owned_of
 from workbench.engine.observers import let_go
 from workbench.engine.state_file import from_bytes, kind_of, to_bytes
 
@@ -30,7 +30,7 @@ MATCHED = "matched tokens"
 """Name of a round's signal: number of last tokens that matched the entry used for the draft."""
 
 
-def _state(row: Row) -> Owned:
+def _state(row: Row) -> InspectableState:
     found = owned_of(row.state)
     if found is None:
         raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
@@ -75,7 +75,7 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
     }
 
 
-def made(trace: Trace, text: Callable[[Sequence[int]], str], state: Owned) -> dict[str, Any] | None:
+def made(trace: Trace, text: Callable[[Sequence[int]], str], state: InspectableState) -> dict[str, Any] | None:
     """Return the matched tokens of the entry used for the latest draft, and its first path; None without an entry."""
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
@@ -140,8 +140,8 @@ def leave(row: Row, token_text: TokenText) -> None:
         with no_panic():
             shown = look(row, token_text)
             try:
-                row.left = Left(shown, save(row))
+                row.left = FinishedState(shown, save(row))
             except WorkbenchError as error:
-                row.left = Left(shown, None, str(error))
+                row.left = FinishedState(shown, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")

@@ -26,7 +26,7 @@ TRIES = 4
 
 
 @dataclass(slots=True)
-class Held:
+class TentativeToken:
     """A tentative token.
 
     Attributes:
@@ -45,7 +45,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class TentativeResults:
     """Results of a round for tentative tokens.
 
     Attributes:
@@ -59,7 +59,7 @@ class Decided:
     reason: str
 
 
-def decide(row: Row, held: Sequence[Held], ends: bool, models: Models) -> Decided:
+def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models) -> TentativeResults:
     """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
 
     Args:
@@ -91,10 +91,10 @@ def decide(row: Row, held: Sequence[Held], ends: bool, models: Models) -> Decide
     new = [t for t in tokens if not t.is_told]
     for t in new:
         t.is_told = True
-    return Decided(emitted, [Placed(t.token.token, t.text, t.token.position, t.token.p) for t in new], reason)
+    return TentativeResults(emitted, [Placed(t.token.token, t.text, t.token.position, t.token.p) for t in new], reason)
 
 
-def _final(held: Held, span: tuple[str, int, int]) -> Emitted:
+def _final(held: TentativeToken, span: tuple[str, int, int]) -> Emitted:
     text, start, end = span
     node = None if held.is_told else held.token.node  # nodes are numbered within the round of the token
     return dataclasses.replace(held.token, text=text, start=start, end=end, node=node)
@@ -117,7 +117,7 @@ def take_back(row: Row, n: int) -> None:
     row.state = prime(row, row.drafter, row.models)
 
 
-def _forget(row: Row, n: int) -> list[Held]:
+def _forget(row: Row, n: int) -> list[TentativeToken]:
     keep = len(row.undecided) - n
     lost = row.undecided[keep:]
     row.revoked += [held.token.position for held in lost if held.is_told]

@@ -14,7 +14,7 @@ from workbench.engine.image_trace import vision_news
 from workbench.engine.request import Row
 from workbench.engine.run_checks import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
-from workbench.engine.verification_result import Judged
+from workbench.engine.verification_result import VerifiedTree
 from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import BOUGHT, HELD, PAID, PAID_AT_MOST
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
@@ -23,7 +23,7 @@ from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted, Placed
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
     from workbench.engine.round_timing import Timing
-    from workbench.engine.tentative_tokens import Decided
+    from workbench.engine.tentative_tokens import TentativeResults
 
 
 def params_of(row: Row) -> dict[str, object]:
@@ -31,7 +31,7 @@ def params_of(row: Row) -> dict[str, object]:
     return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
 
 
-def kept_tokens(judged: Judged, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
+def kept_tokens(judged: VerifiedTree, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
     verdict, kept = judged.verdict, []
     for i, (text, start, end) in enumerate(spans):
@@ -48,9 +48,9 @@ def kept_tokens(judged: Judged, base: int, spans: Sequence[tuple[str, int, int]]
 
 def record_round(
     row: Row,
-    judged: Judged,
+    judged: VerifiedTree,
     new: list[Emitted],
-    decided: Decided,
+    decided: TentativeResults,
     timing: Timing,
     token_text: TokenText,
     full: bool,
@@ -204,7 +204,7 @@ def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
 
 
 def _why(
-    judged: Judged, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
+    judged: VerifiedTree, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
     """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
     n = len(tested)
@@ -228,14 +228,14 @@ def _why(
     return [None if rule is None else rule.name for rule in mine], inputs
 
 
-def _probes(judged: Judged, base: int, token_text: TokenText) -> list[Probe]:
+def _probes(judged: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
     """Return the probe positions of a round. `base`: position of the first token that the round emits."""
     columns = [*(judged.probes or ([], [], [])), judged.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _top_q(judged: Judged, token_text: TokenText) -> list[Top | None]:
+def _top_q(judged: VerifiedTree, token_text: TokenText) -> list[Top | None]:
     if not judged.top_q:
         return []
     ids, probs = judged.top_q

@@ -31,7 +31,7 @@ STOPPED = "drafting stopped behind depth"
 """Name of a round's signal: the policy ended drafting before the planned depth."""
 
 
-class Laws:
+class NodeDistributions:
     """A drafter's distributions of the token after each of w nodes.
 
     Attributes:
@@ -52,12 +52,12 @@ class Laws:
 
 
 @dataclass(frozen=True)
-class WholeLaws(Laws):
+class FullDistributions(NodeDistributions):
     """Distributions over the whole vocabulary, computed at first access, as most tree builders need only top tokens.
 
     Attributes:
         law: float [w, V], or a function that returns it.
-        hidden: see `Laws`.
+        hidden: see `NodeDistributions`.
         logits: float [w, V], if the distributions are their plain softmax.
     """
 
@@ -68,7 +68,7 @@ class WholeLaws(Laws):
     @classmethod
     def of(
         cls, logits: Float[Tensor, "w V"], sampling: SamplingParams, hidden: Float[Tensor, "w D"] | None = None
-    ) -> WholeLaws:
+    ) -> FullDistributions:
         """Create distributions from logits: with the sampling parameters, or plain if greedy."""
         if not sampling.greedy:
             return cls(law(logits, sampling), hidden)
@@ -130,7 +130,7 @@ class Growth:
             also applies to all deeper ones. For shapes that are decided before the distributions are known.
     """
 
-    root: Laws
+    root: NodeDistributions
     chances: Sequence[Sequence[float]] = ()
 
     def __init__(self, row: Row, source: str, device: torch.device) -> None:
@@ -155,11 +155,11 @@ class Growth:
         self._below = below
         self.n += w
 
-    def expand(self, chosen: Int[Tensor, " w"] | None = None) -> Laws:
+    def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
         """Return the distributions after nodes of the last level, by their indices in it; all of them by default."""
         return self.laws(*self._next(chosen))
 
-    def superpose(self, weights: Float[Tensor, " w"]) -> Laws:
+    def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
         """Return the distribution after all nodes of the last level, fed as one token with their mean embedding.
 
         Args:
@@ -169,7 +169,7 @@ class Growth:
             One distribution for all, or one for each if earlier tokens matter (penalties).
 
         Raises:
-            MethodUnavailableError: the drafter does not read embeddings (`LawDrafter.superposes`).
+            MethodUnavailableError: the drafter does not read embeddings (`DistributionDrafter.superposes`).
         """
         tokens, _ = self._next(None)
         return self.laws_as_one(tokens, weights)
@@ -186,7 +186,7 @@ class Growth:
         self.read.append(nodes)
         return tokens, below
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> Laws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
         """Process nodes of the newest level, in one forward, and return the distributions after them.
 
         Args:
@@ -195,14 +195,14 @@ class Growth:
         """
         raise NotImplementedError
 
-    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> Laws:
+    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
         """Process the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",
             "Choose another tree builder, or a method with a draft model.",
         )
 
-    def goes_on(self, laws: Laws) -> bool:
+    def goes_on(self, laws: NodeDistributions) -> bool:
         """Whether the policy allows another level, by the distributions after the nodes expanded last."""
         return goes_on(self.row, len(self.tokens), laws.whole, laws.hidden)
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.core.grown import Grown
-from workbench.core.rejection import Verdict, expected_kept
+from workbench.core.rejection import VerificationResult, expected_kept
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Verifier
 
 
 @dataclass(slots=True)
-class Judged:
+class VerifiedTree:
     """A draft tree and its verification result, on the host.
 
     Attributes:
@@ -23,7 +23,7 @@ class Judged:
 
     tokens: list[int]
     parents: list[int]
-    verdict: Verdict
+    verdict: VerificationResult
     p_node: list[float]
     accept: list[float]
     p_stop: Sequence[float]
@@ -52,7 +52,7 @@ class Judged:
         verifier: Verifier,
         uniform: list[float] | None,
         probe_sources: list[str] | None = None,
-    ) -> Judged:
+    ) -> VerifiedTree:
         """Walk the tree and combine the results. `lists`: results of `acceptance.figures`, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
         score, inputs, rule_of, q_of, paid, probes, worth, exact = more

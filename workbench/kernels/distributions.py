@@ -30,7 +30,7 @@ FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class SoftmaxSummary:
     """Summary of the softmax of logits, row by row, from one compiled pass.
 
     Attributes:
@@ -58,7 +58,7 @@ class Weighed:
         return (found.double().sub_(scale[: len(tokens), 0]).exp_() / scale[: len(tokens), 1]).float()
 
 
-def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
+def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
     """Find the k most probable tokens and the softmax's scale in one compiled pass; None if it is not available.
 
     Args:
@@ -79,7 +79,7 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> Weighed | None:
     return found
 
 
-def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[Weighed, tuple[np.ndarray, ...]]:
+def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
     """Return empty results for logits, and the arguments with which `laws.weigh` (or `weigh_halves`) fills them.
 
     `weigh_halves` is for bfloat16 logits.
@@ -87,7 +87,7 @@ def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[Weighed, tuple[np.nd
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
     entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
-    found = Weighed(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
+    found = SoftmaxSummary(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
     return found, (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
 
 
@@ -101,7 +101,7 @@ class Seen:
         entropy: in nats.
         logits: logits in float32 or wider, or a function that returns them.
         law: distributions, or a function that returns them.
-        chances: function that returns single probabilities, as `Weighed.chances`.
+        chances: function that returns single probabilities, as `SoftmaxSummary.chances`.
         best: token with the first largest logit at each position, if known.
     """
 

@@ -33,7 +33,7 @@ _CROSSING = {
 
 
 @dataclass(slots=True)
-class Pictured:
+class ImagePrefill:
     """Embeddings and hidden states of a prompt with images, in `Slot.pictured` after a prefill with pixels.
 
     Attributes:

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core import rejection, relaxed
-from workbench.core.places import Fans, RowsOf
-from workbench.core.rejection import Ruling, greedy_match
+from workbench.core.places import Fans, SelectedRows
+from workbench.core.rejection import AcceptanceDecision, greedy_match
 from workbench.core.relaxed import Lift, Relaxed
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
@@ -32,7 +32,7 @@ _ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Samp
 NOTHING = Lift()
 
 
-def lossless(v: Verification) -> Ruling:
+def lossless(v: Verification) -> AcceptanceDecision:
     """Apply the exact rule for any draft: greedy match without sampling, else recursive rejection."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
@@ -41,7 +41,7 @@ def lossless(v: Verification) -> Ruling:
 
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-) -> Ruling:
+) -> AcceptanceDecision:
     """See `workbench.core.rejection.recursive_rejection`."""
 
     def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
@@ -73,7 +73,7 @@ def relaxed_rejection(
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TestResults:
     """Results of the acceptance tests at R nodes with up to F children each.
 
     Attributes:
@@ -114,7 +114,7 @@ def make_ready(vocabulary: int) -> None:
 
 def one_place(law: Float[Tensor, "1 V"]) -> Fans:
     """Return a node with one child, as an input for compilation."""
-    rows = RowsOf(law, torch.zeros(1, dtype=torch.long))
+    rows = SelectedRows(law, torch.zeros(1, dtype=torch.long))
     return Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
@@ -133,7 +133,7 @@ def tried(
     ends: bool = False,
     priced: bool = False,
     tokens: bool = False,
-) -> Tried:
+) -> TestResults:
     """Test siblings one after the other in a compiled pass.
 
     Args:
@@ -160,4 +160,6 @@ def tried(
     )  # fmt: skip
     together(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
-    return Tried(accept, residual, q_left, lifted, left if ends else laws, at_tokens, beside, apart if priced else None)
+    return TestResults(
+        accept, residual, q_left, lifted, left if ends else laws, at_tokens, beside, apart if priced else None
+    )

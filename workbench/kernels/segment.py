@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.kernels.image_layout import Pictured
+from workbench.kernels.image_layout import ImagePrefill
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptureSelection:
     """Selection of the target's hidden states to capture.
 
     Attributes:
@@ -26,7 +26,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Heard:
+class PrefillHiddenStates:
     """Hidden states captured during prefill, from the first position on, one piece per forward. Default: none.
 
     Attributes:
@@ -36,7 +36,7 @@ class Heard:
         streams: layer → pieces of [1, n, D].
     """
 
-    wanted: Wanted = Wanted()
+    wanted: CaptureSelection = CaptureSelection()
     n: int = 0
     features: list[Tensor] = field(default_factory=list)
     streams: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -80,10 +80,10 @@ class Slot:
     rope_delta: int = 0
     last_hidden: Tensor | None = None
     positions: Tensor | None = None
-    pictured: Pictured | None = None
+    pictured: ImagePrefill | None = None
     shift: int = 0
     owner: int | None = None
-    heard: Heard = field(default_factory=Heard)
+    heard: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
 
     @property
     def n_pictured(self) -> int:

@@ -10,7 +10,7 @@ from workbench.kernels.lean import LeanDecoder
 
 
 @dataclass(frozen=True, eq=False)  # without slots: weak references point to it
-class Twin:
+class WeightSharingCopy:
     """Weight-sharing copy that `Runner.forward` runs instead of its own model.
 
     Attributes:

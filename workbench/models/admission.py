@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
 from workbench.kernels import disk_cache
-from workbench.models.probe import Standing, standing
+from workbench.models.probe import ProbeResult, standing
 from workbench.models.runner import Runner
 
 FACTS = "verified.json"
@@ -50,10 +50,10 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) supports chains, not trees: {found.why_no_trees}."
 
 
-_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]] = weakref.WeakKeyDictionary()
+_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, ProbeResult]] = weakref.WeakKeyDictionary()
 
 
-def _recall(runner: Runner, folder: str | Path | None) -> Standing:
+def _recall(runner: Runner, folder: str | Path | None) -> ProbeResult:
     """Return the cached result for the same weights, dtype, device and code; else run the checks."""
     if folder is None or not Path(folder).is_dir():
         seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
@@ -66,7 +66,7 @@ def _recall(runner: Runner, folder: str | Path | None) -> Standing:
     if key not in facts:
         facts[key] = asdict(standing(runner))
         disk_cache.write(FACTS, dict(list(facts.items())[-MOST_FACTS:]))
-    return Standing(**facts[key])
+    return ProbeResult(**facts[key])
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ModelError
-from workbench.kernels.image_layout import Pictured, layout, watched, why_no_pictures
+from workbench.kernels.image_layout import ImagePrefill, layout, watched, why_no_pictures
 from workbench.kernels.kv_cache import Window
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.self_test import ROUNDING, logits_error
@@ -54,7 +54,7 @@ def prefill_pictures(
     slot.length, slot.scratch = n - 1, 0
     features = seen["features"][0]
     slot.last_hidden = features[-2] if n > 1 else None
-    slot.pictured = Pictured(
+    slot.pictured = ImagePrefill(
         seen["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - begun
     )
     if not runner.goes_on:

@@ -14,13 +14,13 @@ from workbench.kernels.image_layout import why_no_pictures
 from workbench.kernels.reduced_vocabulary import n_kept
 from workbench.models.admission import admit
 from workbench.models.bundle import DEFAULT_TARGET, bundled, config_of
-from workbench.models.checkpoints.compatibility import Wanted, other_embedding, why_not
+from workbench.models.checkpoints.compatibility import HeadRequirements, other_embedding, why_not
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.checkpoints.user_heads import own_heads
 from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.models.local_models import named, trained_for
 from workbench.models.names import ANY_DRAFTER, locate, own_drafter
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import (
     load_model,
     load_processor,
@@ -86,7 +86,7 @@ class Models:
     meter: Meter = field(default_factory=Meter)
     processor: Any = None
     drafter_processor: Any = None
-    stranger: Stranger | None = None
+    stranger: OtherVocabularyDrafter | None = None
 
     @property
     def writer(self) -> Runner | None:
@@ -184,7 +184,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
     for head in reversed(list(own_heads())):
         config = dict(head.config)
         if head.checkpoint is not None:
-            wanted = Wanted.of(target_name, target.model.config.to_dict())
+            wanted = HeadRequirements.of(target_name, target.model.config.to_dict())
             embedding = target.model.get_input_embeddings().get_parameter("weight")
             problem = why_not(head.checkpoint, wanted) or other_embedding(head.checkpoint, embedding, target_name)
         elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
@@ -294,7 +294,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
     if problem is not None:
-        models.stranger = Stranger(runner, spoken, named(name))
+        models.stranger = OtherVocabularyDrafter(runner, spoken, named(name))
         models.drafter_problem, models.drafter_error = str(problem), problem
         return
     models.drafter = runner

@@ -24,7 +24,7 @@ from workbench.kernels.lean import LeanDecoder
 from workbench.kernels.packed import unpacked
 from workbench.kernels.quantised import stored
 from workbench.kernels.segment import Slot
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 from workbench.models.side_passes import read_again
 
@@ -87,11 +87,11 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
             if (made := _made(layer, runner.hidden_size)) is not None:
                 stack.callback(watch(i, made[0].get_submodule(made[1].out)).remove)
         stack.enter_context(unpacked(runner.model))
-        read_again(runner, slot, start, tokens, twin=Twin(runner.model))
+        read_again(runner, slot, start, tokens, twin=WeightSharingCopy(runner.model))
     return found
 
 
-def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Twin:
+def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
     """Return the model with some columns of some MLPs, equally many in each. Only these MLPs are copied.
 
     Args:
@@ -104,7 +104,7 @@ def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Twin:
             for i, layer in enumerate(runner.layers)
         ]
         model = with_layers(runner.model, layers)
-        return Twin(model, None if runner.lean is None else _lean(runner.lean, model, columns))
+        return WeightSharingCopy(model, None if runner.lean is None else _lean(runner.lean, model, columns))
 
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:

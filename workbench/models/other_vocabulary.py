@@ -9,7 +9,7 @@ from workbench.models.runner import Runner
 
 
 @dataclass(frozen=True)
-class Stranger:
+class OtherVocabularyDrafter:
     """A draft model with a different vocabulary; drafts have to be translated through their text.
 
     Attributes:

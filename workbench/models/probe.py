@@ -62,7 +62,7 @@ Text = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProbeResult:
     """Result of the comparison; both strings are empty if everything is exact.
 
     Attributes:
@@ -74,23 +74,23 @@ class Standing:
     why_no_trees: str = ""
 
 
-def standing(runner: Runner) -> Standing:
+def standing(runner: Runner) -> ProbeResult:
     """Compare an idle runner with its model's own forward. A difference counts only if two texts show it."""
     if longest_context(runner.config)[0] < ROOM:
-        return Standing()  # a context this short is of no practical use
+        return ProbeResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
-        return Standing()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
-    found = Standing()
+        return ProbeResult()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
+    found = ProbeResult()
     for text in range(2):
         try:
             with torch.inference_mode(), scaled_down(runner):
                 found = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that it was given
-                return Standing("it takes a KV cache of its own class only, which cannot drop a rejected draft")
+                return ProbeResult("it takes a KV cache of its own class only, which cannot drop a rejected draft")
             said = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            return Standing(f"its forward fails with explicit positions and masks ({said})")
-        if found == Standing():
+            return ProbeResult(f"its forward fails with explicit positions and masks ({said})")
+        if found == ProbeResult():
             return found
     return found
 
@@ -148,7 +148,7 @@ class _Place:
     branched: bool
 
 
-def _compare(runner: Runner, which: int) -> Standing:
+def _compare(runner: Runner, which: int) -> ProbeResult:
     """Run one comparison, with one of two sets of tokens."""
     ours = _through_cache(runner, which)
     own, ahead = _by_itself(runner.model, ours)
@@ -161,12 +161,12 @@ def _compare(runner: Runner, which: int) -> Standing:
     chains = max((t for place, t in paired if not place.branched), key=_nan_last)
     trees = max((t for place, t in paired if place.branched), key=_nan_last)
     if not chains <= 1 and not ahead <= digits:
-        return Standing("its logits at a token depend on later tokens, so it cannot verify drafts")
+        return ProbeResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return Standing(f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}")
+        return ProbeResult(f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}")
     if not trees <= 1:
-        return Standing("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
-    return Standing()
+        return ProbeResult("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
+    return ProbeResult()
 
 
 def _times_in_half(

@@ -39,7 +39,7 @@ from workbench.kernels.quantised import refuse_int8, stored
 from workbench.kernels.recorded import MOST_TOKENS, Replays, standing_of
 from workbench.kernels.segment import Output, Segment, Slot, states_of
 from workbench.kernels.self_test import ROUNDING, lean_of, logits_error
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
 """Cache positions reserved after the context for drafted nodes: the largest tree of a round, root included."""
@@ -264,7 +264,7 @@ class Runner:
         head: bool = True,
         taps: Collection[int] = (),
         without: Collection[int] = (),
-        twin: Twin | None = None,
+        twin: WeightSharingCopy | None = None,
         everywhere: bool = False,
     ) -> Output:
         """Run new tokens of several sequences at once; each sequence's tokens are added to its scratch nodes.

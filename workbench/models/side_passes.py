@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workbench.core.transfer import to_device
 from workbench.kernels.segment import Segment, Slot
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 
 AT_ONCE = 96
@@ -24,7 +24,7 @@ def read_again(
     start: int,
     tokens: Sequence[int],
     without: Collection[int] = (),
-    twin: Twin | None = None,
+    twin: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
     """Return the logits after tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
 

@@ -24,7 +24,7 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 @dataclass(frozen=True, slots=True)
-class Lender:
+class TokenizerSource:
     """Target whose tokenizer a draft model uses.
 
     Attributes:
@@ -40,16 +40,16 @@ class Lender:
         return words_sum(tokenizer.get_vocab()) == self.vocabulary
 
 
-def lender(folder: Path) -> Lender | None:
+def lender(folder: Path) -> TokenizerSource | None:
     """Return the target whose tokenizer a local model uses; None if it has its own, or names no valid target."""
     if (folder / FILES[0]).is_file():
         return None
     target, vocabulary = (config_of(folder).get(key) for key in ("target", VOCABULARY))
     is_named = isinstance(target, str) and isinstance(vocabulary, str)
-    return Lender(target, vocabulary) if is_named and target in PUBLISHED and vocabulary else None
+    return TokenizerSource(target, vocabulary) if is_named and target in PUBLISHED and vocabulary else None
 
 
-def lender_to(name: str) -> Lender | None:
+def lender_to(name: str) -> TokenizerSource | None:
     """Return `lender` of a model on this machine; None for any other."""
     folder = folder_of(name)
     return None if folder is None else lender(folder)

@@ -12,11 +12,11 @@ from workbench.kernels.fused import Fused
 from workbench.kernels.layers import shallow, with_layers
 from workbench.kernels.lean import LeanDecoder, LeanLayer
 from workbench.kernels.quantised import stored
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 
 
-def beginning(runner: Runner, layers: Sequence[nn.Module]) -> Twin:
+def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
     """Return a model of the embedding, the given layers instead of as many first ones, final norm and LM head.
 
     A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
@@ -29,12 +29,12 @@ def beginning(runner: Runner, layers: Sequence[nn.Module]) -> Twin:
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         model, whole = with_layers(runner.model, layers, range(len(layers))), runner.lean
         if whole is None:
-            return Twin(model)
+            return WeightSharingCopy(model)
         lean: LeanDecoder = copy.copy(whole)
         lean.layers = [LeanLayer(layer) for layer in layers]
         is_compiled = whole.fused is not None and stored(model) != torch.int8
         lean.fused = Fused.of(model, whole.capacity) if is_compiled else None
-        return Twin(model, lean)
+        return WeightSharingCopy(model, lean)
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -11,20 +11,20 @@ from starlette.middleware import Middleware
 
 import workbench
 from workbench.client import Client
-from workbench.server.door import Door
+from workbench.server.door import AccessControl
 from workbench.server.guard import Guard
 from workbench.server.reference import page
 from workbench.server.routes import router
 from workbench.server.turns import LargeRequests, counter
 
 
-def make(client: Client, door: Door | None = None) -> FastAPI:
+def make(client: Client, door: AccessControl | None = None) -> FastAPI:
     """Return the ASGI application for a `Workbench`, with its access control; by default for this machine only."""
     app = FastAPI(
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
         middleware=[
-            Middleware((door or Door()).before),
+            Middleware((door or AccessControl()).before),
             Middleware(Guard),
             Middleware(LargeRequests, let_in=counter(client)),
         ],
@@ -47,7 +47,7 @@ def make(client: Client, door: Door | None = None) -> FastAPI:
     return app
 
 
-def serve(client: Client, host: str, port: int, door: Door | None = None, **https: Any) -> None:
+def serve(client: Client, host: str, port: int, door: AccessControl | None = None, **https: Any) -> None:
     """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 

@@ -1,6 +1,6 @@
 """Access control of a server: client addresses, host names, allowed origins, API key, and the machine's own user.
 
-The app and `serve` share it, with the same options: `Door.before` wraps the application that is served.
+The app and `serve` share it, with the same options: `AccessControl.before` wraps the application that is served.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marked(scope: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Door:
+class AccessControl:
     """Access control of a server.
 
     Attributes:
@@ -131,7 +131,7 @@ def door(
     trusted: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     public: bool = False,
-) -> Door:
+) -> AccessControl:
     """Return the access control of a server, from its options.
 
     Args:
@@ -158,4 +158,6 @@ def door(
     shared = bool(proxies or allow.given)  # `allow.given` excludes the names of Spaces and Colab
     # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
     mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
-    return Door(allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared)
+    return AccessControl(
+        allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared
+    )

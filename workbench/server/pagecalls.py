@@ -77,7 +77,7 @@ class Turns:
         return sum(line.n for line in self._lines.values())
 
 
-class Bill:
+class CallCharges:
     """Charges addresses the CPU time of their calls.
 
     Args:
@@ -114,7 +114,7 @@ class PageCalls:
     """
 
     def __init__(self, app: Any, let_call: LetCall = lambda *_: None, turns: Turns | None = None) -> None:
-        self.app, self.bill, self.turns = app, Bill(let_call), turns or Turns()
+        self.app, self.bill, self.turns = app, CallCharges(let_call), turns or Turns()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on; a call waits for its body and for permission, and is dropped if its caller disconnects."""

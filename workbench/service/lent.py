@@ -19,7 +19,7 @@ from workbench.models.admission import admit
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.loading import find_heads, same_vocabulary
 from workbench.models.names import is_drafter, locate, own_drafter
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
 from workbench.models.tokenizer_source import lender_to
 from workbench.service import choices
@@ -167,7 +167,7 @@ class Lent:
                 runner = Runner(draft_model, models.target.context)
                 admit(runner, drafter, locate(drafter))
                 if not same_vocabulary(tokenizer, draft_tokenizer):
-                    models.stranger = Stranger(runner, draft_tokenizer, drafter)
+                    models.stranger = OtherVocabularyDrafter(runner, draft_tokenizer, drafter)
                     models.drafter_problem = f"{drafter} and {target} do not share a vocabulary."
                 else:
                     models.drafter, models.drafter_name, models.drafter_problem = runner, drafter, ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from workbench.bench.crews import BEGIN, END, Crew, Event, measure_cell
+from workbench.bench.crews import BEGIN, END, Event, WorkerGroup, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, Result
 from workbench.engine.cluster import cluster
@@ -18,7 +18,7 @@ RETRIES = 3
 POLL_S = 0.5
 
 
-def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> Crew:
+def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> WorkerGroup:
     """Return a pool of workers on a Ray cluster.
 
     Args:
@@ -56,7 +56,7 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
             for reference in pending:
                 ray.cancel(reference, force=True)
 
-    return Crew(work, lambda cell: _conditions(cell, address, backend))
+    return WorkerGroup(work, lambda cell: _conditions(cell, address, backend))
 
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.drafter_state import Left
+from workbench.engine.drafter_state import FinishedState
 from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
@@ -105,7 +105,7 @@ class Run:
         self._problem: WorkbenchError | None = None
         self._row: Row | None = None
         self._stood_s = 0.0
-        self.left: Left | None = None
+        self.left: FinishedState | None = None
         self._trace: Trace | None = None
         self._pending: list[Callable[[Row], None]] = []
         self._news = threading.Condition()

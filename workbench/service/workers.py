@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from workbench.bench.conditions import conditions
-from workbench.bench.crews import END, STEP, Crew, Event, measure_cell
+from workbench.bench.crews import END, STEP, Event, WorkerGroup, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, RUNNING, Result
 from workbench.models.bundle import DEFAULT_TARGET
@@ -27,7 +27,7 @@ POLL_S = 0.2
 GRACE_S = 2.0
 
 
-def processes(workers: int = 1, **backend: Any) -> Crew:
+def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
     """Return a pool of worker processes.
 
     Args:
@@ -67,7 +67,7 @@ def processes(workers: int = 1, **backend: Any) -> Crew:
             for worker in pool:
                 worker.end()
 
-    return Crew(work, lambda cell: conditions_of(cell, backend, workers))
+    return WorkerGroup(work, lambda cell: conditions_of(cell, backend, workers))
 
 
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:

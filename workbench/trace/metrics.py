@@ -14,7 +14,7 @@ from workbench.trace.tokens import CORRECTED
 PAID = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 PAID_AT_MOST = f"{PAID}, at most"
-"""The same signal if only an upper bound is known: see `workbench.core.rejection.Ruling.at_most`."""
+"""The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.at_most`."""
 BOUGHT = "acceptance bought (ΔA)"
 """Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
 HELD = "held back before it (s)"

@@ -17,7 +17,7 @@ from scipy.optimize import bisect, linprog
 
 from workbench.core.errors import ParameterError
 
-Law = Sequence[float] | np.ndarray
+SamplingTest = Sequence[float] | np.ndarray
 """Distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
 
 MOST_TUPLES = 50_000
@@ -132,7 +132,7 @@ def best_depth(
 # p is the target's distribution and q the drafter's, both [V]; n drafts are sampled from q.
 
 
-def optimal_acceptance(p: Law, q: Law, n: int, replacement: bool = True) -> float:
+def optimal_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
     """Return the largest probability with which an exact rule can emit one of n drafts (optimal-transport bound).
 
     By duality it is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of the
@@ -188,7 +188,7 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
     return np.clip(result, 0.0, 1.0)
 
 
-def optimal_acceptance_lp(p: Law, q: Law, n: int, replacement: bool = True) -> float:
+def optimal_acceptance_lp(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
     """Compute `optimal_acceptance` by the linear program over all sets of n drafts; for small vocabularies.
 
     Raises:
@@ -226,7 +226,7 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
     return sets
 
 
-def recursive_acceptance(p: Law, q: Law, n: int, replacement: bool = True) -> float:
+def recursive_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
     """Return the acceptance of n siblings, each tested against the residual distribution after the earlier ones.
 
     Source: with replacement SpecInfer, arXiv:2305.09781; without, recursive rejection sampling, arXiv:2402.14160.
@@ -256,7 +256,7 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
     return kept
 
 
-def kseq_acceptance(p: Law, q: Law, n: int) -> tuple[float, float]:
+def kseq_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> tuple[float, float]:
     """Return the acceptance of SpecTr's K-SEQ with n independent drafts, and the divisor ρ that makes it exact.
 
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
@@ -273,7 +273,7 @@ def kseq_acceptance(p: Law, q: Law, n: int) -> tuple[float, float]:
     return 1.0 - (1.0 - share(rho)) ** n, rho
 
 
-def greedy_scheme_acceptance(p: Law, q: Law, n: int) -> float:
+def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
     """Return the acceptance of the n − 1 most likely tokens of q and one sample from the rest of q.
 
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
@@ -287,13 +287,13 @@ def greedy_scheme_acceptance(p: Law, q: Law, n: int) -> float:
     return float(p_[fixed].sum() + drawn)
 
 
-def top_acceptance(p: Law, q: Law, n: int) -> float:
+def top_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
     """Return the acceptance of the n most likely tokens of q by sampling from p and accepting an equal draft."""
     p_, q_ = _laws(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
-def acceptance_table(p: Law, q: Law, n: int) -> dict[str, float]:
+def acceptance_table(p: SamplingTest, q: SamplingTest, n: int) -> dict[str, float]:
     """Return the acceptance of n drafts under each rule, and its optimum; for small vocabularies only."""
     return {
         "plain": top_one(p, q),
@@ -307,7 +307,7 @@ def acceptance_table(p: Law, q: Law, n: int) -> dict[str, float]:
     }
 
 
-def top_one(p: Law, q: Law) -> float:
+def top_one(p: SamplingTest, q: SamplingTest) -> float:
     """Return the acceptance of one draft under speculative sampling: Σ min(p, q)."""
     p_, q_ = _laws(p, q, 1)
     return float(np.minimum(p_, q_).sum())

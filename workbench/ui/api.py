@@ -245,9 +245,11 @@ class Endpoints(Host):
     @streams(Comparing, text=True)
     async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Run `compare` for programs: each message is a JSON text with the runs that ended since the last one."""
-        from workbench.bench.steps import Telling  # brings PyTorch
+        from workbench.bench.steps import StepEncoder  # brings PyTorch
 
-        async with contextlib.aclosing(self._told(self._client.comparing, options, request, Telling().message)) as said:
+        async with contextlib.aclosing(
+            self._told(self._client.comparing, options, request, StepEncoder().message)
+        ) as said:
             async for step in said:
                 yield step
 

@@ -16,7 +16,7 @@ LOOK_S = 0.2
 """Seconds between two checks whether a waiting caller is still connected."""
 
 
-class Kept(Generic[T]):
+class DependencyCache(Generic[T]):
     """Cached answers by their dependencies. Thread-safe; one thread computes at a time, the others wait for its answer.
 
     Args:

@@ -17,7 +17,7 @@ import gradio as gr
 from workbench.client import Client, wire
 from workbench.client.requests import Request
 from workbench.core.panics import no_panic
-from workbench.server.pagecalls import Bill, Turns, call_counter
+from workbench.server.pagecalls import CallCharges, Turns, call_counter
 from workbench.service import users
 from workbench.service.caller import counted
 
@@ -40,7 +40,7 @@ class Host:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._bill, self._turns = Bill(call_counter(client)), Turns()
+        self._bill, self._turns = CallCharges(call_counter(client)), Turns()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:

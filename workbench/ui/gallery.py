@@ -6,12 +6,12 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui.keptruns import KeptRuns, drafted_by
+from workbench.ui.keptruns import SavedRunsView, drafted_by
 from workbench.ui.pages import add_page
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, kept: KeptRuns) -> None:
+def add(demo: gr.Blocks, kept: SavedRunsView) -> None:
     """Add the page to the app."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:

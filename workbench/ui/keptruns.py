@@ -33,7 +33,7 @@ def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
     return entry if needed else entry | {"drafter": None}
 
 
-class KeptRuns:
+class SavedRunsView:
     """The calls of the pages about saved runs. The store is shared with `workbench runs`.
 
     Args:

@@ -14,7 +14,7 @@ from workbench.core.params import params_of
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.wishes import Budget, Wish, heads, methods_of
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 
 COMPARED = 8
 """Largest number of runs whose curves are drawn beside those of the opened run."""
@@ -29,7 +29,7 @@ NOT_YOURS = (
 NOT_INSTALLED = "Curves are kept as TensorBoard event files: pip install tensorboardX, and start the app again."
 
 
-def add(client: Client, kept: KeptRuns) -> None:
+def add(client: Client, kept: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`.
 
     Args:
@@ -52,7 +52,7 @@ class LabView:
         lab: the lab; by default that of this machine's user.
     """
 
-    def __init__(self, client: Client, kept: KeptRuns, lab: Lab | None = None) -> None:
+    def __init__(self, client: Client, kept: SavedRunsView, lab: Lab | None = None) -> None:
         self.client, self._kept, self._lab = client, kept, lab
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:

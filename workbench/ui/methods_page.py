@@ -12,8 +12,8 @@ from workbench.models.bundle import bundled_folder
 from workbench.service.caller import watch
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
-from workbench.ui.constant import Kept, stamp
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.constant import DependencyCache, stamp
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.pages import add_page
 from workbench.ui.which import WhichView
 from workbench.views import recorded
@@ -23,7 +23,7 @@ KEEP_S, MATRIX_S = 3600.0, 20.0
 cached: it depends on the loaded models."""
 
 
-def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
+def add(demo: gr.Blocks, client: Client, kept: SavedRunsView | None = None) -> None:
     """Add the page to the app.
 
     Args:
@@ -35,8 +35,8 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
     def methods(request: dict[str, Any]) -> dict[str, Any]:
         return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded.names()}
 
-    matrices: Kept[dict[str, Any]] = Kept(MATRIX_S)
-    kept_boards: Kept[dict[str, Any]] = Kept(KEEP_S)
+    matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
+    kept_boards: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
 
     def matrix(request: dict[str, Any]) -> dict[str, Any]:
         return matrices.get((), lambda: compatibility(client))
@@ -50,7 +50,7 @@ def add(demo: gr.Blocks, client: Client, kept: KeptRuns | None = None) -> None:
         key = stamp(board.folder(), "*.json"), stamp(bundled_folder())
         return kept_boards.get(key, all_boards)
 
-    view = WhichView(client, kept or KeptRuns())
+    view = WhichView(client, kept or SavedRunsView())
     answers = [methods, matrix, recording, boards, *view.answers()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
 

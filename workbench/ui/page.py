@@ -10,7 +10,7 @@ from workbench.client import Client
 from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import TABS, add_view
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.session import Session
 
 TITLE = "Speculative Decoding Workbench"
@@ -18,7 +18,7 @@ TITLE = "Speculative Decoding Workbench"
 
 def build(client: Client, keeps: bool = False) -> gr.Blocks:
     """Return the page over `client`. It loads and starts nothing before the browser sends a request."""
-    kept = KeptRuns(keeps)
+    kept = SavedRunsView(keeps)
     with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header, whose links press Gradio's tab buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):

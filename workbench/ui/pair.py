@@ -8,13 +8,13 @@ from workbench.client import wire
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DEFINITIONS, summary
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 
 FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
 """Figures of `workbench.trace.metrics` that are shown for both runs."""
 
 
-def add(kept: KeptRuns) -> None:
+def add(kept: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
 
     def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def add(kept: KeptRuns) -> None:
     add_view("tworuns", [run], tab="pair", elem_id="wb-pair")
 
 
-def whole(kept: KeptRuns, request: dict[str, Any]) -> dict[str, Any]:
+def whole(kept: SavedRunsView, request: dict[str, Any]) -> dict[str, Any]:
     """Return a run by its name, with its figures and their definitions.
 
     Raises:

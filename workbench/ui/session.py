@@ -24,7 +24,7 @@ from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128
@@ -44,10 +44,10 @@ class Session:
         grace_s: see `GRACE_S`.
     """
 
-    def __init__(self, client: Client, kept: KeptRuns | None = None, grace_s: float = GRACE_S) -> None:
+    def __init__(self, client: Client, kept: SavedRunsView | None = None, grace_s: float = GRACE_S) -> None:
         self.client = client
         self.grace_s = grace_s
-        self.kept = kept or KeptRuns()
+        self.kept = kept or SavedRunsView()
         self._pairs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:

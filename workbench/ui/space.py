@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.client import Client
-    from workbench.server.door import Door
+    from workbench.server.door import AccessControl
 
 from workbench.service.limits import Limits
 
@@ -164,8 +164,8 @@ def _write_logs(place: Place, others: bool) -> None:
         write_plain_logs()
 
 
-def launch_options(client: Client, door: Door | None = None, public: bool = False) -> dict[str, Any]:
-    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all of it protected by a `Door`.
+def launch_options(client: Client, door: AccessControl | None = None, public: bool = False) -> dict[str, Any]:
+    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all behind `AccessControl`.
 
     The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
     all routes. The door runs before Gradio's own middleware too, which would let other origins read.
@@ -182,14 +182,14 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
 
     from workbench.server.callers import UVICORNS
     from workbench.server.connections import be_punctual
-    from workbench.server.door import Door
+    from workbench.server.door import AccessControl
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.pagecalls import PageCalls, call_counter
     from workbench.server.routes import router
     from workbench.server.turns import LargeRequests, counter
     from workbench.ui.launching import LAUNCH
 
-    front = door or Door()
+    front = door or AccessControl()
 
     class Behind(App):
         """Gradio's app with the door in front of it."""

@@ -7,7 +7,7 @@ from typing import Any
 from workbench.client import Client, wire
 from workbench.client.requests import Generation
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.session import Session
 from workbench.views import scenes
 
@@ -15,7 +15,7 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 """Initial methods of the tab: the first one that can run is chosen."""
 
 
-def add(client: Client, kept: KeptRuns) -> None:
+def add(client: Client, kept: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     session = VisionSession(client, kept)
     add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")

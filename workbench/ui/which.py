@@ -9,7 +9,7 @@ from workbench.client import Client, wire
 from workbench.client.requests import Recommending
 from workbench.core.errors import PromptError
 from workbench.ui.jobs import Jobs
-from workbench.ui.keptruns import KeptRuns
+from workbench.ui.keptruns import SavedRunsView
 
 LAST = 6
 """Default number of saved runs whose prompts are measured."""
@@ -25,7 +25,7 @@ class WhichView:
         kept: saved runs whose prompts may be measured.
     """
 
-    def __init__(self, client: Client, kept: KeptRuns) -> None:
+    def __init__(self, client: Client, kept: SavedRunsView) -> None:
         self.client, self._kept = client, kept
         self._jobs: Jobs[Any] = Jobs()
 

@@ -11,7 +11,7 @@ from workbench.widgets.snapshot import escape
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """Result of a check. `right` is None if there is no answer yet."""
 
     right: bool | None
@@ -24,7 +24,7 @@ class Verdict:
         return f"<p><b>{escape(repr(self))}</b></p>"
 
 
-def check(test: Callable[..., Any]) -> Callable[..., Verdict]:
+def check(test: Callable[..., Any]) -> Callable[..., CheckResult]:
     """Make a check of a function that asserts the properties of a right answer.
 
     An answer counts as missing if one of the arguments is None or `...`, or is a function that raises
@@ -43,8 +43,8 @@ def check(test: Callable[..., Any]) -> Callable[..., Verdict]:
     """
 
     @functools.wraps(test)
-    def judge(*answers: Any) -> Verdict:
-        missing = Verdict(None, "no answer yet: write yours in the cell above, run it and this one")
+    def judge(*answers: Any) -> CheckResult:
+        missing = CheckResult(None, "no answer yet: write yours in the cell above, run it and this one")
         if any(answer is None or answer is ... for answer in answers):
             return missing
         try:
@@ -52,9 +52,9 @@ def check(test: Callable[..., Any]) -> Callable[..., Verdict]:
         except NotImplementedError:
             return missing
         except AssertionError as wrong:
-            return Verdict(False, str(wrong) or "not yet")
+            return CheckResult(False, str(wrong) or "not yet")
         except Exception as problem:  # whatever an answer may do
-            return Verdict(False, f"{type(problem).__name__}: {problem}")
-        return Verdict(True, "right")
+            return CheckResult(False, f"{type(problem).__name__}: {problem}")
+        return CheckResult(True, "right")
 
     return judge

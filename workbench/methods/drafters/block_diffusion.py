@@ -35,10 +35,10 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.engine.captured_states import states_of
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.request import Request, Row
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
 from workbench.methods.drafters.eagle_3 import fused, streams_of
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
@@ -303,7 +303,7 @@ class BlockState:
 
 
 @dataclass(frozen=True)
-class BlockDiffusion(LawDrafter):
+class BlockDiffusion(DistributionDrafter):
     """Draft a block of the trained length in one pass or a few; the plan uses as many positions as it needs.
 
     A tree over them is Medusa's: the distribution of a level is the same after all nodes of the level before. In a
@@ -328,7 +328,7 @@ class BlockDiffusion(LawDrafter):
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 

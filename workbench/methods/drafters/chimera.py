@@ -23,7 +23,7 @@ from workbench.core.transfer import to_device
 from workbench.engine.request import Row
 from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
-from workbench.methods.drafters.hydra import HydraLaws
+from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
@@ -140,7 +140,7 @@ class ChimeraGrowth(Growth):
         told = self._told(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
         self.root = self._laws(told.flatten().unsqueeze(0))
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
         return self._laws(torch.cat([above[:, self.net.cond :], self._told(tokens)], 1))
 
@@ -151,7 +151,7 @@ class ChimeraGrowth(Growth):
     def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, tails: Float[Tensor, "w TC"]) -> HydraLaws:
+    def _laws(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
         """Read three tokens per node: all attend to the text and the root's state, and within the tree by `sees`."""
         clock, entries = self.row.models.target.clock, self.state.entries[0]
         start, self._tails = clock.mark(), tails  # of the nodes expanded last
@@ -163,7 +163,7 @@ class ChimeraGrowth(Growth):
         states = self.net.layer(self.net.trigram(tails).unsqueeze(0), places, mask, entries)[0]
         said = self.net(self._feature.expand(w, -1), states, level)
         self.row.models.meter.add(start, clock.mark())
-        return HydraLaws(self.state, said, self.row)
+        return HydraDistributions(self.state, said, self.row)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from workbench.engine.request import Row
 from workbench.engine.tree_building import Growth
 from workbench.kernels.device_clock import Mark
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
-from workbench.methods.drafters.hydra import HydraLaws
+from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 
@@ -217,7 +217,7 @@ class CloverGrowth(Growth):
         start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
         self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
         above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         return self._laws(*self.net.step(above, self._told(tokens)), start)
@@ -225,11 +225,11 @@ class CloverGrowth(Growth):
     def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark) -> HydraLaws:
+    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark) -> HydraDistributions:
         """Record the step that began at `start`, and return the distributions after its nodes."""
         self.row.models.meter.add(start, self.row.models.target.clock.mark())
         self._states = states  # of the nodes expanded last
-        return HydraLaws(self.state, guesses, self.row)
+        return HydraDistributions(self.state, guesses, self.row)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from torch import Tensor
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import DistributionDrafter
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth
 from workbench.kernels.segment import Segment, Slot
 from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
 from workbench.methods.growers.chain import fit_vocabulary
@@ -54,13 +54,13 @@ class ModelGrowth(Growth):
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
         self.root = laws_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
         out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
         paths = self.paths() if self.row.sampling.needs_history else []
         return laws_of(self.row, out.logits[0], paths, out.hidden[0])
 
-    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> WholeLaws:
+    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
         """Read one position that belongs to no token, so its entries are dropped after the draft."""
         self._is_blurred = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
@@ -87,7 +87,7 @@ def laws_of(
     logits: Float[Tensor, "w V"],
     paths: Sequence[Sequence[int]],
     hidden: Float[Tensor, "w D"] | None = None,
-) -> WholeLaws:
+) -> FullDistributions:
     """Return the distributions of a model's logits, warped as the target's are.
 
     Args:
@@ -101,11 +101,11 @@ def laws_of(
     if sampling.needs_history:
         histories = [to_device([*row.committed, *path], logits.device) for path in paths]
         logits = sayable(with_history(logits, sampling, histories))
-    return WholeLaws.of(logits, sampling, hidden)
+    return FullDistributions.of(logits, sampling, hidden)
 
 
 @dataclass(frozen=True)
-class TreeFromModel(LawDrafter):
+class TreeFromModel(DistributionDrafter):
     """Run a separate model ahead of the target, all nodes of a level at a time.
 
     Accepted nodes that it has read stay in its cache; unread tokens are fed at the start of the next round.

@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.core.cells import cells
 from workbench.core.params import param
 from workbench.engine.request import Row
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.skipping import Thinned, Thinning
 from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrowed
@@ -31,7 +31,7 @@ class Narrow:
         kept: per layer, the share of the prompt's activity that its MLP keeps; 1 if it is whole.
     """
 
-    twin: Twin
+    twin: WeightSharingCopy
     kept: list[float]
 
 
@@ -64,7 +64,7 @@ class Duo(Thinning):
         kept = {layer: float(asked[layer][chosen].sum() / asked[layer].sum()) for layer, chosen in columns.items()}
         for layer in sorted(kept, key=kept.__getitem__)[: self.big]:
             del columns[layer], kept[layer]
-        twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, Twin]())
+        twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, WeightSharingCopy]())
         key = tuple((layer, chosen.cpu().numpy().tobytes()) for layer, chosen in columns.items())
         twin = twins.get(key) or narrowed(target, columns)
         twins[key] = twin

@@ -28,7 +28,7 @@ from workbench.engine.request import Request, Row
 from workbench.engine.tree_building import Growth
 from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
@@ -172,7 +172,7 @@ class Eagle3(FeatureDrafter):
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 
@@ -243,9 +243,9 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
     return models.shared[key]
 
 
-def streams_of(taps: Sequence[int]) -> Wanted:
+def streams_of(taps: Sequence[int]) -> CaptureSelection:
     """Return the outputs of these layers, counted from 1, as wanted states of a prompt."""
-    return Wanted(layers=frozenset(layer - 1 for layer in taps))
+    return CaptureSelection(layers=frozenset(layer - 1 for layer in taps))
 
 
 def fused(streams: Mapping[int, Float[Tensor, "*b D"]], taps: Sequence[int]) -> Float[Tensor, "*b TD"]:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from workbench.engine.request import Row
 from workbench.kernels.device_clock import Mark
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.feature import FeatureDrafter, FeatureGrowth, FeatureLaws, FeatureState
+from workbench.methods.drafters.feature import FeatureDistributions, FeatureDrafter, FeatureGrowth, FeatureState
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 LONGEST = 4
@@ -212,7 +212,7 @@ class BlockGrowth(FeatureGrowth):
         self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
         self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         above = torch.zeros_like(tokens) if below is None else below
         blocks, behind = self._blocks[above], self._behind[above]
         path = torch.cat([self._path[above], tokens.unsqueeze(1)], 1)

@@ -15,22 +15,22 @@ from workbench.core.transfer import listed, to_device
 from workbench.engine.captured_states import states_of
 from workbench.engine.feedback import Outcome
 from workbench.engine.image_trace import see
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.request import Request, Row
-from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
-from workbench.methods.drafters.feature_twin import FeatureTwin, Level, twin_of
+from workbench.methods.drafters.feature_twin import CompiledFeatureNet, Level, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
-FEATURES = Wanted(features=True)
+FEATURES = CaptureSelection(features=True)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class FeatureState:
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
-    twin: FeatureTwin | None = None
+    twin: CompiledFeatureNet | None = None
     _said: Level | None = None
 
     def read(self, entered: Entered, place: int) -> None:
@@ -177,7 +177,7 @@ class FeatureState:
 
 
 @dataclass(frozen=True)
-class FeatureLaws(Laws):
+class FeatureDistributions(NodeDistributions):
     """Distributions after features, by the target's own LM head."""
 
     state: FeatureState
@@ -186,7 +186,7 @@ class FeatureLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
-        return WholeLaws.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
+        return FullDistributions.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the best of the draft vocabulary, without temperature."""
@@ -202,7 +202,7 @@ class FeatureGrowth(Growth):
         self._states = guess  # of the nodes expanded last
         self.root = self._laws()
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         behind = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         places = torch.full_like(tokens, len(self.tokens))
         self._states = self.state.speculate(behind, tokens, places, self.sees)
@@ -212,12 +212,12 @@ class FeatureGrowth(Growth):
         """Drop the speculative entries."""
         self.state.entries.forget()
 
-    def _laws(self) -> FeatureLaws:
-        return FeatureLaws(self.state, self._states, self.row.sampling)
+    def _laws(self) -> FeatureDistributions:
+        return FeatureDistributions(self.state, self._states, self.row.sampling)
 
 
 @dataclass(frozen=True)
-class FeatureDrafter(LawDrafter):
+class FeatureDrafter(DistributionDrafter):
     """Base class of feature drafters; each subclass is a dataclass that names its net.
 
     The tree is built as the plan says, or as EAGLE-2's: see `BestFirst`.
@@ -237,7 +237,7 @@ class FeatureDrafter(LawDrafter):
         """Return the parameters about images, for `FeatureNet.look`."""
         return None
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the features of the prompt as wanted states."""
         return FEATURES
 
@@ -253,7 +253,7 @@ class FeatureDrafter(LawDrafter):
         features: Float[Tensor, "n_minus_1 D"],
         net: FeatureNet,
         head: SharedHead,
-        twin: FeatureTwin | None,
+        twin: CompiledFeatureNet | None,
     ) -> FeatureState:
         """Return the state of a sequence whose features a net reads; other arguments: see `FeatureState`."""
         clock = models.target.clock

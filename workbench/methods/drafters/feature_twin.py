@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.transfer import of_numpy
 from workbench.kernels.compilation import compiled, together
-from workbench.kernels.distributions import TOP, Weighed, weighing
+from workbench.kernels.distributions import TOP, SoftmaxSummary, weighing
 from workbench.kernels.fused import Fused
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
@@ -45,15 +45,15 @@ class Level(NamedTuple):
 
     states: Tensor
     logits: Tensor
-    weighed: Weighed
+    weighed: SoftmaxSummary
 
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
 """Methods that a net must share with the class that defines how its pairs enter."""
 
 
-class FeatureTwin:
-    """The compiled layer and LM head of a net. Create it with `FeatureTwin.of`."""
+class CompiledFeatureNet:
+    """The compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
         levels: Any = compiled("draft_levels")
@@ -70,7 +70,7 @@ class FeatureTwin:
         self.level(none, embed.weight[:1], none, None, entries)  # compiles it if that was not done
 
     @classmethod
-    def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> FeatureTwin | None:
+    def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
         """Return the compiled version of a net, or None if the net overrides a part of the forward.
 
         Args:
@@ -176,20 +176,20 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
     return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
-def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> FeatureTwin | None:
+def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
     """Return the compiled version of a net for its target, created once; None if the net or the target has none."""
     key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = made_twin(net, head, models.target)
-    return cast(FeatureTwin | None, models.shared[key])
+    return cast(CompiledFeatureNet | None, models.shared[key])
 
 
-def made_twin(net: FeatureNet, head: SharedHead, target: Runner) -> FeatureTwin | None:
+def made_twin(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
     """Return a compiled version of a net as it is now; None if there is none."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:
-        return FeatureTwin.of(net, head, target.embed, target.cache.capacity)
+        return CompiledFeatureNet.of(net, head, target.embed, target.cache.capacity)
     except Exception as error:  # numba raises many kinds; the net's own code still works
         log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
         return None

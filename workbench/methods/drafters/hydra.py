@@ -19,18 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import DistributionDrafter
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.models.loading import Models
 
-_Heads = TypeVar("_Heads", bound="ToldHeads")
+_Heads = TypeVar("_Heads", bound="SequentialHeads")
 
 
-class ToldHeads(TrainedNet):
+class SequentialHeads(TrainedNet):
     """Base class of heads that read drafted tokens: Hydra and its variants.
 
     Args:
@@ -71,7 +71,7 @@ class ToldHeads(TrainedNet):
         return net
 
 
-class HydraHeads(ToldHeads):
+class HydraHeads(SequentialHeads):
     """K blocks on the target's LM head input and on the tokens since; all share that LM head.
 
     Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normalised and projected to `cond`
@@ -116,12 +116,12 @@ class HydraHeads(ToldHeads):
 class HydraState:
     """Drafting state of the heads: the blocks, and the target's LM head over the draft vocabulary."""
 
-    net: ToldHeads
+    net: SequentialHeads
     head: SharedHead
 
 
 @dataclass(frozen=True, slots=True)
-class HydraLaws(Laws):
+class HydraDistributions(NodeDistributions):
     """Distributions of a block after each of w nodes, by the target's own LM head."""
 
     state: HydraState
@@ -130,7 +130,7 @@ class HydraLaws(Laws):
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
-        return WholeLaws.of(self.state.head.spread(self._logits()), self.row.sampling).p
+        return FullDistributions.of(self.state.head.spread(self._logits()), self.row.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the best of the draft vocabulary, without temperature."""
@@ -161,7 +161,7 @@ class HydraGrowth(Growth):
         self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
         self.root = self._laws(0)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._told.expand(tokens.shape[0], -1) if below is None else self._told[below]
         self._told = torch.cat([above, self._of(tokens)], 1)
         return self._laws(len(self.tokens))
@@ -169,16 +169,16 @@ class HydraGrowth(Growth):
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.state.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, block: int) -> HydraLaws:
+    def _laws(self, block: int) -> HydraDistributions:
         clock = self.row.models.target.clock
         start = clock.mark()
         features = self.state.net(self._hidden.expand(len(self._told), -1), self._told, block)
         self.row.models.meter.add(start, clock.mark())
-        return HydraLaws(self.state, features, self.row)
+        return HydraDistributions(self.state, features, self.row)
 
 
 @dataclass(frozen=True)
-class Hydra(LawDrafter):
+class Hydra(DistributionDrafter):
     """Draft with one head per level; each reads the target's last hidden state and the tokens of the node's path.
 
     So a head's predictions differ from node to node, where all of Medusa's nodes of a level have the same ones.

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from workbench.engine.feedback import Outcome
 from workbench.engine.request import Row
 from workbench.engine.tree_building import Growth
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature import FEATURES, read_features
-from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, ToldHeads
+from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, SequentialHeads
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
@@ -44,7 +44,7 @@ class Prefix(DecoderLayer):
         return self.after(self.fed(self.mix(self.enter(features), places, None, entries)))
 
 
-class PrefixHeads(ToldHeads):
+class PrefixHeads(SequentialHeads):
     """Base class of heads after layers that read the text: Hydra++ and its variants."""
 
     @property
@@ -170,7 +170,7 @@ class HydraPlusPlus(Hydra):
     state: ClassVar[type[PrefixState]] = PrefixState
     called: ClassVar[str] = "Hydra++"
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the features of the prompt as wanted states."""
         return FEATURES
 

@@ -28,7 +28,7 @@ from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.draft_plan import Plan
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import DistributionDrafter
 from workbench.engine.request import Row
 from workbench.engine.verification_input import ROOM
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
@@ -92,7 +92,7 @@ class ProbeState:
         return hidden[:, level]
 
 
-class InPass(LawDrafter):
+class InPass(DistributionDrafter):
     """Draft from the target's predictions at probes, in the pass that verified the previous draft.
 
     A text's first pass has nothing to draft: the root and its probes go through it. The same holds after a position

@@ -22,7 +22,7 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.captured_states import Wanted, states_of
+from workbench.engine.captured_states import CaptureSelection, states_of
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -146,9 +146,9 @@ class Kangaroo(Drafter):
     needs: ClassVar[tuple[str, ...]] = (ExitAdapter.kind,)
     reads_target: ClassVar[bool] = True
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the exit states of the prompt as wanted states."""
-        return Wanted(layers=frozenset({load_adapter(models).exit_layer - 1}))
+        return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def prime(self, row: Row, models: Models) -> KangarooState:
         """Read the exit states of everything committed but the last token, without images."""

@@ -16,9 +16,9 @@ from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth
 from workbench.methods.growers.chain import Chain
 from workbench.models.loading import Models
 from workbench.models.side_passes import read_again
@@ -49,21 +49,21 @@ class UnitGrowth(Growth):
         self.said = said
         self.root = self.of_level()
 
-    def of_level(self) -> WholeLaws:
+    def of_level(self) -> FullDistributions:
         """Return the distribution of the next level; penalties and processors read the chain so far."""
         logits, row = self.said[len(self.tokens)][None], self.row
         if row.sampling.needs_history:
             past = to_device(row.committed, self.device)
             logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *self.tokens])]))
-        return WholeLaws.of(logits, row.sampling)
+        return FullDistributions.of(logits, row.sampling)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         """See `of_level`."""
         return self.of_level()
 
 
 @dataclass(frozen=True)
-class LexicalUnit(LawDrafter):
+class LexicalUnit(DistributionDrafter):
     """Draft from the target's predictions at placeholders after the text: several positions at once, independently.
 
     After every position at which a round may end (the last committed token and each drafted one), `places` placeholders

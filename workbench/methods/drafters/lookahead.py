@@ -19,7 +19,7 @@ from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -78,7 +78,7 @@ class Pool:
 
 
 @dataclass
-class LookaheadState(Owned):
+class LookaheadState(InspectableState):
     """Window and pool of one sequence.
 
     Attributes:

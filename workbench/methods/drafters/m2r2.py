@@ -26,7 +26,7 @@ from workbench.core.errors import ModelError
 from workbench.engine.request import Row
 from workbench.kernels.layers import name_of, shallow
 from workbench.kernels.segment import Output, Segment
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.early_exit import Exit, Exiting, ExitStates
 from workbench.methods.drafters.trained import TrainedNet, load_fitting
 from workbench.methods.growers.chain import single
@@ -161,7 +161,7 @@ class Streams:
         exit: exit states of the slow stream.
     """
 
-    twin: Twin
+    twin: WeightSharingCopy
     layer: int
     exit: ExitStates = field(default_factory=ExitStates)
 
@@ -170,7 +170,7 @@ class Streams:
 class FastExit(Exit):
     """The target's first layers, run by the slow stream and then by the fast one. See `draft_chain`."""
 
-    twin: Twin
+    twin: WeightSharingCopy
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Return logits of the fast stream, in the order of the sequences in the cache."""
@@ -228,7 +228,7 @@ class M2R2(Exiting):
         return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.twin)
 
 
-def twin_of(net: Accelerators, models: Models) -> Twin:
+def twin_of(net: Accelerators, models: Models) -> WeightSharingCopy:
     """Return the target's first layers with a net's adapters inserted, created once per target.
 
     Raises:

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import DistributionDrafter
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, Laws, WholeLaws
+from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.growers.template import Template
@@ -161,14 +161,14 @@ class HeadsGrowth(Growth):
         super().__init__(row, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
         self.chances = self.state.net.accuracy
-        self.root = HeadLaws(self, 0, 1)
+        self.root = HeadDistributions(self, 0, 1)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadLaws:
-        return HeadLaws(self, len(self.tokens), tokens.shape[0])
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadDistributions:
+        return HeadDistributions(self, len(self.tokens), tokens.shape[0])
 
 
 @dataclass(frozen=True, slots=True)
-class HeadLaws(Laws):
+class HeadDistributions(NodeDistributions):
     """Distributions of one head after each of `n` nodes.
 
     Attributes:
@@ -185,7 +185,7 @@ class HeadLaws(Laws):
         """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
         state = self.of.state
         logits = state.whole(self.of.hidden[None], self.level)
-        return WholeLaws.of(logits, self.of.row.sampling).p.expand(self.n, -1)
+        return FullDistributions.of(logits, self.of.row.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the best of the draft vocabulary, without temperature; at most ten."""
@@ -194,7 +194,7 @@ class HeadLaws(Laws):
 
 
 @dataclass(frozen=True)
-class Medusa(LawDrafter):
+class Medusa(DistributionDrafter):
     """Draft with heads that read one hidden state, that of the newest token the target has read, independently.
 
     The newest committed token was drawn from that state but has not been through the target, so head k predicts the

@@ -13,7 +13,7 @@ import torch
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, tokens_in
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -29,7 +29,7 @@ ENTRY_BYTES = 320
 """Bytes of an n-gram in memory: its key, its positions, its slot."""
 
 
-class NGramIndex(Owned):
+class NGramIndex(InspectableState):
     """Index of the positions where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
 
     title = "N-grams of the text"

@@ -17,18 +17,18 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declarations import ANY_DRAFTER
 from workbench.engine.draft_plan import Plan
 from workbench.engine.feedback import Outcome
-from workbench.engine.online_layers import Pupil
-from workbench.engine.online_weights import Learnt
+from workbench.engine.online_layers import TrainableLayers
+from workbench.engine.online_weights import TrainedState
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Segment, Slot
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.omni_lessons import Stop, Study, borders, places
 from workbench.methods.drafters.omni_words import BROKEN, Dictionary
 from workbench.methods.drafters.online import MOST_PLACES
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
 """Tokens read at once."""
@@ -50,13 +50,13 @@ class Reading:
         fed: tokens with cache entries, including drafts of the last round.
     """
 
-    writer: Stranger
+    writer: OtherVocabularyDrafter
     words: Dictionary | None
     ids: list[int]
     text: str = ""
     broken: bool = False
     study: Study = field(default_factory=Study)
-    owned: Learnt[Pupil] | None = None
+    owned: TrainedState[TrainableLayers] | None = None
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
     _seen: tuple[int, tuple[int, ...]] | None = None
@@ -97,7 +97,7 @@ class Reading:
         self.fed = self.ids[:-1]
 
     @property
-    def twin(self) -> Twin | None:
+    def twin(self) -> WeightSharingCopy | None:
         """Return the trained copy that replaces the draft model."""
         return None if self.study.pupil is None else self.study.pupil.twin
 
@@ -163,12 +163,12 @@ class OmniDraft(Drafter):
         writer, words = models.stranger, None
         if writer is None:
             assert models.drafter is not None
-            writer = Stranger(models.drafter, models.tokenizer, models.drafter_name or "")
+            writer = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
         if models.stranger is not None or row.images is not None:
             words = Dictionary.known(models, writer)
         state = Reading(writer, words, [], study=self.begun(models, writer))
         if state.study.pupil is not None:
-            state.owned = Learnt(state.study.pupil, self.warm)
+            state.owned = TrainedState(state.study.pupil, self.warm)
         state.ids = state.read(row)
         if len(state.ids) > writer.runner.context:
             return state
@@ -180,7 +180,7 @@ class OmniDraft(Drafter):
             raise
         return state
 
-    def begun(self, models: Models, writer: Stranger) -> Study:
+    def begun(self, models: Models, writer: OtherVocabularyDrafter) -> Study:
         """Return untrained state; with `warm` that of earlier runs."""
         key = ("omnidraft lessons", writer.name)
         kept: Study | None = models.shared.get(key) if self.warm else None
@@ -189,7 +189,7 @@ class OmniDraft(Drafter):
             if self.warm:
                 models.shared[key] = kept
         if self.rate and kept.pupil is None:
-            kept.pupil = Pupil(writer.runner)
+            kept.pupil = TrainableLayers(writer.runner)
         if self.stop and kept.stop is None:
             kept.stop = Stop(writer.runner.hidden_size)
         return Study(kept.pupil if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)

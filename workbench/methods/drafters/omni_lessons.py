@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.engine.online_layers import Pupil
+from workbench.engine.online_layers import TrainableLayers
 from workbench.engine.online_weights import MOST_LESSONS
 
 SURE = 2.0
@@ -180,7 +180,7 @@ class Study:
         whose: the draft model that it belongs to.
     """
 
-    pupil: Pupil | None = None
+    pupil: TrainableLayers | None = None
     stop: Stop | None = None
     waiting: list[tuple[int, Float[Tensor, " D"]]] = field(default_factory=list[tuple[int, Tensor]])
     rounds: int = 0

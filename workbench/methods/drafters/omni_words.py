@@ -12,7 +12,7 @@ import torch
 
 from workbench.methods.drafters.omni_lessons import Shared
 from workbench.models.loading import Models
-from workbench.models.other_vocabulary import Stranger
+from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 BROKEN = "\ufffd"
 """Replacement for bytes of an incomplete character."""
@@ -49,7 +49,7 @@ class Dictionary:
     tokenizer: Any = None
 
     @classmethod
-    def of(cls, models: Models, stranger: Stranger) -> Dictionary:
+    def of(cls, models: Models, stranger: OtherVocabularyDrafter) -> Dictionary:
         """Build the mapping for two tokenizers: more than half a second for 50,000 tokens."""
         token_of: dict[str, int] = {}
         for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
@@ -63,7 +63,7 @@ class Dictionary:
         return cls(said, token_of, frozenset(theirs - {None}) if ours else frozenset(), end, cuts)
 
     @classmethod
-    def known(cls, models: Models, writer: Stranger) -> Dictionary:
+    def known(cls, models: Models, writer: OtherVocabularyDrafter) -> Dictionary:
         """Return the mapping, built once for two tokenizers and stored with the target."""
         key = ("omnidraft", models.target_name, writer.name)
         kept, of = models.shared.get(key, (None, None))

@@ -13,8 +13,8 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
 from workbench.engine.feedback import Outcome
-from workbench.engine.online_layers import Pupil
-from workbench.engine.online_weights import MOST_LESSONS, Learnt
+from workbench.engine.online_layers import TrainableLayers
+from workbench.engine.online_weights import MOST_LESSONS, TrainedState
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Slot
@@ -29,7 +29,7 @@ MOST_PLACES = 64
 """Most positions per training step: the newest that wait for one."""
 
 
-class Lessons(Learnt[Pupil]):
+class Lessons(TrainedState[TrainableLayers]):
     """Online-training state of a sequence: its cache slot, and the positions that wait for a training step.
 
     Attributes:
@@ -38,7 +38,7 @@ class Lessons(Learnt[Pupil]):
         rounds: with such a position, since the last training step.
     """
 
-    def __init__(self, pupil: Pupil, slot: Slot, shared: bool) -> None:
+    def __init__(self, pupil: TrainableLayers, slot: Slot, shared: bool) -> None:
         super().__init__(pupil, shared)
         self.slot = slot
         self.wrong: list[tuple[int, Float[Tensor, " D"]]] = []
@@ -81,7 +81,7 @@ class Online(Drafter):
         key = ("online", models.drafter_name)
         pupil = models.shared.get(key) if self.warm else None
         if pupil is None or pupil.runner is not models.drafter:
-            pupil = Pupil(models.drafter)
+            pupil = TrainableLayers(models.drafter)
             if self.warm:
                 models.shared[key] = pupil
         return Lessons(pupil, read_committed(row, models), self.warm)

@@ -16,7 +16,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Look, Owned, Top
+from workbench.engine.drafter_state import InspectableState, Look, Top
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.growers.shapes import NODES
@@ -155,7 +155,7 @@ def retrieve(
     )
 
 
-class StoreInUse(Owned):
+class StoreInUse(InspectableState):
     """A datastore that a request reads, and its matches there."""
 
     title = "Datastore of texts"

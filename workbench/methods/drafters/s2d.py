@@ -36,9 +36,9 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.request import Row
-from workbench.engine.tree_building import STOPPED, Growth, Laws, WholeLaws
+from workbench.engine.tree_building import STOPPED, FullDistributions, Growth, NodeDistributions
 from workbench.kernels.distributions import weigh
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Entries
@@ -191,11 +191,11 @@ class S2DGrowth(Growth):
         self.exits: list[Int[Tensor, " w"]] = []
         self.root = self._laws(1)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         self.state.take(tokens, self.sees)
         return self._laws(len(tokens))
 
-    def goes_on(self, laws: Laws) -> bool:
+    def goes_on(self, laws: NodeDistributions) -> bool:
         """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
         if self.state.is_unsure:
             self.row.signals[STOPPED] = len(self.tokens)
@@ -213,7 +213,7 @@ class S2DGrowth(Growth):
         layers = [float(self.state.net.exits[exit_of[parents[node]]]) for node in final]
         self.row.signals.update(cells("layers that drafted each token", {"layers": layers}))
 
-    def _laws(self, w: int) -> WholeLaws:
+    def _laws(self, w: int) -> FullDistributions:
         logits, exits = self.state.said(w)
         self.exits.append(exits)
         if not self.tokens:
@@ -222,7 +222,7 @@ class S2DGrowth(Growth):
 
 
 @dataclass(frozen=True)
-class S2D(LawDrafter):
+class S2D(DistributionDrafter):
     """Draft a chain, or another tree, with each token drawn from the distribution of the first confident exit.
 
     The exit depends on the text before alone, so a draft carries the distribution that its token was drawn from. In a

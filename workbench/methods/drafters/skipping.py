@@ -18,7 +18,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Output, Segment
-from workbench.kernels.weight_sharing import Twin
+from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 
@@ -31,7 +31,7 @@ class Thinned(PartOfTarget):
     """A model without some halves, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
     without: Halves = frozenset()
-    twin: Twin | None = None
+    twin: WeightSharingCopy | None = None
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences in the cache."""

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import on_host, to_device
-from workbench.engine.online_weights import Learner
+from workbench.engine.online_weights import OnlineTrainer
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.feature_twin import FeatureTwin, made_twin
+from workbench.methods.drafters.feature_twin import CompiledFeatureNet, made_twin
 from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 
@@ -130,7 +130,7 @@ class Pool:
         return Window(text.tokens[begin : begin + size], features, max(1, text.n_prompt - 1 - begin))
 
 
-class Apprentice(Learner):
+class Apprentice(OnlineTrainer):
     """A copy of a trained net in training, its optimiser, and its training data.
 
     Args:
@@ -160,7 +160,7 @@ class Apprentice(Learner):
         self._steps: Any = self._beginning()
         self._seen = self._standing()
         self.head = SharedHead(target.lm_head, info.config)
-        self.twin: FeatureTwin | None = None
+        self.twin: CompiledFeatureNet | None = None
         self.settle()
 
     # -- the target --------------------------------------------------------------------------------------------------

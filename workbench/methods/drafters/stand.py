@@ -15,11 +15,11 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.engine.drafter_state import BROKEN, Arrays, Look, Owned, Top, in_rows, numbers, tokens_in
+from workbench.engine.drafter_state import BROKEN, Arrays, InspectableState, Look, Top, in_rows, numbers, tokens_in
 from workbench.engine.feedback import Outcome
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import DistributionDrafter
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, Laws
+from workbench.engine.tree_building import Growth, NodeDistributions
 from workbench.kernels.distributions import TOP
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
@@ -57,7 +57,7 @@ class Entry:
         return Entry([token for token, _ in best], [total / (self.n + 1) for _, total in best], self.n + 1)
 
 
-class Table(Owned):
+class Table(InspectableState):
     """Contexts of up to `longest` tokens, and the target's mean distribution after each."""
 
     title = "Distributions after contexts"
@@ -125,7 +125,7 @@ class Table(Owned):
 
 
 @dataclass(frozen=True)
-class FewLaws(Laws):
+class SparseDistributions(NodeDistributions):
     """Distributions over few tokens each.
 
     Attributes:
@@ -159,25 +159,25 @@ class TableGrowth(Growth):
         self.root = self._laws([[]])
         self.is_known = True
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FewLaws:
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> SparseDistributions:
         return self._laws(self.paths())
 
-    def _laws(self, paths: Sequence[Sequence[int]]) -> FewLaws:
+    def _laws(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
         found = [self.table.behind([*self.before, *path]) for path in paths]
         self.is_known = any(n for n, _ in found)
         entries = [entry for _, entry in found if entry is not None]
         p = to_device([entry.chances for entry in entries], self.device, self.dtype)
-        return FewLaws(
+        return SparseDistributions(
             to_device([entry.tokens for entry in entries], self.device), p / p.sum(1, keepdim=True), self.size
         )
 
-    def goes_on(self, laws: Laws) -> bool:
+    def goes_on(self, laws: NodeDistributions) -> bool:
         """Return False for nodes without a known context: the mean over all contexts is no draft."""
         return self.is_known and super().goes_on(laws)
 
 
 @dataclass(frozen=True)
-class Stand(LawDrafter):
+class Stand(DistributionDrafter):
     """Store the target's mean distributions after the last one to `longest` tokens, and draft from them.
 
     At each verified position the target's likeliest tokens with their probabilities go into the entries of the contexts

@@ -13,7 +13,7 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, Look, Owned, Top, tokens_in
+from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, tokens_in
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -129,7 +129,7 @@ class Guess:
 
 
 @dataclass
-class SuffixState(Owned):
+class SuffixState(InspectableState):
     """One request's own text, the start of its drafted part, and a store, if any.
 
     The store has the outputs of earlier runs, if it is shared, or the content of a file.

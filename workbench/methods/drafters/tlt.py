@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
 from workbench.engine.feedback import Outcome
-from workbench.engine.online_weights import MOST_LESSONS, Learnt
+from workbench.engine.online_weights import MOST_LESSONS, TrainedState
 from workbench.engine.request import Row
 from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.eagle import Eagle
@@ -62,7 +62,7 @@ class TLTState(FeatureState):
         batch: batch that the sequence is counted in, until it ends.
     """
 
-    owned: Learnt[Apprentice] | None = None
+    owned: TrainedState[Apprentice] | None = None
     text: Text | None = None
     version: int = 0
     batch: Batch | None = None
@@ -126,7 +126,7 @@ class TLT(Eagle):
         """Read the committed text with the current head; its text is trained on from here on."""
         mine, features = self.apprentice(models), read_features(row, models)
         state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.twin))
-        state.owned, state.version, state.batch = Learnt(mine, self.warm), mine.version, Batch.of(models)
+        state.owned, state.version, state.batch = TrainedState(mine, self.warm), mine.version, Batch.of(models)
         if row.images is None:
             pieces = features.new_empty(0, models.target.hidden_size) if not len(features) else features
             state.text = Text(mine.pool.step, row.prompt_length, list(row.committed), [pieces])

@@ -13,11 +13,11 @@ from workbench.core.params import param
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, numbers, tokens_in
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.kernels.segment import Wanted
+from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.template import known_paths, template_of
@@ -28,7 +28,7 @@ RANKS = 8
 """Successors stored per token."""
 
 
-class Successors(Owned):
+class Successors(InspectableState):
     """Likeliest successors of each token.
 
     Attributes:
@@ -110,9 +110,9 @@ class TokenRecycling(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
-    def hears(self, models: Models) -> Wanted:
+    def hears(self, models: Models) -> CaptureSelection:
         """Return the LM head's inputs at the prompt's positions as wanted states, if the prompt is to be stored."""
-        return Wanted(features=self.prompt)
+        return CaptureSelection(features=self.prompt)
 
     def memory(self) -> Hashable:
         """Parameters of the table, whatever tree is read from it."""

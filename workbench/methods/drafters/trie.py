@@ -15,7 +15,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import BROKEN, Arrays, Look, Owned, Top, numbers, tokens_in
+from workbench.engine.drafter_state import BROKEN, Arrays, InspectableState, Look, Top, numbers, tokens_in
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -139,7 +139,7 @@ class Trie:
 
 
 @dataclass(eq=False)
-class TrieState(Owned):
+class TrieState(InspectableState):
     """State of one request: the trie, its number in it, and the end of the inserted output."""
 
     title = "Trie of branches"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.engine.drafter_state import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
 from workbench.engine.drafter_state import numbers as numbers_in
 
 KEPT = 16_384
@@ -27,7 +27,7 @@ C1, C2 = 32.0, 8.0
 Pair = tuple[int, int]
 
 
-class Trigrams(Owned):
+class Trigrams(InspectableState):
     """Pair of tokens → weights of its likeliest successors."""
 
     title = "Table of tri-grams"

@@ -70,7 +70,7 @@ class Chain(Grower):
         )
 
 
-Law = Callable[[Row, Tensor], Tensor]
+SamplingTest = Callable[[Row, Tensor], Tensor]
 """(row, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
 
 
@@ -118,7 +118,7 @@ def draft_chain(
     first: Sequence[Tensor],
     source: str,
     layers: Sequence[int] | None = None,
-    q_law: Law | None = None,
+    q_law: SamplingTest | None = None,
 ) -> list[DraftTree]:
     """Draft chains for several sequences in lock-step, one forward per level.
 

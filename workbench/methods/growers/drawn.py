@@ -13,7 +13,7 @@ from workbench.core.draw import Purpose
 from workbench.core.grown import Grown
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.tree_building import Growth, Laws
+from workbench.engine.tree_building import Growth, NodeDistributions
 
 
 class Drawn:
@@ -30,7 +30,7 @@ class Drawn:
         self._logq: list[Float[Tensor, " w"]] = []
         self._chosen: list[Bool[Tensor, " w"]] = []
 
-    def law(self, laws: Laws) -> Float[Tensor, "w V"]:
+    def law(self, laws: NodeDistributions) -> Float[Tensor, "w V"]:
         """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
         p = laws.whole()
         if self.growth.row.sampling.greedy:
@@ -71,7 +71,9 @@ class Drawn:
         found = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return found.to(self.growth.device, non_blocking=True)
 
-    def first(self, laws: Laws, k: int, level: int, among: int = 0) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+    def first(
+        self, laws: NodeDistributions, k: int, level: int, among: int = 0
+    ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
 
         Args:

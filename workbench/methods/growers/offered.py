@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching
@@ -28,7 +28,7 @@ EVERY: tuple[Grower, ...] = (
 )
 
 
-def offered(first: Grower, over: type[LawDrafter] = LawDrafter) -> tuple[Grower, ...]:
+def offered(first: Grower, over: type[DistributionDrafter] = DistributionDrafter) -> tuple[Grower, ...]:
     """Return all tree builders that a drafter supports, its method's default first, with that one's settings.
 
     Args:

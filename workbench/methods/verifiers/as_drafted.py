@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.places import later, rows
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.engine.declarations import Claim
 from workbench.engine.feedback import Verification
@@ -89,7 +89,7 @@ class AsDrafted(Verifier):
         """Return no state; compile the sums over wide distributions now rather than in a round."""
         make_ready(models.target.device)
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes whose draft probability exceeds β."""
         tree, exact = v.tree, exact_ruling(v)
         if not may_hand_over(tree, exact):

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.places import Fans, by_row, place_by_place
-from workbench.core.rejection import Reason, Ruling
+from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declarations import Claim
@@ -66,7 +66,7 @@ class Block(Exact):
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-    ) -> Ruling:
+    ) -> AcceptanceDecision:
         """Test all prefixes at once, with sums in float64; verify a tree by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
             return recursive_rejection(tree, p, u_stop, late)
@@ -95,4 +95,4 @@ class Block(Exact):
         accept = (kept / before.clamp_min(tiny)).clamp(max=1)
         inputs = {"kept": kept, "kept_before": before, "q": tree.logq.exp()}
         reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
-        return Ruling(accept.to(p.dtype), stop, reason=reason)
+        return AcceptanceDecision(accept.to(p.dtype), stop, reason=reason)

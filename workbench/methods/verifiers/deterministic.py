@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.tree import DraftTree, Sampling
 from workbench.methods.verifiers.exact import Exact
 
@@ -30,7 +30,7 @@ class Deterministic(Exact):
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-    ) -> Ruling:
+    ) -> AcceptanceDecision:
         """Verify as if every draft were deterministic."""
         chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, law_of=None, without=None)
         return recursive_rejection(chosen, p, u_stop, late)

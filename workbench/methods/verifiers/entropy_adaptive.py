@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.core.late import Late, some
 from workbench.core.params import param
 from workbench.core.places import later, rows
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
 from workbench.core.transfer import listed
@@ -132,7 +132,7 @@ class EntropyAdaptive(Verifier):
         make_ready(models.target.device)
         return Writing(Pen(small=False, since=self.least_run))
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes that the small model writes."""
         tree, state, exact = v.tree, v.state, exact_ruling(v)
         state.target = listed(v.entropies() / math.log(2))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.following import following, shares
 from workbench.core.places import Fans, place_by_place
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.feedback import Verification
@@ -37,7 +37,7 @@ class Exact(Verifier):
     made_for: ClassVar[frozenset[Sampling]] = frozenset()
     """Ways of choosing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply greedy match, the rule for deterministic drafts, or `judge`."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest())
@@ -47,7 +47,7 @@ class Exact(Verifier):
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-    ) -> Ruling:
+    ) -> AcceptanceDecision:
         """Apply the rule to a tree of at least one node, with the distributions it was drawn from."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class ByEmission(Exact):
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-    ) -> Ruling:
+    ) -> AcceptanceDecision:
         """Compute the distribution, draw from it, and follow the draw; a token drawn last counts if a draft has it."""
         assert tree.q is not None
         brief = passes(p, tree.q)
@@ -91,7 +91,7 @@ class ByEmission(Exact):
 
         (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at, late, whole=brief)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
-        return Ruling(accept, stop, reason=Reason((self.says,), inputs))
+        return AcceptanceDecision(accept, stop, reason=Reason((self.says,), inputs))
 
 
 def rule_of(name: str, title: str, says: str, source: str) -> Rule:

@@ -10,21 +10,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.late import Late
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree
 from workbench.engine.feedback import Verification
 from workbench.kernels.rejection import recursive_rejection
 
 
-def exact_ruling(v: Verification) -> Ruling:
+def exact_ruling(v: Verification) -> AcceptanceDecision:
     """Return the result of greedy match or recursive rejection, for nodes that the target writes."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
 
 
-def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
+def may_hand_over(tree: DraftTree, exact: AcceptanceDecision) -> bool:
     """Return whether a draft is a chain with its drafter's distributions; any other is verified exactly."""
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
 
@@ -40,12 +40,12 @@ def at_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " 
 
 
 def handed_over(
-    exact: Ruling,
+    exact: AcceptanceDecision,
     writes: Bool[Tensor, " N"],
     says: Rule,
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | Late[float],
-) -> Ruling:
+) -> AcceptanceDecision:
     """Return the exact result of a chain with the nodes that its drafter writes accepted.
 
     Args:
@@ -53,8 +53,8 @@ def handed_over(
         writes: nodes to accept.
         says: the rule that accepts them.
         inputs: its inputs.
-        paid: see `Ruling.paid`.
+        paid: see `AcceptanceDecision.paid`.
     """
     assert exact.reason is not None
     reason = Reason((*exact.reason.rules[:1], says), {**exact.reason.inputs, **inputs}, writes.long())
-    return Ruling(torch.where(writes, 1.0, exact.accept), exact.stop, reason=reason, paid=paid)
+    return AcceptanceDecision(torch.where(writes, 1.0, exact.accept), exact.stop, reason=reason, paid=paid)

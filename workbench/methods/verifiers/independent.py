@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.rejection import recursive_rejection
 from workbench.methods.verifiers.exact import Exact
@@ -30,6 +30,6 @@ class Independent(Exact):
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-    ) -> Ruling:
+    ) -> AcceptanceDecision:
         """Apply recursive rejection under that assumption."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)

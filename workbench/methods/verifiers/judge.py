@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from workbench.core.params import param
 from workbench.core.places import ranks
-from workbench.core.rejection import Reason, Ruling
+from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.engine.declarations import Claim, Head
 from workbench.engine.feedback import Verification
@@ -147,7 +147,7 @@ class Judge(Verifier):
         """Return the judge; all sequences share it."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Return 1 for nodes that the judge accepts, and the exact rule's probability for the others."""
         tree = v.tree
         exact = lossless(v)
@@ -161,7 +161,7 @@ class Judge(Verifier):
         rules = exact.reason.rules
         of = torch.where(good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
         inputs = {**exact.reason.inputs, "judged": judged}
-        return Ruling(
+        return AcceptanceDecision(
             torch.where(good, 1.0, exact.accept),
             exact.stop,
             reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, of),

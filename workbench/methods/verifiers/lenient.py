@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
 from workbench.engine.declarations import Claim
@@ -64,7 +64,7 @@ class Lenient(Verifier):
     )  # fmt: skip
     lenience: float = param(0.5, ge=0.05, le=1.0, doc="λ, factor on the draft probabilities; 1 is exact")
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p/λ."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
@@ -76,4 +76,4 @@ class Lenient(Verifier):
         else:
             chosen = (tree.law_of < 0).long() if tree.law_of is not None else tree.tokens.new_zeros(len(tree))
             reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": found.q}, chosen)
-        return Ruling(found.accept, found.stop, reason=reason, paid=found.apart)
+        return AcceptanceDecision(found.accept, found.stop, reason=reason, paid=found.apart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workbench.core.rejection import Ruling
+from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
 from workbench.engine.declarations import Claim
 from workbench.engine.feedback import Verification
@@ -36,6 +36,6 @@ class Lossless(Verifier):
         ),
     )  # fmt: skip
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply greedy match or recursive rejection."""
         return lossless(v)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
 from workbench.core.transfer import listed, on_host
@@ -136,7 +136,7 @@ class Nearest(Verifier):
             models.shared[_SHARED] = Neighbours(weight.detach())
         return models.shared[_SHARED]
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Return recursive rejection against p̃ₓ; at temperature 0 the argmax of p̃ₓ."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
         if v.u_stop is None and (is_exact or not len(tree)):
@@ -155,10 +155,12 @@ class Nearest(Verifier):
         tiny = torch.finfo(v.p.dtype).tiny
         paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
         several = tree.q is not None or tree.fanout > 1
-        return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid, at_most=several)
+        return AcceptanceDecision(
+            found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid, at_most=several
+        )
 
 
-def _greedy(v: Verification, lift: Lift) -> Ruling:
+def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     """Accept the target's likeliest token, and a draft whose lifted probability exceeds that token's.
 
     Args:
@@ -176,4 +178,4 @@ def _greedy(v: Verification, lift: Lift) -> Ruling:
     inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
     reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
     accept = torch.where(good, 1.0, exact.accept)
-    return Ruling(accept, exact.stop, reason=reason, paid=torch.where(good, 1.0, 0.0))
+    return AcceptanceDecision(accept, exact.stop, reason=reason, paid=torch.where(good, 1.0, 0.0))

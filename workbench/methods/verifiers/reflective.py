@@ -12,7 +12,7 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.probes import Probed, Probes
-from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest, with_history
@@ -102,7 +102,7 @@ class Reflective(Verifier):
         before = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
         return second_reading(tree, torch.cat([row.verifier_state, before]))
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
         tree = v.tree
         if v.probed is None:
@@ -120,9 +120,9 @@ class Reflective(Verifier):
             inputs["q"] = found.q
         tv = (believed - p).abs_().sum(1) / 2
         paid = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
-        return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
+        return AcceptanceDecision(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
 
-    def _greedy(self, v: Verification, probed: Probed) -> Ruling:
+    def _greedy(self, v: Verification, probed: Probed) -> AcceptanceDecision:
         """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
         tree, own = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
@@ -132,7 +132,9 @@ class Reflective(Verifier):
         found = greedy_match(tree, fused)
         assert found.reason is not None
         paid = torch.where(ranks(tree.parents) == 0, (fused != own)[at].to(found.accept.dtype), 0.0)
-        return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE_GREEDY,), found.reason.inputs), paid=paid)
+        return AcceptanceDecision(
+            found.accept, found.stop, reason=Reason((REFLECTIVE_GREEDY,), found.reason.inputs), paid=paid
+        )
 
     def _mixed(
         self, v: Verification, probed: Probed, dtype: torch.dtype

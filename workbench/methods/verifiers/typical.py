@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.places import drawn, later
-from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
+from workbench.core.rejection import AcceptanceDecision, Reason, VerificationResult, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, ancestors, children_of
@@ -69,7 +69,7 @@ class TypicalAcceptance(Verifier):
         """Return no state; compile the sums over wide distributions now rather than in a round."""
         make_ready(models.target.device)
 
-    def rule(self, v: Verification) -> Ruling:
+    def rule(self, v: Verification) -> AcceptanceDecision:
         """Return 0 or 1 per node; its probability is the score by which `walk` chooses among paths."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
@@ -89,7 +89,7 @@ class TypicalAcceptance(Verifier):
         alone = tree.fanout <= 1
         paid = later(len(tree), price, p, v.late) if alone else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
         stop, reason = drawn(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
-        return Ruling(accept, stop, p_x, reason, paid, at_most=not alone and tree.q is not None)
+        return AcceptanceDecision(accept, stop, p_x, reason, paid, at_most=not alone and tree.q is not None)
 
     def walk(
         self,
@@ -98,7 +98,7 @@ class TypicalAcceptance(Verifier):
         stop: Sequence[int],
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
-    ) -> Verdict:
+    ) -> VerificationResult:
         """Return the longest path of accepted nodes; among equals the one with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
@@ -115,7 +115,7 @@ class TypicalAcceptance(Verifier):
         path = best[2]
         at = path[-1] + 1 if path else 0
         outcome = tuple((node, node in path) for node in tested)
-        return Verdict(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
+        return VerificationResult(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
 
     def draws(self, sampling: SamplingParams) -> bool:
         """Return False: acceptance is a threshold, and nothing is drawn."""

@@ -18,7 +18,7 @@ ALIKE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HeadRequirements:
     """What a target asks of heads.
 
     Attributes:
@@ -36,7 +36,7 @@ class Wanted:
     rope: Mapping[str, Any]
 
     @classmethod
-    def of(cls, name: str, config: Mapping[str, Any]) -> Wanted:
+    def of(cls, name: str, config: Mapping[str, Any]) -> HeadRequirements:
         """From a target's configuration, which may hold that of its text inside.
 
         Raises:
@@ -62,18 +62,18 @@ class Line:
     says: str
 
 
-def lines(checkpoint: Checkpoint, target: Wanted) -> list[Line]:
+def lines(checkpoint: Checkpoint, target: HeadRequirements) -> list[Line]:
     """Everything about some heads that a target has a say in."""
     return [*_sizes(checkpoint, target), *_taps(checkpoint, target), *_notes(checkpoint, target)]
 
 
-def why_not(checkpoint: Checkpoint, target: Wanted) -> str:
+def why_not(checkpoint: Checkpoint, target: HeadRequirements) -> str:
     """Why heads do not suit a target, in whole sentences; empty where they do."""
     wrong = [line.says for line in lines(checkpoint, target) if line.fits is False]
     return f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(wrong)}." if wrong else ""
 
 
-def _sizes(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
+def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
     facts, meant = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
     read = facts.get("target_hidden_size", facts["hidden_size"])
     if read == target.hidden_size:
@@ -103,7 +103,7 @@ def _sizes(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
         yield Line("draft vocabulary", None, f"it proposes {len(checkpoint.kept):,} of them")
 
 
-def _taps(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
+def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
     if checkpoint.architecture != "eagle-3":
         return
     said, n = checkpoint.facts["taps"], target.n_layers
@@ -119,7 +119,7 @@ def _taps(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
         yield Line("layers", True, f"it reads the inputs of layers {named} of the target's {n}")
 
 
-def _notes(checkpoint: Checkpoint, target: Wanted) -> Iterator[Line]:
+def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
     if "rope" in checkpoint.facts:
         mine, theirs = _rope(checkpoint.facts["rope"]), _rope(target.rope)
         also = "as the target's" if mine == theirs else f"its own; the target's are {theirs}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.core.errors import ModelError
 from workbench.models.bundle import config_of
-from workbench.models.checkpoints.compatibility import Wanted, why_not
+from workbench.models.checkpoints.compatibility import HeadRequirements, why_not
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.checkpoints.layouts import read
 from workbench.models.local_models import as_argument, named, trained_for
@@ -133,7 +133,7 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
         return "" if made_for == named(target) else f"{heads.name} was trained for {made_for}."
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
-        return why_not(heads.checkpoint, Wanted.of(target, config)) if config else ""
+        return why_not(heads.checkpoint, HeadRequirements.of(target, config)) if config else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

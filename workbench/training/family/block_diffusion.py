@@ -19,7 +19,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.training.family.drafter import Curve
 from workbench.training.family.fusing import tapped, taps_in, taps_of
-from workbench.training.family.lesson import Course, begun, keeping, still
+from workbench.training.family.lesson import TrainingSetup, begun, keeping, still
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
@@ -36,7 +36,7 @@ PARTLY = 0.25
 """Share of the blocks in which more than the first token is visible."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train layers, fusion and mask in blocks of `block` positions.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at sampled positions, and the

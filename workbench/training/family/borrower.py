@@ -20,7 +20,7 @@ from workbench.models.shared_embeddings import ENTER, LEAVE
 from workbench.training.models import build_model
 
 
-class Borrower(nn.Module):
+class DrafterInTraining(nn.Module):
     """A drafter during training.
 
     Args:

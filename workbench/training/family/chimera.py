@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
 from workbench.training.family.drafter import Curve
 from workbench.training.family.hydra import train_told
-from workbench.training.family.lesson import Course, on, still
+from workbench.training.family.lesson import TrainingSetup, on, still
 from workbench.training.loop import RunResult
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train encoder, fusion layer and heads on the target's distributions; the heads' losses are summed unweighted.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.

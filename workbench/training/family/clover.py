@@ -9,14 +9,14 @@ from torch import Tensor
 from workbench.methods.drafters.clover import CloverHeads
 from workbench.training.family.drafter import Curve
 from workbench.training.family.hydra import train_told
-from workbench.training.family.lesson import Course, on, still
+from workbench.training.family.lesson import TrainingSetup, on, still
 from workbench.training.loop import RunResult
 
 LATER = 0.7
 """Weight of a level's loss relative to the level before, as in Clover-2's released code."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train block, gates and step; the loss of level k weighs 0.7^(k − 1).
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).

@@ -30,7 +30,7 @@ from workbench.models.shared_embeddings import ROWS, tensors_of, through_matrice
 from workbench.models.tokenizer_source import FILES, VOCABULARY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss, law_losses
-from workbench.training.family.borrower import Borrower
+from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.made import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
 from workbench.training.family.readings import Readings, last_norm
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
@@ -300,12 +300,12 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     return result, facts | {"curve": curve.points}
 
 
-def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> Borrower:
+def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
     """Return an untrained drafter."""
-    return Borrower(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
+    return DrafterInTraining(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
 
 
-def write_drafter(drafter: Borrower, teacher: Teacher, kept: list[int], out: Path) -> None:
+def write_drafter(drafter: DrafterInTraining, teacher: Teacher, kept: list[int], out: Path) -> None:
     """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
     told: dict[str, Any] = {KEY: kept, "target": teacher.name}
     if teacher.name in PUBLISHED:
@@ -327,7 +327,7 @@ def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
-def _begun(folder: Path, teacher: Teacher) -> Borrower:
+def _begun(folder: Path, teacher: Teacher) -> DrafterInTraining:
     """Load the drafter to continue from.
 
     Raises:
@@ -374,7 +374,7 @@ def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int 
 
 
 @torch.inference_mode()
-def agreement(drafter: Borrower, kept: Tensor, exam: Exam) -> float:
+def agreement(drafter: DrafterInTraining, kept: Tensor, exam: Exam) -> float:
     """Return the share of positions at which the drafter's most probable token is the target's."""
     own, agreed, total = drafter.table(kept), 0, 0
     for _, (ids, answer, theirs) in exam:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher, meant
-from workbench.training.family.lesson import HELD_ROWS, Course, keeping
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, keeping
 from workbench.training.family.readings import batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
@@ -45,7 +45,7 @@ class Shared(nn.Module):
         return self
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.

@@ -14,7 +14,7 @@ from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.fusing import SOME, guessed, sizes, steady, tapped, taps_in, taps_of
-from workbench.training.family.lesson import Course, begun, keeping
+from workbench.training.family.lesson import TrainingSetup, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
@@ -38,7 +38,7 @@ def keeps(options: Any, teacher: Teacher) -> int:
     return max(1, len(teacher.head) // SHARE) if options.head_learns else options.vocabulary
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer, its fusion and its LM head, if it has one: `ttt` steps of a draft; step i has the weight 0.8ⁱ.
 
     It may start from a finished layer of EAGLE's. The paper's does not, and is trained on half a million dialogues.
@@ -72,7 +72,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     )
 
 
-def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
+def fresh(options: Any, course: TrainingSetup, taps: tuple[int, ...]) -> Eagle3Net:
     """Return a net whose LM head, if it has one, is initialised with the target's rows of its tokens.
 
     Raises:
@@ -98,7 +98,7 @@ def fresh(options: Any, course: Course, taps: tuple[int, ...]) -> Eagle3Net:
 
 
 @torch.no_grad()
-def go_on(course: Course, net: Eagle3Net, layer: FeatureNet, size: Float[Tensor, " TD"]) -> None:
+def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[Tensor, " TD"]) -> None:
     """Initialise the net from a finished layer of EAGLE's, as closely as the different inputs allow.
 
     EAGLE's residual stream is x = A e + B f, of the token's embedding e and the target's feature f, each normalised;

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.falcon import FalconNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.lesson import Course, begun, keeping, on
+from workbench.training.family.lesson import TrainingSetup, begun, keeping, on
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
@@ -30,7 +30,7 @@ FALLS_TO = 0.10 / 0.45
 """Glancing share at the end of training relative to its start, as in the released code."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer and its LSTM on texts that are cut into blocks, at other positions in every step.
 
     Noise on the input features is EAGLE's: in drafting they are predictions from the second block of a draft on.

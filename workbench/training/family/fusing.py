@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import usual_taps
 from workbench.training.family.drafter import beside
-from workbench.training.family.lesson import Course
+from workbench.training.family.lesson import TrainingSetup
 
 SOME, LEAST = 64, 2.0**-10
 """Number of texts over which the sizes are measured, and the least size of a number."""
@@ -38,7 +38,7 @@ def taps_of(options: Any, layers: int) -> tuple[int, ...]:
         raise ParameterError(f"It cannot be trained: {error}.", "Take a method that reads one layer.") from None
 
 
-def taps_in(course: Course) -> tuple[int, ...]:
+def taps_in(course: TrainingSetup) -> tuple[int, ...]:
     """Return the layers that are fused, after a check that the readings have their hidden states.
 
     Raises:
@@ -54,17 +54,17 @@ def taps_in(course: Course) -> tuple[int, ...]:
     return taps
 
 
-def tapped(course: Course, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:
+def tapped(course: TrainingSetup, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:
     """Return the target's hidden states that are fused, for several dialogues, padded."""
     return beside([entering(course, row, taps) for row in rows])
 
 
-def entering(course: Course, row: int, taps: tuple[int, ...]) -> Float[Tensor, "n TD"]:
+def entering(course: TrainingSetup, row: int, taps: tuple[int, ...]) -> Float[Tensor, "n TD"]:
     """Return the target's hidden states that are fused, for one dialogue."""
     return torch.cat([course.readings.stream(f"tap-{tap}", row) for tap in taps], -1).float()
 
 
-def sizes(course: Course, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
+def sizes(course: TrainingSetup, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
     """Return the size of each fused number, a power of 2 (root mean square, over some texts).
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
@@ -75,7 +75,7 @@ def sizes(course: Course, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
 
 
 def guessed(
-    course: Course, taps: tuple[int, ...], size: Float[Tensor, " TD"], wanted: Callable[[Tensor], Tensor]
+    course: TrainingSetup, taps: tuple[int, ...], size: Float[Tensor, " TD"], wanted: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "D TD"]:
     """Return the fusion that best predicts a function of the target's features, by ridge regression.
 

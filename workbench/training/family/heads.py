@@ -29,7 +29,7 @@ from workbench.training.family.drafter import (
     refuse_same,
 )
 from workbench.training.family.inuse import InUse
-from workbench.training.family.lesson import Course, goes_on, lesson_of
+from workbench.training.family.lesson import TrainingSetup, goes_on, lesson_of
 from workbench.training.family.readings import Readings
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
@@ -171,7 +171,7 @@ def train_chat_heads(
 
 def prepared(
     options: ChatHeadOptions, report: Report, settled: bool = False
-) -> tuple[ModuleType, Course, dict[str, Any]]:
+) -> tuple[ModuleType, TrainingSetup, dict[str, Any]]:
     """Return the training module of a kind of heads, the training setup, and the card's facts about the vocabulary.
 
     Raises:
@@ -199,7 +199,7 @@ def prepared(
         finished, before = _begun(options.begin, teacher)
     kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
     tokens = torch.tensor(kept, device=readings.device)
-    return lesson, Course(options, teacher, readings, tokens, held, report, finished), facts
+    return lesson, TrainingSetup(options, teacher, readings, tokens, held, report, finished), facts
 
 
 def check_loss(options: ChatHeadOptions) -> None:

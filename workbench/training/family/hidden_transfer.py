@@ -14,13 +14,13 @@ from workbench.kernels.layers import Views, decoder_layers, entered, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
 from workbench.training.family.drafter import Curve
 from workbench.training.family.in_pass import Read, keeps, teach
-from workbench.training.family.lesson import Course
+from workbench.training.family.lesson import TrainingSetup
 from workbench.training.loop import RunResult
 
 __all__ = ["keeps", "read", "train"]
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the matrices, and nothing else; they are initialised to the identity.
 
     Raises:

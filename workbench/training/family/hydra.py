@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.methods import registry
-from workbench.methods.drafters.hydra import ToldHeads
+from workbench.methods.drafters.hydra import SequentialHeads
 from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, on, some_of, still, summed
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -21,7 +21,7 @@ Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
 """Function like `guesses`, for heads that get tokens as input."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the heads; their losses are summed without weights, as in the paper.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's distribution).
@@ -29,7 +29,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
     return train_told(course, guesses)
 
 
-def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
+def train_told(course: TrainingSetup, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
     """Train heads that get tokens as input.
 
     Args:
@@ -64,7 +64,7 @@ def train_told(course: Course, guesses: Guesses, later: float = 1.0) -> tuple[Ru
 
 
 def guesses(
-    net: ToldHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+    net: SequentialHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per block the predicted and the true features, at positions that have both in one answer.
 
@@ -89,7 +89,7 @@ def guesses(
 
 
 @torch.inference_mode()
-def hit_rates(net: ToldHeads, course: Course, table: Tensor, guesses: Guesses) -> list[list[float]]:
+def hit_rates(net: SequentialHeads, course: TrainingSetup, table: Tensor, guesses: Guesses) -> list[list[float]]:
     """Return how often the r-th best token of each block is the target's most probable one, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(net.blocks, RANKS, device=table.device)
     total = hits.new_zeros(net.blocks)

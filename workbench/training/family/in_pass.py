@@ -22,7 +22,7 @@ from workbench.methods.drafters.in_pass import Layout, ProbeNet, laid_out
 from workbench.methods.drafters.medusa import RANKS
 from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, on, some_of, still, summed
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -63,7 +63,7 @@ def keeps(options: Any, teacher: Teacher) -> int:
 
 
 def teach(
-    course: Course, reads: Reads, later: float, start: Callable[[Any, Any], None] = lambda net, model: None
+    course: TrainingSetup, reads: Reads, later: float, start: Callable[[Any, Any], None] = lambda net, model: None
 ) -> tuple[RunResult, Curve]:
     """Train the probes; the target's weights do not change.
 
@@ -164,7 +164,7 @@ def guesses(
 
 
 @torch.inference_mode()
-def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: Course) -> list[list[float]]:
+def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: TrainingSetup) -> list[list[float]]:
     """Return how often the r-th best guess of each probe is the target's most probable token, r = 1 … 10: [m, 10]."""
     hits = torch.zeros(net.levels, RANKS, device=course.device)
     total = hits.new_zeros(net.levels)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.training.family.drafter import Curve, beside, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
@@ -23,7 +23,7 @@ def taps_of(options: Any, layers: int) -> tuple[int, ...]:
     return (options.exit_layer,)
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the adapter.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.

@@ -57,7 +57,7 @@ def goes_on(kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingSetup:
     """Training setup: teacher, data and options.
 
     Attributes:

@@ -21,7 +21,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, answers_of, together
-from workbench.training.family.lesson import Course, begun, some_of
+from workbench.training.family.lesson import TrainingSetup, begun, some_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -37,7 +37,7 @@ def exit_of(layers: int) -> int:
     return max(1, layers // 4)
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the adapters, and nothing else; initially they change nothing.
 
     Losses of directions compare the fast stream with the target's own after its last layer.
@@ -92,7 +92,7 @@ def train(course: Course) -> tuple[RunResult, Curve]:
         return course.run(net, step_losses, measure)
 
 
-class Held(DynamicCache):
+class SlowStreamCache(DynamicCache):
     """KV cache of the slow stream: the fast one reads it, and adds nothing."""
 
     def __init__(self, of: DynamicCache) -> None:
@@ -127,4 +127,4 @@ def streams(
     with torch.no_grad():
         slow = with_layers(model, layers, range(n)).get_decoder()(ids, past_key_values=cache, use_cache=True)[0]
     fast = with_layers(model, [net.within(layer, i) for i, layer in enumerate(layers)], range(n)).get_decoder()
-    return slow, fast(ids, past_key_values=Held(cache), use_cache=True)[0]
+    return slow, fast(ids, past_key_values=SlowStreamCache(cache), use_cache=True)[0]

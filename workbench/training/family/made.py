@@ -25,7 +25,7 @@ from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
-from workbench.training.family.borrower import Borrower
+from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.readings import GIVEN, Readings, batches, read_one
 from workbench.training.heads.features import Dialogue
 
@@ -72,7 +72,7 @@ class OwnTexts:
         seed: seed of the choice of prompts, and of sampling.
     """
 
-    drafter: Borrower
+    drafter: DrafterInTraining
     models: Models
     readings: Readings
     rows: Sequence[int]
@@ -102,7 +102,7 @@ class OwnTexts:
 
 @torch.no_grad()
 def continued(
-    drafter: Borrower,
+    drafter: DrafterInTraining,
     kept: Int[Tensor, " K"],
     prompts: Sequence[Sequence[int]],
     most: Sequence[int],

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of, still, summed
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of, still, summed
 from workbench.training.family.vocabulary import LEFT_OUT, places_among
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -18,7 +18,7 @@ ONE_LOSS = "cross-entropy of what was written"
 """The fixed loss of these heads."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the heads; their losses are summed. Each is the cross-entropy with the token of the text.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
@@ -63,7 +63,7 @@ def ahead(
 
 
 @torch.inference_mode()
-def hit_rates(heads: MedusaHeads, course: Course) -> list[list[float]]:
+def hit_rates(heads: MedusaHeads, course: TrainingSetup) -> list[list[float]]:
     """Return how often the r-th best token of each head is the text's token, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(len(heads.heads), RANKS, device=course.device)
     total = hits.new_zeros(len(heads.heads))

@@ -7,13 +7,13 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.lesson import Course, begun, keeping
+from workbench.training.family.lesson import TrainingSetup, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the module; `ttt` = 1 is DeepSeek-V3's training, with one depth. The loss is the mean over depths.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.pard import PARDNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.lesson import Course, begun, keeping, on, some_of, still
+from workbench.training.family.lesson import TrainingSetup, begun, keeping, on, some_of, still
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult
@@ -29,7 +29,7 @@ RETAINED, LEAST = 0.7, 0.2
 """Share of the drafts that have one more mask than the step before, and the least share, as released."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train layer and mask in drafts of `ahead` tokens. Each remaining position has the same weight, in every step.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).

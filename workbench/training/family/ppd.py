@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from workbench.methods.drafters.ppd import PromptTokens
 from workbench.training.family.drafter import Curve
 from workbench.training.family.in_pass import Read, keeps, teach
-from workbench.training.family.lesson import Course
+from workbench.training.family.lesson import TrainingSetup
 from workbench.training.loop import RunResult
 
 __all__ = ["keeps", "read", "train"]
@@ -20,7 +20,7 @@ LATER = 0.8
 """Weight of each prompt token's loss relative to the one before."""
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the embeddings, and nothing else; they are initialised with those of some of the target's tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the

@@ -15,13 +15,13 @@ from workbench.methods import registry
 from workbench.methods.drafters.s2d_net import S2DNet
 from workbench.training.distill import law_losses
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, Course, begun, keeping, some_of
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of
 from workbench.training.heads.losses import Places, ce_soft
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 
-def train(course: Course) -> tuple[RunResult, Curve]:
+def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train all layers on the mean of the exits' losses, at positions of prompts and of answers.
 
     Positions count if the target's most probable token is in the draft vocabulary.

@@ -26,7 +26,7 @@ from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve
 from workbench.training.family.heads import ChatHeadOptions, prepared
-from workbench.training.family.lesson import Course, StepLosses, lesson_of
+from workbench.training.family.lesson import StepLosses, TrainingSetup, lesson_of
 from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
 
@@ -51,7 +51,7 @@ class ThroughputOptions(ChatHeadOptions):
 
 
 @dataclass(frozen=True)
-class Timed(Course):
+class Timed(TrainingSetup):
     """Training setup whose steps are timed instead of a full run."""
 
     found: dict[str, Any] = field(default_factory=dict[str, Any])

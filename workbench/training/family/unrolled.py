@@ -17,7 +17,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family.drafter import Curve, beside, together
-from workbench.training.family.lesson import HELD_ROWS, Course, on, some_of, still
+from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, on, some_of, still
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -57,7 +57,7 @@ and the indices [N] of the positions with the target's distribution for the same
 
 
 def train_unrolled(
-    course: Course,
+    course: TrainingSetup,
     net: FeatureNet,
     entering: Entering,
     logits: Callable[[Tensor], Tensor],
@@ -84,7 +84,7 @@ def train_unrolled(
 
 
 def train_drafts(
-    course: Course,
+    course: TrainingSetup,
     net: TrainedNet,
     drafts: Drafts,
     logits: Callable[[Tensor], Tensor],

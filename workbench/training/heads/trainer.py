@@ -70,7 +70,7 @@ class HeadOptions(RunOptions):
 
 
 @dataclass(slots=True)
-class Answered:
+class Predictions:
     """Predictions and true values at N positions.
 
     Attributes:
@@ -123,7 +123,7 @@ def curriculum(progress: float) -> float:
     return min(1.0, max(0.0, 2 * progress - 1))
 
 
-def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | None = None) -> Answered:
+def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | None = None) -> Predictions:
     """Return the drafter's predictions at the positions that predict an answer's tokens, and the true features.
 
     Args:
@@ -153,7 +153,7 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
         ahead.append(torch.full((len(guess[-1]),), i, device=states_on))
     costs = [view.cost for view in entered.views if view.cost is not None]
     cost = torch.stack(costs).mean() if costs else torch.zeros((), device=states_on)
-    return Answered(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
+    return Predictions(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ from workbench.training.scenes.model import (
     save_vision_model,
     vision_language_config,
 )
-from workbench.training.scenes.packing import Packed, Packer, Turn, worded
+from workbench.training.scenes.packing import Packed, Packer, RoundState, worded
 from workbench.training.scenes.tower import seeded_weights
 from workbench.training.scenes.train import answer_states
 from workbench.training.tokenizer import load_tokenizer
@@ -121,13 +121,13 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
     packer = Packer(tokenizer)
     drawn = own_scenes(options.own_scenes)
     rng = random.Random(f"own/{options.seed}")
-    turns: list[list[Turn]] = []
+    turns: list[list[RoundState]] = []
     clock = RunClock(minutes=1.0)
     same = 0
     for start in range(0, len(drawn), rows):
         part = drawn[start : start + rows]
         pictures = pictures_of(part)
-        asked: list[list[Turn]] = [
+        asked: list[list[RoundState]] = [
             [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)] for scene in part
         ]
         packed = packer.pack(asked, [False] * len(part), [True] * len(part))
@@ -180,7 +180,7 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
     """Return a function for batches of the target's own answers."""
-    turns: list[list[Turn]] = [[(q, a) for q, a in row] for row in json.loads(options.own.read_text())]
+    turns: list[list[RoundState]] = [[(q, a) for q, a in row] for row in json.loads(options.own.read_text())]
     drawn = own_scenes(len(turns))
     pictures = pictures_of(drawn)
 
@@ -353,7 +353,7 @@ def acceptance(
             pictures = pictures_of([scene for scene, _ in part])
             questions = [asked.question for _, asked in part]
             said = answer(target, tokenizer, pictures, questions, 136 if group == ["caption"] else 40)
-            rows: list[list[Turn]] = [[turn] for turn in zip(questions, said, strict=True)]
+            rows: list[list[RoundState]] = [[turn] for turn in zip(questions, said, strict=True)]
             packed = packer.pack(rows, [False] * len(rows), [sees] * len(rows))
             if isinstance(drafter, LlavaForConditionalGeneration):
                 states = answer_states(drafter, packed, pictures)

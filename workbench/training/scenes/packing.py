@@ -21,7 +21,7 @@ from workbench.training.scenes.model import VISION_TOKENS
 from workbench.training.tokenizer import token_id
 
 NO_PICTURE = "There is no picture."
-Turn = tuple[str, str | list[int]]
+RoundState = tuple[str, str | list[int]]
 """A question and its answer; an answer of token ids is used unchanged, a text gets EOS appended."""
 
 
@@ -77,7 +77,7 @@ class Packer:
                 self._cache[text] = known
         return known
 
-    def pack(self, rows: Sequence[Sequence[Turn]], chained: Sequence[bool], seen: Sequence[bool]) -> Packed:
+    def pack(self, rows: Sequence[Sequence[RoundState]], chained: Sequence[bool], seen: Sequence[bool]) -> Packed:
         """Return a batch.
 
         Args:
@@ -107,7 +107,7 @@ class Packer:
             torch.from_numpy(ids == self._image),
         )
 
-    def agree(self, turns: Sequence[Turn], differs: Sequence[bool]) -> list[bool]:
+    def agree(self, turns: Sequence[RoundState], differs: Sequence[bool]) -> list[bool]:
         """Return for each turn of an unchained sequence with an image whether all of its tokens agree.
 
         Args:
@@ -119,7 +119,7 @@ class Packer:
         return [number not in wrong for number in range(1, len(turns) + 1)]
 
     def _row(
-        self, turns: Sequence[Turn], chained: bool, seen: bool
+        self, turns: Sequence[RoundState], chained: bool, seen: bool
     ) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
         ids = [self._user] + [self._image] * (self.vision_tokens if seen else 0)
         places, labels, weights, blocks = list(range(len(ids))), [-100] * len(ids), [0.0] * len(ids), [0] * len(ids)

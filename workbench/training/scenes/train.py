@@ -24,7 +24,7 @@ from workbench.training.scenes.model import (
     save_vision_model,
     vision_language_config,
 )
-from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
+from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, RoundState, worded
 from workbench.training.scenes.pointing import Pointer
 from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
@@ -103,7 +103,7 @@ class Rows:
         named: For each question the objects that it names.
     """
 
-    turns: list[list[Turn]]
+    turns: list[list[RoundState]]
     chained: list[bool]
     seen: list[bool]
     named: list[list[tuple[int, ...]]]
