@@ -173,7 +173,7 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
     def text(left: float, y: float, words: str, size: int = 12) -> None:
         parts.append(f'<text x="{left}" y="{y}" font-size="{size}" fill="{INK}" text-anchor="middle">{words}</text>')
 
-    for start, law, colour, title in (
+    for start, probs, colour, title in (
         (20, q, BROWN, "drafter q: kept, rejected"),
         (300, p, YELLOW, "target p: kept, corrected"),
     ):
@@ -181,9 +181,9 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
         for i, token in enumerate(TOKENS):
             left = start + 10 + 70 * i
             box(left, 0, shared[i], BLUE, 0.35)
-            box(left, shared[i], law[i], colour, 0.55)
+            box(left, shared[i], probs[i], colour, 0.55)
             text(left + 22, 206, token)
-            text(left + 22, 184 - 150 * law[i] / top, f"{law[i]:.2f}")
+            text(left + 22, 184 - 150 * probs[i] / top, f"{probs[i]:.2f}")
     y = 190 - 150 * u * q[x] / top
     parts.append(f'<circle cx="{52 + 70 * x}" cy="{y:.1f}" r="6" fill="white" stroke="{INK}" stroke-width="3"/>')
     ratio = min(1.0, p[x] / q[x]) if q[x] > 0 else 1.0
@@ -200,9 +200,9 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
 weights = {
     name: [
         ui.FloatSlider(v, min=0.01, max=1, step=0.01, description=t, orientation="vertical", layout={"height": "165px"})
-        for t, v in zip(TOKENS, law, strict=True)
+        for t, v in zip(TOKENS, probs, strict=True)
     ]
-    for name, law in (("q", q), ("p", p))
+    for name, probs in (("q", q), ("p", p))
 }
 drafted = ui.ToggleButtons(options=[(t, i) for i, t in enumerate(TOKENS)], value=2, description="draft x")
 dart = ui.FloatSlider(0.5, min=0, max=0.999, step=0.001, description="u")
@@ -210,8 +210,8 @@ board = ui.HTML()
 
 
 def redraw(*_: object) -> None:
-    laws = {name: np.array([s.value for s in sliders]) for name, sliders in weights.items()}
-    board.value = picture(laws["p"] / laws["p"].sum(), laws["q"] / laws["q"].sum(), drafted.value, dart.value)
+    distributions = {name: np.array([s.value for s in sliders]) for name, sliders in weights.items()}
+    board.value = picture(distributions["p"] / distributions["p"].sum(), distributions["q"] / distributions["q"].sum(), drafted.value, dart.value)
 
 
 for control in (*weights["p"], *weights["q"], drafted, dart):
@@ -332,11 +332,11 @@ def sample_many(p, q, accept, repair, n, rng):
 
 rng = np.random.default_rng(1)
 for name, (accept, repair) in VARIANTS.items():
-    law = output_law(p, q, accept, repair)
+    probs = output_law(p, q, accept, repair)
     tokens = sample_many(p, q, accept, repair, N, rng)
     fit = chi_square(Counter(tokens.tolist()), dict(enumerate(p)))
-    print(f"{name:<12} puts out {law.round(3)}   χ² = {fit.statistic:9.1f}   {'fits' if fit.fits() else 'CAUGHT'}")
-    assert chi_square(Counter(tokens.tolist()), dict(enumerate(law))).fits()  # our formula for its law is right
+    print(f"{name:<12} puts out {probs.round(3)}   χ² = {fit.statistic:9.1f}   {'fits' if fit.fits() else 'CAUGHT'}")
+    assert chi_square(Counter(tokens.tolist()), dict(enumerate(probs))).fits()  # our formula for its law is right
     assert fit.fits() == (name == "right")
 print(f"{'wanted':<12}          {p}")
 
@@ -356,18 +356,18 @@ print(f"{'wanted':<12}          {p}")
 # 100? 10,000? A million?
 
 # %%
-def heated(law, temperature):
-    scaled = law ** (1 / temperature)
+def heated(probs, temperature):
+    scaled = probs ** (1 / temperature)
     return scaled / scaled.sum()
 
 
 q_used = heated(q, 0.97)  # what the drafter really drew from; the rule still believes q
 a, r = keep(p, q), rest(p, q)
-law = q_used * a + (1 - (q_used * a).sum()) * r / r.sum()
-print("wanted", p, " put out", law.round(4), f" total variation {np.abs(law - p).sum() / 2:.4f}")
+probs = q_used * a + (1 - (q_used * a).sum()) * r / r.sum()
+print("wanted", p, " put out", probs.round(4), f" total variation {np.abs(probs - p).sum() / 2:.4f}")
 verdicts = {}
 for n in (100, 10_000, 1_000_000):
-    x = np.random.default_rng(2).choice(3, p=law, size=n)
+    x = np.random.default_rng(2).choice(3, p=probs, size=n)
     fit = chi_square(Counter(x.tolist()), dict(enumerate(p)))
     verdicts[n] = fit.fits()
     print(f"n = {n:>9,}: p-value {fit.p_value:.2g}   {'not noticed' if fit.fits() else 'caught'}")
@@ -458,7 +458,7 @@ for seed in range(200):
     rng = np.random.default_rng(seed)
     ps = rng.dirichlet(np.ones(V) * 0.3, size=K + 1)  # [K+1, V] the target's law at each place, one behind the last
     qs = rng.dirichlet(np.ones(V) * 0.3, size=K)  # [K, V]
-    xs = np.array([rng.choice(V, p=law) for law in qs])  # [K] the drafts
+    xs = np.array([rng.choice(V, p=probs) for probs in qs])  # [K] the drafts
     u, u_stop = rng.random(K), rng.random(K + 1)
 
     tree = DraftTree(
@@ -470,8 +470,8 @@ for seed in range(200):
 
     ours = np.minimum(1, ps[np.arange(K), xs] / qs[np.arange(K), xs])
     n = next((i for i in range(K) if u[i] >= ours[i]), K)  # drafts accepted before the first rejection
-    law = np.clip(ps[n] - qs[n], 0, None) if n < K else ps[K]
-    token = np.searchsorted(law.cumsum(), u_stop[n] * law.sum(), side="right")
+    probs = np.clip(ps[n] - qs[n], 0, None) if n < K else ps[K]
+    token = np.searchsorted(probs.cumsum(), u_stop[n] * probs.sum(), side="right")
     assert np.allclose(ruling.accept, ours)
     assert len(verdict.path) == n
     assert verdict.bonus == token

@@ -492,11 +492,11 @@ trace = wb.generate("Once upon a time, there was a", method="draft-tree", max_ne
 text, worst, n_nodes = list(trace.header.prompt_tokens), 0.0, 0
 for r in trace.rounds:
     nodes = r.nodes
-    laws = verify(text, nodes.tokens, nodes.parents) if len(nodes) else alone(text, [])[None]
-    p = laws.softmax(1)[torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)]
+    distributions = verify(text, nodes.tokens, nodes.parents) if len(nodes) else alone(text, [])[None]
+    p = distributions.softmax(1)[torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)]
     worst = max(worst, float((p.cpu() - torch.tensor(nodes.p, dtype=DTYPE)).abs().max())) if len(nodes) else worst
     assert nodes.depth == [len(path(nodes.parents, i)) for i in range(len(nodes))]
-    assert walk(nodes.tokens, nodes.parents, laws.argmax(1).tolist())[0] == r.path
+    assert walk(nodes.tokens, nodes.parents, distributions.argmax(1).tolist())[0] == r.path
     text += [e.token for e in r.emitted]
     n_nodes += len(nodes)
 print(f"{len(trace.rounds)} rounds, {n_nodes} nodes: largest difference of a probability {worst:.0e}")

@@ -114,9 +114,9 @@ def heads(h):
 
 start = tokenizer("Once upon a time, there was a")["input_ids"]
 h = hidden(start)
-laws = heads(h)
+distributions = heads(h)
 n_target, n_heads = sum(p.numel() for p in target.parameters()), W.numel() + b.numel()
-print("hidden", tuple(h.shape), "→ laws of the heads", tuple(laws.shape))
+print("hidden", tuple(h.shape), "→ laws of the heads", tuple(distributions.shape))
 print(f"the heads have {n_heads / n_target:.1%} of the target's parameters")
 
 # %% [markdown]
@@ -127,7 +127,7 @@ print(f"the heads have {n_heads / n_target:.1%} of the target's parameters")
 # which stands before *a* and guesses what follows it, find likeliest? What will heads 2 to 4 say, farther and farther off?
 
 # %%
-best = laws[-2].topk(4)  # the state before the root; [K, 4]
+best = distributions[-2].topk(4)  # the state before the root; [K, 4]
 for k in range(K):
     words = [tokenizer.decode([t]) for t in best.indices[k].tolist()]
     print(f"head {k + 1}:", *(f"{word!r} {p:.2f}  " for word, p in zip(words, best.values[k].tolist(), strict=True)))
@@ -353,21 +353,21 @@ def look(answer):
 
 def extrapolate(e, f, choose, steps):
     """Draft `steps` tokens. e [n, D], f [n − 1, D]: the newest token has no feature yet. Returns tokens and laws."""
-    pairs, drafts, laws = net.pairs(e[1:], f), [], []  # f(s) with the token behind it, s = 0 … n − 2
+    pairs, drafts, distributions = net.pairs(e[1:], f), [], []  # f(s) with the token behind it, s = 0 … n − 2
     for step in range(steps):
         guess = net(pairs[None], torch.arange(len(pairs), device=DEVICE))[0, -1:]  # [1, D]: the feature after the pair
-        laws.append(models.target.lm_head.forward(guess)[0].softmax(0))
-        drafts.append(choose(laws[-1], step))
+        distributions.append(models.target.lm_head.forward(guess)[0].softmax(0))
+        drafts.append(choose(distributions[-1], step))
         drawn = models.target.embed(torch.tensor([drafts[-1]], device=DEVICE))
         pairs = torch.cat([pairs, net.pairs(drawn, guess)])  # its own guess now stands where a true feature should
-    return drafts, laws
+    return drafts, distributions
 
 
 answer = []
 for r in chain.rounds:
     depth = min(4, length - len(answer) - 1)
     e, f = look(answer)
-    assert extrapolate(e, f[:-1], lambda law, step: int(law.argmax()), depth)[0] == r.nodes.tokens
+    assert extrapolate(e, f[:-1], lambda probs, step: int(probs.argmax()), depth)[0] == r.nodes.tokens
     answer += [token.token for token in r.emitted]
 print(f"{len(chain.rounds)} chains of the engine rebuilt by hand, τ = {tau(chain.rounds):.2f}")
 w.vision(chain)
@@ -382,9 +382,9 @@ e, f = look(told)
 after = {}
 for word in (" pink", " red", " large"):
     (forced,) = tokenizer(word)["input_ids"]
-    law = extrapolate(e, f[:-1], lambda law, step, forced=forced: forced, 2)[1][1]
-    after[word] = law
-    top = law.topk(3)
+    probs = extrapolate(e, f[:-1], lambda probs, step, forced=forced: forced, 2)[1][1]
+    after[word] = probs
+    top = probs.topk(3)
     shown = [(tokenizer.decode([t]), p) for t, p in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
     print(f"a small{word} →", *(f"{name!r} {p:.2f}  " for name, p in shown))
 
@@ -420,8 +420,8 @@ for picture in pictures.values():
         _, branch = look([*text[:i], second])
         wanted = int(models.target.lm_head.forward(branch[-1:]).argmax())  # what the target writes in that branch
         for told, token in zip(right_if, (second, first), strict=True):
-            law = extrapolate(e[: s + 1], f[:s], lambda law, step, token=token: token, 2)[1][1]
-            right_if[told] += int(law.argmax()) == wanted
+            probs = extrapolate(e[: s + 1], f[:s], lambda probs, step, token=token: token, 2)[1][1]
+            right_if[told] += int(probs.argmax()) == wanted
         n_places, first_right = n_places + 1, first_right + (first == text[i])
 _, inputs = read(models, ask, [scene])  # back to the first picture
 print(f"{n_places} places; the drafter's first choice was the target's token at {first_right} of them")
@@ -712,8 +712,8 @@ def extrapolated(shares):
     named = models.target.lm_head.forward(one_step_).argmax(-1).tolist()
     for end in ends:
         true = text_[end + 1 - first_place : end + 5 - first_place]
-        drafted_laws = extrapolate(e_[: end + 1], f_[:end], lambda law, step, true=true: true[step], 4)[1]
-        counts = [n + (int(law.argmax()) == token) for n, law, token in zip(counts, drafted_laws, true, strict=True)]
+        drafted_laws = extrapolate(e_[: end + 1], f_[:end], lambda probs, step, true=true: true[step], 4)[1]
+        counts = [n + (int(probs.argmax()) == token) for n, probs, token in zip(counts, drafted_laws, true, strict=True)]
         true_counts = [
             n + (named[end + i - 1] == token) for i, (n, token) in enumerate(zip(true_counts, true, strict=True))
         ]
@@ -734,9 +734,9 @@ one_step = net(net.pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=D
 choices = models.target.lm_head.forward(one_step).argmax(-1).tolist()  # behind the pair that ends at place s + 1
 for start_ in starts:
     truth = written[start_ + 1 - n_prompt : start_ + 5 - n_prompt]
-    laws = extrapolate(e[: start_ + 1], f[:start_], lambda law, step, truth=truth: truth[step], 4)[1]
+    distributions = extrapolate(e[: start_ + 1], f[:start_], lambda probs, step, truth=truth: truth[step], 4)[1]
     for step in range(4):
-        right["own features"][step] += int(laws[step].argmax()) == truth[step]
+        right["own features"][step] += int(distributions[step].argmax()) == truth[step]
         right["true features"][step] += choices[start_ + step - 1] == truth[step]
 for name, counts in right.items():
     print(f"{name:14}", *(f"step {i + 1}: {n / len(starts):4.0%} " for i, n in enumerate(counts)))

@@ -78,7 +78,7 @@ print(story.text)
 # α at every temperature follows from the logits alone, so we ask both models once and never run them again.
 
 # %%
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.models.loading import load_models
 
 # %%
@@ -101,7 +101,7 @@ print(f"the likeliest tokens of both are the same at {agree:.0%} of the places")
 # %%
 def warped(logits, temperature):
     """Logits [n, V] as laws [n, V]: the engine's own function."""
-    return law(logits, SamplingParams(temperature=temperature))
+    return to_probs(logits, SamplingParams(temperature=temperature))
 
 
 def acceptance_at(temperature):
@@ -367,7 +367,7 @@ tiny = tiny_models(models.tokenizer)
 hot_law = SamplingParams(temperature=1.0)
 start = torch.tensor([TINY_PROMPT])
 with torch.inference_mode():
-    tiny_p, tiny_q = (law(m.model(start).logits[0, -1:], hot_law)[0].numpy() for m in (tiny.target, tiny.drafter))
+    tiny_p, tiny_q = (to_probs(m.model(start).logits[0, -1:], hot_law)[0].numpy() for m in (tiny.target, tiny.drafter))
 LENIENCE = 0.05
 predicted = emitted(tiny_p, tiny_q, np.minimum(1, tiny_p / (LENIENCE * tiny_q)))
 print("p        ", tiny_p.round(3), "\nq        ", tiny_q.round(3), "\npredicted", predicted.round(3))
@@ -392,7 +392,7 @@ lenient = Method(
     drafter=DraftModel(), verifier=Lenient(), policies=(Fixed(),),
 )  # fmt: skip
 runs = 200 if FAST else 2000
-laws = {"target's law": tiny_p, "predicted law": predicted}
+distributions = {"target's law": tiny_p, "predicted law": predicted}
 engines = {
     "exact": registry.get("draft-model").with_params(depth=1),
     f"λ = {LENIENCE}": lenient.with_params(depth=1, lenience=LENIENCE),
@@ -400,7 +400,7 @@ engines = {
 fits = {}
 for name, configured in engines.items():
     counts = engine_counts(configured, runs)
-    for what, table in laws.items():
+    for what, table in distributions.items():
         fits[name, what] = chi_square(counts, {(i,): x for i, x in enumerate(table.tolist())})
         print(f"{name:8} against the {what}: {fits[name, what]}")
 

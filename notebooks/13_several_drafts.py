@@ -208,7 +208,7 @@ listed = [token for token in top_p.tokens if token in top_q.tokens][:5]
 texts = dict(zip([*top_q.tokens, *top_p.tokens], [*top_q.text, *top_p.text], strict=True))
 
 
-def law(top):
+def probs(top):
     """The probabilities of the listed tokens, and of all others."""
     known = dict(zip(top.tokens, top.prob, strict=True))
     values = [known[token] for token in listed]
@@ -218,7 +218,7 @@ def law(top):
 drafts = found.nodes.parents.count(place - 1)
 print(f"round {index + 1}: {drafts} drafts for one place")
 assert drafts > 1
-w.bench(law(top_p), law(top_q), [*(texts[token] for token in listed), "all others"], k=min(8, drafts))
+w.bench(probs(top_p), probs(top_q), [*(texts[token] for token in listed), "all others"], k=min(8, drafts))
 
 # %% [markdown]
 # In the app, "open in the verifier bench" on a node's card does the same for a place of a run whose
@@ -243,10 +243,10 @@ def my_bound(p, q, k):
 @w.check
 def bounds(bound):
     """Against the engine's, which needs no sets."""
-    for laws in ((p, q), (p4, q4), (p3, q3)):
+    for distributions in ((p, q), (p4, q4), (p3, q3)):
         for k in (1, 2, 3):
-            found, right = bound(*laws, k), theory.optimal_acceptance(*laws, k)
-            assert abs(found - right) < 1e-9, f"{k} drafts of {list(laws[1])}: {found:.3f} is not {right:.3f}"
+            found, right = bound(*distributions, k), theory.optimal_acceptance(*distributions, k)
+            assert abs(found - right) < 1e-9, f"{k} drafts of {list(distributions[1])}: {found:.3f} is not {right:.3f}"
 
 
 bounds(my_bound)
@@ -276,14 +276,14 @@ def my_choice(q, w):
 
 # %% tags=["check"]
 @w.check
-def choices(law):
+def choices(probs):
     """Against counting."""
     rng = np.random.default_rng(0)
     weights = [3.0, 1.0, 4.0, 2.0]
     pairs = rng.choice(4, size=(ROUNDS, 2), p=q4)
     heavier = np.where(np.take(weights, pairs[:, 0]) >= np.take(weights, pairs[:, 1]), pairs[:, 0], pairs[:, 1])
     counted = np.bincount(heavier, minlength=4) / ROUNDS
-    found = np.asarray(law(q4, weights))
+    found = np.asarray(probs(q4, weights))
     assert abs(found.sum() - 1) < 1e-9, f"it sums to {found.sum():.3f}"
     assert abs(found - counted).max() < 0.02, f"{found.round(3)} is not what is counted, {counted.round(3)}"
 

@@ -192,14 +192,14 @@ def train(net, steps, own=0.0, rate=3e-3):
     order = torch.Generator().manual_seed(0)
     for step in range(steps):
         some = [school[i] for i in torch.randperm(len(school), generator=order)[:16].tolist()]
-        near, law = loss_of(net, some, own)
+        near, probs = loss_of(net, some, own)
         optimizer.zero_grad()
-        (near + law).backward()
+        (near + probs).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         fall.step()
         if step % max(1, steps // 12) == 0 or step == steps - 1:
-            curve.append((step + 1, law.item(), agreement(net), agreement(net, own=1.0)))
+            curve.append((step + 1, probs.item(), agreement(net), agreement(net, own=1.0)))
     return curve
 
 

@@ -17,7 +17,7 @@ import typechecker
 import weights
 from jaxtyping import TypeCheckError
 
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 
 HERE = Path(__file__).parent
 DEFINITIONS = (
@@ -109,7 +109,7 @@ def test_the_files_that_are_run_now_are_in_that_order(request: pytest.FixtureReq
 def test_shapes_are_checked_but_where_calls_are_thousands(checked: bool) -> None:
     nothing: Any = None
     with pytest.raises((TypeError, AttributeError)) as refused:
-        law(nothing, SamplingParams(temperature=1.0))
+        to_probs(nothing, SamplingParams(temperature=1.0))
     assert isinstance(refused.value, TypeCheckError) is checked
 
 

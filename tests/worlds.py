@@ -23,7 +23,7 @@ from workbench.bench.families import FAMILIES as FAMILIES
 from workbench.bench.families import VOCABULARY, family
 from workbench.bench.families import random_model as random_model
 from workbench.bench.goodness import joint_law
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import ancestors
 from workbench.engine import Configured, Engine, Method, Models, Request, Row, Runner
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
@@ -323,7 +323,7 @@ def law_behind_pixels(
     def warp(logits: Tensor) -> Tensor:
         for processor in sampling.processors:
             logits = processor(torch.tensor([prompt]), logits[None])[0]
-        return law(logits[None], sampling)[0]
+        return to_probs(logits[None], sampling)[0]
 
     return joint_law(Sees(), prompt, n_tokens, warp)
 

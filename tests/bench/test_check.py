@@ -17,7 +17,7 @@ from workbench.bench import check, laws
 from workbench.bench.check import check_families, check_greedy, check_method, leaping
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
 from workbench.bench.goodness import chi_square, count_firsts
-from workbench.bench.laws import LAWS, TINY_PROMPT, check_law
+from workbench.bench.laws import SAMPLING_TESTS, TINY_PROMPT, check_law
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
@@ -72,7 +72,7 @@ def test_a_value_beyond_the_target_is_refused_not_failed(models: Models) -> None
 
 
 def test_an_exact_method_keeps_the_law(models: Models) -> None:
-    finding = check_law(registry.get("draft-model"), models, LAWS[0], runs=40)
+    finding = check_law(registry.get("draft-model"), models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
 
 
@@ -80,22 +80,22 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     """Typical acceptance under a promise of exactness: it keeps too much of what is likely."""
     broken = only("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
     assert broken.promise is Promise.EXACT
-    finding = check_law(broken, models, LAWS[0], runs=160)
+    finding = check_law(broken, models, SAMPLING_TESTS[0], runs=160)
     assert finding.verdict == FAIL
     approximate = dataclasses.replace(broken, promise=Promise.APPROXIMATE)
-    finding = check_law(approximate, models, LAWS[0], runs=20)
+    finding = check_law(approximate, models, SAMPLING_TESTS[0], runs=20)
     assert finding.verdict == MEASURED
     assert "total variation" in finding.detail
 
 
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
     """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
-    near = LAWS[2].world(models.tokenizer)
+    near = SAMPLING_TESTS[2].world(models.tokenizer)
     for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
         method = only("draft-model", verifier=rule)
         assert method.promise is Promise.EXACT
         assert [c.values["most"] for c in laws.choices(method)[0]].count(1) == 1
-        finding = check_law(method, near, LAWS[2], runs=160)
+        finding = check_law(method, near, SAMPLING_TESTS[2], runs=160)
         assert (finding.verdict == PASS) is right, finding.detail
         assert right or finding.figures["settings"]["defaults"]["adjusted"] < laws.ALPHA
 
@@ -109,7 +109,7 @@ def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
     method = only("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
-    finding = check_law(method, models, LAWS[0], runs=40)
+    finding = check_law(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
     assert finding.detail.endswith("promises no law, not judged: verifier=typical")
@@ -132,13 +132,13 @@ class Sometimes(Drafter):
 
 def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: Models) -> None:
     toy = only("prompt-lookup", name="toy", drafter=Sometimes())
-    finding = check_law(toy, models, LAWS[0], runs=120)
+    finding = check_law(toy, models, SAMPLING_TESTS[0], runs=120)
     assert finding.verdict == FAIL
     assert finding.detail.endswith("broken with kind=lies")
     assert (finding.figures["tests"], finding.figures["runs"]) == (5, 120)
-    exact, pooled = laws.exact_law(models, LAWS[0], Prompt(TINY_PROMPT)), []
+    exact, pooled = laws.exact_law(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
     for i, configured in enumerate([toy.with_params(), *corners(toy, ("choice",))]):
-        pooled += laws.sample_many(configured, models, LAWS[0], 16, first_seed=i * 16)
+        pooled += laws.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
     assert chi_square(count_firsts(pooled, 2), exact).fits(laws.ALPHA), "as one test for all choices it hid"
 
 
@@ -188,9 +188,9 @@ def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Mode
 
 def test_the_oracle_keeps_the_law_and_a_broken_one_is_caught(models: Models) -> None:
     oracle = registry.get("oracle")
-    assert check_law(oracle, models, LAWS[0], runs=100).verdict == PASS
+    assert check_law(oracle, models, SAMPLING_TESTS[0], runs=100).verdict == PASS
     broken = dataclasses.replace(oracle, verifier=TakesEverything())
-    assert check_law(broken, models, LAWS[0], runs=100).verdict == FAIL
+    assert check_law(broken, models, SAMPLING_TESTS[0], runs=100).verdict == FAIL
 
 
 @pytest.mark.parametrize(("sharpness", "warmest"), [(1.0, 1.0), (300.0, 16.0)])

@@ -10,9 +10,9 @@ from workbench.bench.goodness import chi_square, chi_square_tail, holm, total_va
 LAW = {"a": 0.5, "b": 0.3, "c": 0.19, "d": 0.01}
 
 
-def sample(law: dict[str, float], n: int, seed: int = 0) -> dict[str, int]:
-    counts = np.random.default_rng(seed).multinomial(n, list(law.values()))
-    return dict(zip(law, map(int, counts), strict=True))
+def sample(probs: dict[str, float], n: int, seed: int = 0) -> dict[str, int]:
+    counts = np.random.default_rng(seed).multinomial(n, list(probs.values()))
+    return dict(zip(probs, map(int, counts), strict=True))
 
 
 @pytest.mark.parametrize(

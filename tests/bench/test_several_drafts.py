@@ -28,7 +28,7 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
 P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
-ALIKE = TextDistributions(*(torch.tensor([law] * 100, dtype=torch.float64) for law in (P, Q)))
+ALIKE = TextDistributions(*(torch.tensor([probs] * 100, dtype=torch.float64) for probs in (P, Q)))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
     lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on("maths")
     (first, *_) = several_drafts.laws_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
-    for law in (first.p, first.q):
-        assert torch.allclose(law.sum(1), torch.ones(len(first)), atol=1e-4)
+    for probs in (first.p, first.q):
+        assert torch.allclose(probs.sum(1), torch.ones(len(first)), atol=1e-4)
     assert not torch.allclose(first.p, first.q, atol=1e-2)
 
 

@@ -14,7 +14,7 @@ from workbench.core import places, relaxed, sampling, transfer
 from workbench.core.late import Late, some
 from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import AcceptanceDecision
-from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
+from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.feedback import Verification
 from workbench.kernels import compilation, rejection
@@ -33,7 +33,7 @@ def judged(
 ) -> AcceptanceDecision:
     state = NEAR if isinstance(case.verifier, Nearest) else Writing(Pen(small=True, since=0))
     u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    p = law(logits, WARM) if p is None else p
+    p = to_probs(logits, WARM) if p is None else p
     return case.verifier.rule(Verification(tree, logits, p, WARM, u, state=state, late=late))
 
 
@@ -146,7 +146,7 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
     assert tree.q is not None
     assert rejection.passes(logits, tree.q)
     found = judged(case, tree, logits, late=True)
-    p = law(logits, WARM).double()
+    p = to_probs(logits, WARM).double()
     near = {"rtol": 1e-5, "atol": 3e-6 if case.verifier.name == "k-seq" else 1e-6}  # ρ is found to 1.4e-6
     is_double = case.verifier.name == "k-seq" and world == "equal"
     if is_double:  # ρ is a double root there: half the digits of single numbers count, and what is left of p has fewer
@@ -189,9 +189,9 @@ def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int)
     logits, ahead = 2.5 * torch.randn(2, 13, V, generator=torch.Generator().manual_seed(9))
     tree = draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
     assert tree.q is not None
-    case, laws = Case(Lenient(), Sampling.FIXED_NUMBER), logits[: len(tree) + 1]
-    found = judged(case, tree, laws).paid
-    wanted = judged(case, replace(tree, q=tree.q.double()), laws.double()).paid
+    case, distributions = Case(Lenient(), Sampling.FIXED_NUMBER), logits[: len(tree) + 1]
+    found = judged(case, tree, distributions).paid
+    wanted = judged(case, replace(tree, q=tree.q.double()), distributions.double()).paid
     assert isinstance(found, Tensor)
     assert isinstance(wanted, Tensor)
     assert float(wanted.max()) > 0.01
@@ -260,13 +260,13 @@ def test_a_law_and_its_entropy_in_pieces_are_those_of_each_row(monkeypatch: pyte
     logits[:, 3] = -torch.inf
     monkeypatch.setattr(sampling, "PIECE", 2 * V)
     for warm in (WARM, replace(WARM, temperature=0.7, top_k=9, min_p=0.05, top_p=0.9)):
-        p = law(logits, warm)
-        assert p.tolist() == [law(row[None], warm)[0].tolist() for row in logits]
+        p = to_probs(logits, warm)
+        assert p.tolist() == [to_probs(row[None], warm)[0].tolist() for row in logits]
         p_best, best = largest(p, 1)
         entropy = entropy_of(logits, p, best, p_best[:, 0], warm)
         torch.testing.assert_close(entropy, torch.special.entr(p).sum(1))
-    torch.testing.assert_close(law(logits, WARM), logits.softmax(1))
-    half = law(logits.bfloat16(), WARM)
+    torch.testing.assert_close(to_probs(logits, WARM), logits.softmax(1))
+    half = to_probs(logits.bfloat16(), WARM)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, logits.bfloat16().float().softmax(1))
 

@@ -91,9 +91,9 @@ def emitted(
     """
     leftover: list[Tensor] = []
 
-    def spy(law: Tensor, u: Tensor) -> Tensor:
-        leftover[:] = [law]
-        return torch.zeros(len(law), dtype=torch.long)
+    def spy(probs: Tensor, u: Tensor) -> Tensor:
+        leftover[:] = [probs]
+        return torch.zeros(len(probs), dtype=torch.long)
 
     patch.setattr(places, "pick", spy)
     out, kept = torch.zeros_like(p), 0.0
@@ -139,9 +139,9 @@ SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampli
     ],
 )
 def test_golden_acceptance(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    law, kept = emitted(P, Q, n, how, monkeypatch)
+    probs, kept = emitted(P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=6e-7)
-    assert distance(law, P) < 1e-12
+    assert distance(probs, P) < 1e-12
 
 
 def test_golden_residual() -> None:
@@ -150,17 +150,17 @@ def test_golden_residual() -> None:
     assert residual(P, P).tolist() == P.tolist()
 
 
-laws = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1)
+distributions = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1)
 
 
 @settings(max_examples=40, deadline=None)
-@given(laws, laws, st.integers(1, 3), st.sampled_from([SAMPLED, WITHOUT, FIXED]))
+@given(distributions, distributions, st.integers(1, 3), st.sampled_from([SAMPLED, WITHOUT, FIXED]))
 def test_the_emitted_law_is_the_targets_for_any_two_laws(a: list[float], b: list[float], n: int, how: Sampling) -> None:
     p, q = (torch.tensor(w, dtype=torch.float64) / sum(w) for w in (a, b))
     n = min(n, int((q > 0).sum())) if how is WITHOUT else n
     with pytest.MonkeyPatch.context() as patch:
-        law, kept = emitted(p, q, n, how, patch)
-    assert distance(law, p) < 1e-9
+        probs, kept = emitted(p, q, n, how, patch)
+    assert distance(probs, p) < 1e-9
     if n == 1 and how is not FIXED:
         assert kept == pytest.approx(float(torch.minimum(p, q).sum()))
 
@@ -169,9 +169,9 @@ def test_the_emitted_law_is_the_targets_for_any_two_laws(a: list[float], b: list
 def test_the_oracle_is_accepted_as_often_as_its_dial_says(a: float, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SimpleNamespace(drafter=SimpleNamespace(acceptance=a), sampling=SamplingParams(temperature=1.0))
     q = inspect.unwrap(mixture)(row, P.log()[None])[0]  # without the type check: a row needs a model
-    law, kept = emitted(P, q, 1, SAMPLED, monkeypatch)
+    probs, kept = emitted(P, q, 1, SAMPLED, monkeypatch)
     assert kept == pytest.approx(a + (1 - a) * float(P.min()))
-    assert distance(law, P) < 1e-12
+    assert distance(probs, P) < 1e-12
 
 
 # -- mixed trees: each sibling has a law of its own ---------------------------------------------------------------
@@ -193,11 +193,11 @@ def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float
     """All ways that these siblings can come out, with their probabilities."""
     for tokens in itertools.product(range(4), repeat=len(kinds)):
         chance = 1.0
-        for i, (law, extra) in enumerate(kinds):
-            if law == CHOSEN:
+        for i, (probs, extra) in enumerate(kinds):
+            if probs == CHOSEN:
                 chance *= float(tokens[i] == extra)
                 continue
-            q = (Q, R)[law].clone()
+            q = (Q, R)[probs].clone()
             if extra:
                 q[list(tokens[:i])] = 0
                 q /= q.sum()
@@ -209,13 +209,13 @@ def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float
 def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]) -> Tensor:
     """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `told` says."""
     leftover: list[Tensor] = []
-    patch.setattr(places, "pick", lambda law, u: leftover.append(law) or torch.zeros(len(law), dtype=torch.long))
+    patch.setattr(places, "pick", lambda probs, u: leftover.append(probs) or torch.zeros(len(probs), dtype=torch.long))
     out, n = torch.zeros_like(P), len(kinds)
     for tokens, chance in mixed(kinds):
         tree = DraftTree(
             torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
-            law_of=torch.tensor([law for law, _ in told]),
-            without=torch.tensor([law != CHOSEN and bool(extra) for law, extra in told]),
+            law_of=torch.tensor([probs for probs, _ in told]),
+            without=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in told]),
         )  # fmt: skip
         ruling = recursive_rejection(tree, P.expand(n + 1, -1), torch.zeros(n + 1, dtype=torch.float64))
         for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
@@ -267,25 +267,25 @@ def test_a_mixed_tree_says_each_nodes_chance_under_its_own_law() -> None:
 
 @pytest.mark.parametrize(("n", "tv"), [(2, 0.2369), (3, 0.3917)])
 def test_siblings_sorted_by_q_are_caught(n: int, tv: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    law, _ = emitted(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
-    assert distance(law, P) == pytest.approx(tv, abs=1e-4)
+    probs, _ = emitted(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
+    assert distance(probs, P) == pytest.approx(tv, abs=1e-4)
 
 
 def test_the_ratio_rule_on_deterministic_drafts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    law, _ = emitted(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
-    assert law.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
-    assert distance(law, P) == pytest.approx(0.45)
+    probs, _ = emitted(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
+    assert probs.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
+    assert distance(probs, P) == pytest.approx(0.45)
 
 
 def test_a_draw_without_replacement_told_to_be_independent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    law, _ = emitted(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
-    assert distance(law, Q) > 0.01
+    probs, _ = emitted(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
+    assert distance(probs, Q) > 0.01
 
 
 def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    law, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rest=P)
-    assert law.tolist() == pytest.approx((torch.minimum(P, Q) + 0.4 * P).tolist())
-    assert distance(law, P) == pytest.approx(0.2)
+    probs, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rest=P)
+    assert probs.tolist() == pytest.approx((torch.minimum(P, Q) + 0.4 * P).tolist())
+    assert distance(probs, P) == pytest.approx(0.2)
 
 
 def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,8 +293,8 @@ def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         ruling = recursive_rejection(tree, p, u)
         return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
 
-    law, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rule=always)
-    assert distance(law, P) == pytest.approx(0.4)
+    probs, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rule=always)
+    assert distance(probs, P) == pytest.approx(0.4)
 
 
 # -- whole trees ------------------------------------------------------------------------------------------------------
@@ -463,9 +463,9 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
                 q=torch.stack([q[0], *q[[1 + x for x in first]]]),
                 q_of=q_of,
             )
-            laws = torch.stack([p[0], *p[[1 + x for x in tokens]]])
+            distributions = torch.stack([p[0], *p[[1 + x for x in tokens]]])
             u = torch.zeros(5, dtype=torch.float64)
-            found = rule.rule(Verification(tree, laws.log(), laws, SamplingParams(1.0), u))
+            found = rule.rule(Verification(tree, distributions.log(), distributions, SamplingParams(1.0), u))
             assert found.at_most
             assert isinstance(found.stop, Tensor)
             assert isinstance(found.paid, Tensor)
@@ -491,15 +491,20 @@ def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(s
     generator = torch.Generator().manual_seed(seed)
     parents = [-1, -1, -1, 0, 0, 1, 1, 3, 5, 7]
     tree = DraftTree.of(torch.randint(3, (10,), generator=generator).tolist(), parents)
-    laws = (1.5 * torch.randn(11, 3, generator=generator)).softmax(1).double()
+    distributions = (1.5 * torch.randn(11, 3, generator=generator)).softmax(1).double()
     rule = TypicalAcceptance(epsilon=0.25, delta=1.0)
-    found = rule.rule(Verification(tree, laws.log(), laws, SamplingParams(1.0), torch.zeros(11, dtype=torch.float64)))
+    found = rule.rule(
+        Verification(
+            tree, distributions.log(), distributions, SamplingParams(1.0), torch.zeros(11, dtype=torch.float64)
+        )
+    )
     assert isinstance(found.stop, Tensor)
     assert isinstance(found.paid, Tensor)
     assert found.score is not None
     verdict = rule.walk(parents, found.accept.tolist(), found.stop.tolist(), None, found.score.tolist())
     wanted = [
-        1 - float(laws[parents[node] + 1, tree.tokens[node]]) if node in verdict.path else 0.0 for node in range(10)
+        1 - float(distributions[parents[node] + 1, tree.tokens[node]]) if node in verdict.path else 0.0
+        for node in range(10)
     ]
     assert found.paid.tolist() == pytest.approx(wanted)
     assert sum(wanted) > 0.01 or not verdict.path

@@ -27,7 +27,7 @@ NOBODY = Neighbours(torch.zeros(V, 1))
 NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])
 
 
-def laws(seed: int, n: int) -> Tensor:
+def distributions(seed: int, n: int) -> Tensor:
     a = torch.rand(n, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) ** 2 + 0.01
     return a / a.sum(1, keepdim=True)
 
@@ -97,7 +97,7 @@ def test_lenience_writes_the_law_of_its_card(
 def test_lenience_bounds_every_token_and_says_what_it_pays(
     lenience: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, q = laws(seed, 2)
+    p, q = distributions(seed, 2)
     out, paid = written(Lenient(lenience), p, q, None, monkeypatch)
     assert bool((out <= p / lenience + 1e-12).all())
     assert paid == pytest.approx(tv(out, p), abs=1e-12)
@@ -170,7 +170,7 @@ def test_lantern_plus_plus_bounds_what_neighbours_lend_by_the_drafts_own_probabi
 @pytest.mark.parametrize("seed", range(6))
 def test_what_neighbours_cost_is_never_more_than_what_is_said(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the average over the draws; for a chosen draft it is the total variation itself."""
-    p, q = laws(seed, 2)
+    p, q = distributions(seed, 2)
     verifier = Nearest(2, 0.3)
     out, paid = written(verifier, p, q, NOBODY, monkeypatch)
     assert tv(out, p) <= paid + 1e-12
@@ -203,7 +203,7 @@ def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monk
 
 def trees(seed: int) -> list[DraftTree]:
     """Two siblings and a child of the elder: chosen, drawn, drawn without replacement, and each as it likes."""
-    q = laws(seed, 2)
+    q = distributions(seed, 2)
     tokens, parents = [0, 1, 2], [-1, -1, 0]
     q_of = torch.tensor([0, 1, -1, -1])
     chosen = DraftTree.of(tokens, parents)
@@ -226,7 +226,7 @@ EXACT: list[Callable[[], Verifier]] = [lambda: Lenient(1.0), lambda: Nearest(0, 
 @pytest.mark.parametrize(("seed", "exact"), list(itertools.product(range(2), range(len(EXACT)))))
 def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: int) -> None:
     """However siblings were chosen, the tests are those of recursive rejection, and nothing is paid."""
-    p, near = laws(seed + 9, 4), Neighbours(laws(3, V))
+    p, near = distributions(seed + 9, 4), Neighbours(distributions(3, V))
     for tree in trees(seed):
         ruling = judged(EXACT[exact](), tree, p, near)
         wanted = recursive_rejection(tree, p, torch.zeros(4, dtype=torch.float64))
@@ -237,7 +237,7 @@ def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: 
 
 
 def test_a_greedy_round_is_the_targets() -> None:
-    tree, p = DraftTree.chain([0, 1]), laws(1, 3)
+    tree, p = DraftTree.chain([0, 1]), distributions(1, 3)
     for verifier in (Lenient(0.1), Nearest(3, 0.0), Nearest(0, 1.0)):
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
         assert ruling.stop.tolist() == p.argmax(1).tolist()

@@ -20,7 +20,7 @@ from transformers import (
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param, params_of
-from workbench.core.sampling import BLOCK, WIDE, SamplingParams, entropy_of, largest, law, pick, with_history
+from workbench.core.sampling import BLOCK, WIDE, SamplingParams, entropy_of, largest, pick, to_probs, with_history
 
 
 def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_the_law_is_that_of_hugging_faces_warpers(
     if min_p:
         warpers.append(MinPLogitsWarper(min_p))
     wanted = warpers(ids, logits.clone()).softmax(1)
-    found = law(logits, SamplingParams(temperature, top_k, top_p, min_p))
+    found = to_probs(logits, SamplingParams(temperature, top_k, top_p, min_p))
     assert torch.equal(found > 0, wanted > 0)
     assert torch.allclose(found, wanted, atol=1e-14)
     assert torch.allclose(found.sum(1), torch.ones(4, dtype=torch.float64))
@@ -55,12 +55,12 @@ def test_the_law_is_that_of_hugging_faces_warpers(
 
 def test_temperature_zero_is_a_point_mass_on_the_first_likeliest_token() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, -1.0]])
-    assert law(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert to_probs(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_widened(dtype: torch.dtype) -> None:
-    assert law(logits_of(0).to(dtype), SamplingParams(1.0)).dtype == torch.float32
+    assert to_probs(logits_of(0).to(dtype), SamplingParams(1.0)).dtype == torch.float32
 
 
 @settings(deadline=None)
@@ -223,7 +223,7 @@ def test_a_temperature_next_to_nothing_is_a_point_mass_and_no_nan(dtype: torch.d
     logits = torch.tensor([[3.0, 90.0, -math.inf, 89.0], [-5.0, -4.0, -7.0, -4.5]], dtype=dtype)
     for temperature in (5e-324, 1e-300, 1e-39, 1e-7):
         sampling = SamplingParams(temperature=temperature, top_p=0.9, min_p=0.1)
-        p = law(logits, sampling)
+        p = to_probs(logits, sampling)
         assert p.tolist() == [[0, 1, 0, 0], [0, 1, 0, 0]], temperature
         entropy = entropy_of(logits, p, torch.tensor([[1], [1]]), torch.ones(2, dtype=dtype), sampling)
         assert entropy.tolist() == [0, 0]

@@ -36,15 +36,15 @@ PrefillHiddenStates = tuple[list[int], list[int], list[int], Probed]
 class Curious(Lossless):
     """The exact rule; asks what the target would say three tokens behind the last draft, and keeps the answers."""
 
-    heard: Any = None
+    prefill_states: Any = None
     tokens: tuple[int, ...] = tuple(ASKED)
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor(self.tokens, device=tree.tokens.device), len(tree) - 1, "curious")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        if v.probed is not None and self.heard is not None:
-            self.heard.append((list(v.committed), v.tree.tokens.tolist(), v.tree.parents.tolist(), v.probed))
+        if v.probed is not None and self.prefill_states is not None:
+            self.prefill_states.append((list(v.committed), v.tree.tokens.tolist(), v.tree.parents.tolist(), v.probed))
         return super().rule(v)
 
 
@@ -52,14 +52,14 @@ class Curious(Lossless):
 class RetriedAction(DraftModel):
     """A draft model that asks what the target would say behind the last committed token and one more."""
 
-    heard: Any = None
+    prefill_states: Any = None
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor([7], device=tree.tokens.device), -1, "asking")
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         assert outcome.probed is not None
-        self.heard.append((row.committed[: -len(outcome.emitted)], [], [], outcome.probed))
+        self.prefill_states.append((row.committed[: -len(outcome.emitted)], [], [], outcome.probed))
         super().observe(row, outcome)
 
 
@@ -68,8 +68,8 @@ def models(device: str) -> Models:
     return worlds.world("llama", noise=0.15, device=device)
 
 
-def curious(name: str = "draft-model", heard: list[PrefillHiddenStates] | None = None, **more: Any) -> Method:
-    method = dataclasses.replace(registry.get(name), verifier=Curious(heard), other_verifiers=())
+def curious(name: str = "draft-model", prefill_states: list[PrefillHiddenStates] | None = None, **more: Any) -> Method:
+    method = dataclasses.replace(registry.get(name), verifier=Curious(prefill_states), other_verifiers=())
     return dataclasses.replace(method, **more)
 
 
@@ -91,10 +91,10 @@ def path_to(node: int, parents: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "autoregressive", "early-exit"])
 def test_what_comes_back_is_what_the_target_says_of_that_text(name: str, models: Models) -> None:
     """Behind a chain, a branch of a tree, or no draft; a draft that was half read is read from its first layer on."""
-    heard: list[PrefillHiddenStates] = []
-    trace = Engine(models).generate(asked(curious(name, heard), max_new_tokens=10))
-    assert len(heard) == len(trace.rounds)
-    for committed, tokens, parents, probed in heard:
+    prefill_states: list[PrefillHiddenStates] = []
+    trace = Engine(models).generate(asked(curious(name, prefill_states), max_new_tokens=10))
+    assert len(prefill_states) == len(trace.rounds)
+    for committed, tokens, parents, probed in prefill_states:
         text = [*committed, *(tokens[i] for i in path_to(len(tokens) - 1, parents)), *ASKED]
         assert torch.allclose(probed.logits, plain(models, text)[-len(ASKED) :], atol=1e-9)
         assert probed.hidden.shape == (len(ASKED), models.target.hidden_size)
@@ -140,13 +140,13 @@ def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: 
 
 
 def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
-    heard: list[PrefillHiddenStates] = []
+    prefill_states: list[PrefillHiddenStates] = []
     asking: list[PrefillHiddenStates] = []
-    method = curious(heard=heard, drafter=RetriedAction(heard=asking))
+    method = curious(prefill_states=prefill_states, drafter=RetriedAction(prefill_states=asking))
     trace = Engine(models).generate(asked(method))
     assert {tuple(p.source for p in r.probes) for r in trace.rounds} == {("asking", *["curious"] * 3)}
     assert all(r.probes[0].parent == -1 for r in trace.rounds)
-    for committed, tokens, parents, probed in [*heard[:3], *asking[:3]]:
+    for committed, tokens, parents, probed in [*prefill_states[:3], *asking[:3]]:
         path = [tokens[i] for i in path_to(len(tokens) - 1, parents)]
         text = [*committed, *path, *probed.probes.tokens.tolist()]
         assert torch.allclose(probed.logits, plain(models, text)[-len(probed.probes) :], atol=1e-9)

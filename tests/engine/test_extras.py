@@ -140,12 +140,12 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
     scores = [*request.prompt_scores, *request.scores]
     assert [one.token for one in scores] == everything[1:]
     for i, one in enumerate(scores, 1):
-        law = ask(everything[:i]).log_softmax(0)
+        probs = ask(everything[:i]).log_softmax(0)
         n_top = 2 if i < len(PROMPT) else 3
-        assert one.logprob == pytest.approx(float(law[one.token]), abs=1e-9)
-        assert [top.token for top in one.top] == law.topk(n_top).indices.tolist()
-        assert [top.logprob for top in one.top] == pytest.approx(law.topk(n_top).values.tolist(), abs=1e-9)
-        assert one.rank == 1 + int((law > law[one.token]).sum())
+        assert one.logprob == pytest.approx(float(probs[one.token]), abs=1e-9)
+        assert [top.token for top in one.top] == probs.topk(n_top).indices.tolist()
+        assert [top.logprob for top in one.top] == pytest.approx(probs.topk(n_top).values.tolist(), abs=1e-9)
+        assert one.rank == 1 + int((probs > probs[one.token]).sum())
         assert [top.rank for top in one.top] == list(range(1, n_top + 1))
         assert one.data.decode() == models.tokenizer.decode([one.token])
 

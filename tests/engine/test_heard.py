@@ -59,7 +59,7 @@ def test_the_target_reads_a_prompt_once(
     assert sum(of_prompt) == len(PROMPT) - 1
     assert all(n < len(PROMPT) - 1 for n in read[len(of_prompt) :]), "nothing like the prompt is read behind it"
     assert row.slot is not None
-    assert row.slot.heard == PrefillHiddenStates(), "what was taken is not kept twice"
+    assert row.slot.prefill_states == PrefillHiddenStates(), "what was taken is not kept twice"
 
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
@@ -77,9 +77,9 @@ def test_what_was_kept_is_what_a_second_reading_gives(
     def primed(self: Any, row: Row, models: Models) -> Any:
         wanted = self.hears(models)
         kept = states_of(row, models, wanted, 3)
-        row.place.heard, heard = PrefillHiddenStates(), row.place.heard
+        row.place.prefill_states, prefill_states = PrefillHiddenStates(), row.place.prefill_states
         found.append((kept, states_of(row, models, wanted, 3)))
-        row.place.heard = heard
+        row.place.prefill_states = prefill_states
         return prime(self, row, models)
 
     monkeypatch.setattr(drafter, "prime", primed)

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from workbench.core.sampling import BLOCK, WIDE, SamplingParams, law
+from workbench.core.sampling import BLOCK, WIDE, SamplingParams, to_probs
 from workbench.kernels import compilation, distributions
 from workbench.kernels.distributions import ALONE, FEW, TOP, look, see, weigh
 
@@ -27,7 +27,7 @@ def test_compiled_and_not_it_sees_the_same(
 ) -> None:
     logits = 3 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))
     logits[:, 5] = -torch.inf
-    p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
+    p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
     asked: list[str] = []
     really = compilation.compiled
     monkeypatch.setattr(distributions, "compiled", lambda part: (asked.append(part), really(part))[1])
@@ -98,14 +98,14 @@ def test_greedy_rounds_make_a_law_only_for_who_asks(monkeypatch: pytest.MonkeyPa
     logits = (4 * torch.randn(3, WIDE, generator=torch.Generator().manual_seed(1))).bfloat16()
     logits[1] = logits[1].roll(1)
     seen = see(logits, SamplingParams())
-    assert not isinstance(seen.law, torch.Tensor)
+    assert not isinstance(seen.probs, torch.Tensor)
     assert seen.best is not None
     assert seen.best.tolist() == logits.float().numpy().argmax(1).tolist()
-    torch.testing.assert_close(seen.law(), logits.float().softmax(1))
-    assert seen.law() is seen.law()
+    torch.testing.assert_close(seen.probs(), logits.float().softmax(1))
+    assert seen.probs() is seen.probs()
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     plain, tokens, at = see(logits, SamplingParams()), torch.tensor([4, 9]), torch.tensor([2, 0])
-    assert isinstance(plain.law, torch.Tensor)
+    assert isinstance(plain.probs, torch.Tensor)
     torch.testing.assert_close(seen.entropy, plain.entropy, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(seen.p_top, plain.p_top, atol=0, rtol=2e-5)
     for rows in (at, None):

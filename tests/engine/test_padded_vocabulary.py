@@ -12,7 +12,7 @@ import worlds
 
 from workbench.bench.goodness import chi_square, count_firsts, joint_law
 from workbench.core.errors import ModelError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.interop import speculative
 from workbench.methods import registry
@@ -75,7 +75,7 @@ def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None
     while not engine.idle:
         engine.step()
     texts = [row.trace.token_ids for row in rows_of if row.trace is not None]
-    exact = joint_law(models.target.model, prompt, 2, lambda logits: law(logits.unsqueeze(0), sampling)[0])
+    exact = joint_law(models.target.model, prompt, 2, lambda logits: to_probs(logits.unsqueeze(0), sampling)[0])
     assert chi_square(count_firsts(texts, 2), exact).fits()
 
 

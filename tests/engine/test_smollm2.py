@@ -22,7 +22,7 @@ from forty import FORTY, Asked
 from workbench.bench.goodness import Fit, chi_square, holm, places
 from workbench.core.errors import ModelError
 from workbench.core.rejection import AcceptanceDecision
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models
 from workbench.engine.feedback import Verification
 from workbench.methods import registry
@@ -218,8 +218,8 @@ def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) 
     ids = models.tokenizer.encode(REPEATING)
     rows = run_all(models, [Request(ids, method, SAMPLED, n, seed, stop_at_eos=False) for seed in range(n_rows)])
     for row in rows:
-        laws = law(logits_of(models, row).double(), SAMPLED)
-        at = places(laws, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
+        distributions = to_probs(logits_of(models, row).double(), SAMPLED)
+        at = places(distributions, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
         cells.update((at * N_CELLS).long().clamp(max=N_CELLS - 1).tolist())
     assert accepted(rounds_of(rows)[method.name]), f"{method.name} proves nothing"
     return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))

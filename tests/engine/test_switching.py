@@ -132,8 +132,8 @@ def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: 
 
     def wrong_once(self: RoundState, found: list[object]) -> None:
         whole(self, found)
-        if self.judged is not None and len(self.judged.tokens) > 4:
-            object.__setattr__(self.judged.verdict, "bonus", self.judged.verdict.bonus ^ 1)
+        if self.verified_tree is not None and len(self.verified_tree.tokens) > 4:
+            object.__setattr__(self.verified_tree.verdict, "bonus", self.verified_tree.verdict.bonus ^ 1)
 
     monkeypatch.setattr(RoundState, "walk", wrong_once)
     with pytest.raises((AssertionError, WorkbenchError)):

@@ -14,7 +14,7 @@ from methods.test_drafts import WARM, chances, drafts, read_by
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
@@ -109,16 +109,16 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
     with torch.inference_mode():
         streams = read_by(net, models, committed)
         tokens: dict[int, int] = {0: committed[-1]}
-        laws: dict[int, Tensor] = {}
+        distributions: dict[int, Tensor] = {}
         for step in range(1, steps + 1):
             block: list[Tensor] = [
                 embed(torch.tensor(tokens[i])) if i in tokens else net.mask for i in range(net.block)
             ]
             said = models.target.lm_head(by_hand(net, streams, torch.stack(block))).softmax(-1)
             left = sorted((i for i in range(1, masks + 1) if i not in tokens), key=lambda i: -float(said[i].max()))
-            for i in left[: math.ceil(step * masks / steps) - len(laws)]:
-                laws[i], tokens[i] = said[i], int(said[i].argmax())
-    return torch.stack([laws[i] for i in range(1, masks + 1)])
+            for i in left[: math.ceil(step * masks / steps) - len(distributions)]:
+                distributions[i], tokens[i] = said[i], int(said[i].argmax())
+    return torch.stack([distributions[i] for i in range(1, masks + 1)])
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
@@ -126,10 +126,10 @@ def test_drafts_are_what_the_pass_by_hand_says(steps: int, models: Models) -> No
     """Behind every text that comes up, whatever was accepted before; in several steps the surest places come first."""
     found = drafts(models, NAME, SamplingParams(), n=12, depth=7, unmaskings=steps)
     for draft in found:
-        laws = unmasked_by_hand(models, draft.state.net, draft.committed, steps)
-        assert draft.tree.tokens.tolist() == laws.argmax(1).tolist()[: len(draft.tree)]
+        distributions = unmasked_by_hand(models, draft.state.net, draft.committed, steps)
+        assert draft.tree.tokens.tolist() == distributions.argmax(1).tolist()[: len(draft.tree)]
         assert draft.tree.score is not None
-        wanted = chances(laws[: len(draft.tree)], draft.tree.tokens)
+        wanted = chances(distributions[: len(draft.tree)], draft.tree.tokens)
         torch.testing.assert_close(draft.tree.score.double(), wanted, atol=1e-5, rtol=1e-5)
     assert max(len(draft.tree) for draft in found) == 7
 
@@ -145,11 +145,11 @@ def test_steps_tell_places_of_each_other(models: Models) -> None:
 def test_the_law_of_a_level_is_the_same_behind_all_nodes(grower: str, models: Models) -> None:
     shared = False
     for draft in drafts(models, NAME, SamplingParams(), n=12, depth=4, grower=grower, unmaskings=2):
-        laws = unmasked_by_hand(models, draft.state.net, draft.committed, 2)
+        distributions = unmasked_by_hand(models, draft.state.net, draft.committed, 2)
         seen = set[tuple[int, int]]()
         for node, token, path in draft.nodes():
             assert draft.tree.score is not None
-            assert float(draft.tree.score[node]) == pytest.approx(float(laws[len(path), token]), abs=1e-5)
+            assert float(draft.tree.score[node]) == pytest.approx(float(distributions[len(path), token]), abs=1e-5)
             shared |= (len(path), token) in seen
             seen.add((len(path), token))
     assert shared == (grower != "chain"), "one token behind two parents"
@@ -164,10 +164,10 @@ def test_what_is_drawn_has_no_part_in_any_law(steps: int, models: Models) -> Non
     unlikely = 0
 
     for draft in drafts(models, NAME, WARM, n=12, depth=7, unmaskings=steps):
-        laws = unmasked_by_hand(models, draft.state.net, draft.committed, steps).log()[: len(draft.tree)]
+        distributions = unmasked_by_hand(models, draft.state.net, draft.committed, steps).log()[: len(draft.tree)]
         assert draft.tree.q is not None
-        torch.testing.assert_close(draft.tree.q.double(), law(laws, WARM), atol=1e-5, rtol=1e-5)
-        unlikely += int((draft.tree.tokens != laws.argmax(1)).sum())
+        torch.testing.assert_close(draft.tree.q.double(), to_probs(distributions, WARM), atol=1e-5, rtol=1e-5)
+        unlikely += int((draft.tree.tokens != distributions.argmax(1)).sum())
     assert unlikely > 5, "not the likeliest tokens alone"
 
 

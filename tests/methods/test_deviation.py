@@ -45,7 +45,7 @@ def test_pairs_are_all_that_can_come(kind: Sampling) -> None:
 @pytest.mark.parametrize("name", sorted(EXACT))
 def test_it_is_the_distance_that_a_whole_round_has(name: str, kind: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read off the laws that the rule draws from, instead of halving; what is declared exact is 0."""
-    p, q = (torch.tensor(law, dtype=torch.float64) for law in (P, Q))
+    p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (P, Q))
     w = World(len(p), 1, {(): p} | {(x,): p for x in range(len(p))}, {(): q} | {(x,): q for x in range(len(p))})
     wanted = distance(written(w, iter(pairs(q, kind)), EXACT[name], monkeypatch).sum(1), p)
     assert apart(EXACT[name], kind) == pytest.approx(wanted, abs=3e-4)

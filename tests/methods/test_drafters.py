@@ -360,14 +360,14 @@ Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 
 def without_replacement(n: int) -> dict[tuple[int, ...], float]:
     """The law of the first n of an ordered sample without replacement."""
-    law = {}
+    probs = {}
     for order in itertools.permutations(range(len(Q)), n):
         chance, left = 1.0, 1.0
         for token in order:
             chance *= float(Q[token]) / left
             left -= float(Q[token])
-        law[order] = chance
-    return law
+        probs[order] = chance
+    return probs
 
 
 def test_the_largest_child_has_its_parents_value() -> None:
@@ -393,8 +393,8 @@ def test_that_a_second_sibling_passes_a_threshold_says_nothing_about_which() -> 
     pairs = Counter(map(tuple, g[two].argsort(dim=1, descending=True)[:, :2].tolist()))
     for first in range(len(Q)):
         seen = {k[1]: n for k, n in pairs.items() if k[0] == first}
-        law = {t: float(Q[t] / (1 - Q[first])) for t in range(len(Q)) if t != first}
-        fit = chi_square(seen, law)
+        probs = {t: float(Q[t] / (1 - Q[first])) for t in range(len(Q)) if t != first}
+        fit = chi_square(seen, probs)
         assert fit.fits(1e-5), f"after {first}: {fit}"
 
 

@@ -18,7 +18,7 @@ import worlds
 from torch import Tensor
 
 from workbench.core.draw import Draw, Purpose
-from workbench.core.sampling import SamplingParams, law, pick
+from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.feedback import Verification
@@ -92,9 +92,9 @@ def drafts(
     return [draft for draft in found if len(draft.tree)]
 
 
-def chances(laws: Tensor, tokens: Any) -> Tensor:
+def chances(distributions: Tensor, tokens: Any) -> Tensor:
     """Probability of each token under its own law, [N] of [N, V]."""
-    return laws.gather(1, torch.as_tensor(tokens).unsqueeze(1)).squeeze(1)
+    return distributions.gather(1, torch.as_tensor(tokens).unsqueeze(1)).squeeze(1)
 
 
 # -- models that draft ------------------------------------------------------------------------------------------------
@@ -112,18 +112,18 @@ def test_a_model_drafts_by_its_law_behind_the_whole_path(
     ask = worlds.ask_model(model)
     for draft in found:
         tree, sampled = draft.tree, draft.tree.sampling is not Sampling.DETERMINISTIC
-        laws = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()])
-        laws = laws.softmax(1) if sampling.greedy else law(laws, sampling)
+        distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()])
+        distributions = distributions.softmax(1) if sampling.greedy else to_probs(distributions, sampling)
         if sampled and sampling.greedy:  # RSD-S: the likeliest token alone
-            assert tree.tokens.tolist() == laws.argmax(1).tolist()
+            assert tree.tokens.tolist() == distributions.argmax(1).tolist()
         elif sampled:
             assert tree.q is not None
             assert tree.q_of is not None
-            torch.testing.assert_close(tree.q[tree.q_of[tree.parents + 1]], laws, **close)
-            torch.testing.assert_close(tree.logq.exp(), chances(laws, tree.tokens), **close)
+            torch.testing.assert_close(tree.q[tree.q_of[tree.parents + 1]], distributions, **close)
+            torch.testing.assert_close(tree.logq.exp(), chances(distributions, tree.tokens), **close)
         else:
             assert tree.score is not None
-            torch.testing.assert_close(tree.score, chances(laws, tree.tokens), **close)
+            torch.testing.assert_close(tree.score, chances(distributions, tree.tokens), **close)
     assert max(len(draft.tree) for draft in found) >= 4
 
 
@@ -135,9 +135,9 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
     assert {len(later.committed) - len(draft.committed) for draft, later in itertools.pairwise(found)} == {3}
     ask = worlds.ask_model(models.target.model)
     for draft in found:
-        laws = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()]).softmax(1)
+        distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()]).softmax(1)
         assert draft.tree.score is not None
-        torch.testing.assert_close(draft.tree.score, chances(laws, draft.tree.tokens), **close)
+        torch.testing.assert_close(draft.tree.score, chances(distributions, draft.tree.tokens), **close)
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])
@@ -190,7 +190,7 @@ def test_a_draft_stops_by_the_law_before_the_draw_and_never_by_the_token(models:
     for draft in found:
         tokens = draft.tree.tokens.tolist()
         peaks = [
-            float(law(ask([*draft.committed, *tokens[:i]])[None], sampling).amax()) for i in range(len(tokens) + 1)
+            float(to_probs(ask([*draft.committed, *tokens[:i]])[None], sampling).amax()) for i in range(len(tokens) + 1)
         ]
         assert all(peak >= sure for peak in peaks[1:-1]), "it went on where the law was unsure"
         assert len(tokens) == draft.depth or peaks[-1] < sure, "it stopped where the law was sure"
@@ -251,12 +251,14 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
         heads = draft.state
         assert isinstance(heads, medusa.MedusaState)
         with torch.inference_mode():
-            laws = heads.guess(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
-        ranked = laws.argsort(dim=1, descending=True)
+            distributions = heads.guess(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
+        ranked = distributions.argsort(dim=1, descending=True)
         tree = draft.tree
         assert tree.score is not None
         levels = [len(path) for _, _, path in draft.nodes()]
-        torch.testing.assert_close(tree.score.double(), chances(laws[levels], tree.tokens), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            tree.score.double(), chances(distributions[levels], tree.tokens), atol=1e-6, rtol=1e-5
+        )
         assert int(tree.tokens[0]) == int(ranked[0, 0])
     assert len(found) > 5
 
@@ -304,11 +306,14 @@ def test_all_levels_of_a_parallel_draft_are_one_pass_over_the_text_and_masks(mod
             pairs = net.pairs(models.target.embed(torch.tensor(committed[1:]))[None], known)
             masks = net.pairs(net.mask.expand(1, 3, -1), known[:, -1:].expand(-1, 3, -1))
             states = net(torch.cat([pairs, masks], 1), torch.arange(len(committed) + 2))[0, -4:]
-            laws = models.target.lm_head(net.after(states)).softmax(-1)
+            distributions = models.target.lm_head(net.after(states)).softmax(-1)
         assert tree.score is not None
         at = dict[tuple[int, int], int]()
         for node, token, path in draft.nodes():
-            assert float(tree.score[node]) == pytest.approx(float(laws[len(path), token]), rel=1e-5), (node, path)
+            assert float(tree.score[node]) == pytest.approx(float(distributions[len(path), token]), rel=1e-5), (
+                node,
+                path,
+            )
             shared |= (len(path), token) in at
             at[len(path), token] = node
             deepest = max(deepest, len(path) + 1)
@@ -343,8 +348,8 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
             pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]
             block = net.futures(state)  # [ahead, D]
-            laws = (net.logits(block) if hasattr(net, "logits") else head(net.said(block))).softmax(-1)
+            distributions = (net.logits(block) if hasattr(net, "logits") else head(net.said(block))).softmax(-1)
             done = len(tokens) - len(committed) + 1
-            tokens += path[done : done + 1] if net.ahead == 1 else laws.argmax(1).tolist()
+            tokens += path[done : done + 1] if net.ahead == 1 else distributions.argmax(1).tolist()
             known = torch.cat([known, block])
-        return laws[len(path) % net.ahead]
+        return distributions[len(path) % net.ahead]

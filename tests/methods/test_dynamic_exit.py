@@ -81,12 +81,14 @@ def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
     with torch.inference_mode():
         read = model(text, use_cache=False, output_hidden_states=True).hidden_states
         at = slice(len(PROMPT) - 1, len(PROMPT) - 1 + n)
-        laws = [model.lm_head(model.model.norm(read[layer][0, at])).float().softmax(1) for layer in ledger.layers]
+        distributions = [
+            model.lm_head(model.model.norm(read[layer][0, at])).float().softmax(1) for layer in ledger.layers
+        ]
     wanted = text[0, len(PROMPT) : len(PROMPT) + n]
-    right = [(p.argmax(1) == wanted).double() for p in laws]
+    right = [(p.argmax(1) == wanted).double() for p in distributions]
     assert ledger.hits.tolist() == [PRIOR + float(r.sum()) for r in right]
     assert ledger.hits.max() > PRIOR
-    sure = [p.amax(1).double() for p in laws]
+    sure = [p.amax(1).double() for p in distributions]
     sums = [[float((s * (1 - r)).sum()), float((s * r).sum())] for s, r in zip(sure, right, strict=True)]
     np.testing.assert_allclose(ledger.sure[:2].T, sums, rtol=1e-5)
     assert (ledger.sure[2] + ledger.sure[3]).tolist() == [n] * len(ledger.layers)

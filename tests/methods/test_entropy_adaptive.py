@@ -51,9 +51,9 @@ def writers(trace: Trace) -> list[bool]:
             found.append(small and token.node is not None)
             if small and token.node is None:
                 continue  # the target ends the small model's draft; the pen stays where it is
-            law = r.top_q[place] if small else r.top_p[place]
-            assert law is not None
-            window.append(-math.fsum(p * math.log2(p) for p in law.prob if p > 0))
+            probs = r.top_q[place] if small else r.top_p[place]
+            assert probs is not None
+            window.append(-math.fsum(p * math.log2(p) for p in probs.prob if p > 0))
             since += 1
             is_low = sum(window) / len(window) < params["mean_entropy"]
             if is_low is not small and since >= params["least_run"]:
@@ -97,8 +97,8 @@ def test_no_run_is_shorter_than_the_least_one() -> None:
 
 
 def test_golden_entropies() -> None:
-    laws = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-    assert bits(laws).tolist() == pytest.approx([1.6477, 2.0], abs=1e-4)
+    distributions = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+    assert bits(distributions).tolist() == pytest.approx([1.6477, 2.0], abs=1e-4)
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])

@@ -80,9 +80,9 @@ class World:
                 found[text] = self.p[text].view(-1, *[1] * (then.dim() - 1)) * then
         return found
 
-    def of(self, laws: Mapping[Text, Tensor], text: Text) -> float:
+    def of(self, distributions: Mapping[Text, Tensor], text: Text) -> float:
         """Probability of a text."""
-        return math.prod(float(laws[text[:i]][token]) for i, token in enumerate(text))
+        return math.prod(float(distributions[text[:i]][token]) for i, token in enumerate(text))
 
 
 KINDS = ("any", "other", "zeros", "equal", "disjoint")
@@ -131,8 +131,8 @@ def chains(w: World) -> Drafts:
     """A token after the other from q."""
     for text in itertools.product(range(w.size), repeat=w.depth):
         if (chance := w.of(w.q, text)) > 0:
-            laws = torch.stack([w.q[text[:i]] for i in range(w.depth)])
-            yield replace(_chain_tree(torch.tensor(text), laws, True, ""), sampling=Sampling.CHAIN), chance
+            distributions = torch.stack([w.q[text[:i]] for i in range(w.depth)])
+            yield replace(_chain_tree(torch.tensor(text), distributions, True, ""), sampling=Sampling.CHAIN), chance
 
 
 def independent(w: World, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
@@ -151,9 +151,9 @@ def fixed_number(w: World, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
         texts, chance = texts_of(DraftTree.of(tokens, parents)), 1.0
         for i, token in enumerate(tokens):
             elder = [tokens[j] for j in range(i) if parents[j] == parents[i]]
-            law = w.q[texts[i + 1][:-1]].tolist()
-            others = math.fsum(x for t, x in enumerate(law) if t not in elder)
-            chance *= law[token] / others if token not in elder and others > 0 else 0.0
+            probs = w.q[texts[i + 1][:-1]].tolist()
+            others = math.fsum(x for t, x in enumerate(probs) if t not in elder)
+            chance *= probs[token] / others if token not in elder and others > 0 else 0.0
         if chance > 0:
             yield sampled(w, tokens, parents, Sampling.FIXED_NUMBER), chance
 
@@ -202,23 +202,24 @@ def head_and_sample(w: World, said: Sampling) -> Drafts:
     """At each place the drafter's likeliest token, and one drawn from what that leaves; the draft goes on below it."""
 
     def grown(
-        text: Text, tokens: list[int], laws: list[int], chance: float
+        text: Text, tokens: list[int], distributions: list[int], chance: float
     ) -> Iterator[tuple[list[int], list[int], float, Text]]:
         rest = w.q[text].clone()
         head = int(rest.argmax())
         rest[head] = 0
         if len(text) == w.depth or not float(rest.sum()):
-            yield tokens, laws, chance, text
+            yield tokens, distributions, chance, text
             return
         for token in rest.nonzero()[:, 0].tolist():
             by = float(rest[token] / rest.sum())
-            yield from grown((*text, token), [*tokens, head, token], [*laws, -1, len(text)], chance * by)
+            yield from grown((*text, token), [*tokens, head, token], [*distributions, -1, len(text)], chance * by)
 
-    for tokens, laws, chance, text in grown((), [], [], 1.0):
+    for tokens, distributions, chance, text in grown((), [], [], 1.0):
         tree = DraftTree.of(tokens, [2 * (i // 2) - 1 for i in range(len(tokens))])
         yield replace(
             tree, sampling=said, q=torch.stack([w.q[text[:n]] for n in range(len(text) + 1)]),
-            law_of=torch.tensor(laws, dtype=torch.long), without=torch.tensor([law >= 0 for law in laws]),
+            law_of=torch.tensor(distributions, dtype=torch.long),
+            without=torch.tensor([probs >= 0 for probs in distributions]),
         ), chance  # fmt: skip
 
 
@@ -340,29 +341,31 @@ class Drawn:
     """
 
     def __init__(self, really: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.really, self.asked, self.laws = really, False, list[Tensor]()
+        self.really, self.asked, self.distributions = really, False, list[Tensor]()
 
     def seen(self, weights: Tensor, u: Tensor) -> Tensor:
         """In place of `pick`."""
         if not self.asked:
             return self.really(weights, u)
-        first = MARK + sum(map(len, self.laws))
-        self.laws.append(weights / weights.sum(1, keepdim=True))
+        first = MARK + sum(map(len, self.distributions))
+        self.distributions.append(weights / weights.sum(1, keepdim=True))
         return torch.arange(first, first + len(weights), device=weights.device)
 
     def rule(self, verifier: Verifier, v: Verification) -> tuple[AcceptanceDecision, Tensor]:
         """A verifier's ruling, and the law of the token that it emits at each place: float64 [N+1, V]."""
-        self.asked, self.laws = True, []
+        self.asked, self.distributions = True, []
         try:
             ruling = verifier.rule(v)
         finally:
             self.asked = False
         size = v.logits.shape[1]
         sure = torch.nn.functional.one_hot(torch.where(ruling.stop < MARK, ruling.stop, 0), size).double()
-        laws = torch.cat([sure[:1], *self.laws])[torch.where(ruling.stop < MARK, 0, ruling.stop - MARK + 1)]
+        distributions = torch.cat([sure[:1], *self.distributions])[
+            torch.where(ruling.stop < MARK, 0, ruling.stop - MARK + 1)
+        ]
         said = f"{type(verifier).__name__} accepts by what `pick` drew: accept by chances, and emit what was drawn."
         assert torch.equal(ruling.accept, verifier.rule(v).accept), said
-        return ruling, torch.where((ruling.stop < MARK)[:, None], sure, laws)
+        return ruling, torch.where((ruling.stop < MARK)[:, None], sure, distributions)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import worlds
 
 from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
-from workbench.core.sampling import SamplingParams, law, pick
+from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row
 from workbench.engine.feedback import Verification
@@ -101,7 +101,7 @@ def primed(
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
     """Sampled first tokens against their exact joint law."""
-    exact = joint_law(models.target.model, START, n_tokens, lambda logits: law(logits[None], sampling)[0])
+    exact = joint_law(models.target.model, START, n_tokens, lambda logits: to_probs(logits[None], sampling)[0])
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 
@@ -186,7 +186,7 @@ def long_run_fits(
         ids = torch.tensor([row.committed], device=models.target.device)
         with torch.inference_mode():
             logits = models.target.model(ids, use_cache=False).logits[0, len(PROMPT) - 1 : -1]
-        p, tokens = law(logits, sampling), ids[0, len(PROMPT) :]
+        p, tokens = to_probs(logits, sampling), ids[0, len(PROMPT) :]
         assert float(p.gather(1, tokens[:, None]).min()) > 0, "a token that the filters exclude was emitted"
         stand = places(p, tokens, torch.from_numpy(rng.random(n)))
         cells += (stand * 16).long().tolist()

@@ -51,17 +51,17 @@ SAMPLED, FIXED, HEAD = Sampling.SAMPLED, Sampling.FIXED_NUMBER, Sampling.HEAD_AN
 
 def drawn(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
     """All ways n siblings can come out, with their probabilities."""
-    law = q.tolist()
-    head = sorted(range(len(law)), key=lambda t: -law[t])[: n - 1] if how is HEAD else []
-    for tokens in itertools.product(range(len(law)), repeat=n):
+    probs = q.tolist()
+    head = sorted(range(len(probs)), key=lambda t: -probs[t])[: n - 1] if how is HEAD else []
+    for tokens in itertools.product(range(len(probs)), repeat=n):
         chance = 1.0
         for i, token in enumerate(tokens):
             elder = tokens[:i] if how is not SAMPLED else ()
-            others = math.fsum(x for t, x in enumerate(law) if t not in elder)
+            others = math.fsum(x for t, x in enumerate(probs) if t not in elder)
             if i < len(head):
                 chance *= float(token == head[i])
             else:
-                chance *= law[token] / others if token not in elder and others > 0 else 0.0
+                chance *= probs[token] / others if token not in elder and others > 0 else 0.0
         if chance > 0:
             yield tokens, chance
 
@@ -82,11 +82,13 @@ def emitted(
 ) -> tuple[Tensor, float]:
     """(law of the first token, chance that it is one of the n siblings)."""
     out, kept = torch.zeros_like(p), 0.0
-    laws = p.expand(n + 1, -1)
+    distributions = p.expand(n + 1, -1)
     with laws_drawn_from(patch) as said:
         for tokens, chance in drawn(q, n, how):
             u = torch.full((n + 1,), 0.5, dtype=torch.float64)
-            ruling, last = said.rule(verifier, Verification(place(tokens, q, how), laws.log(), laws, WARM, u))
+            ruling, last = said.rule(
+                verifier, Verification(place(tokens, q, how), distributions.log(), distributions, WARM, u)
+            )
             for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
                 assert 0 <= accept <= 1 + 1e-12
                 out[token] += chance * accept
@@ -117,9 +119,9 @@ def emitted(
 def test_golden_acceptance(
     verifier: Verifier, how: Sampling, n: int, acceptance: float, near: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    law, kept = emitted(verifier, P, Q, n, how, monkeypatch)
+    probs, kept = emitted(verifier, P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=near)
-    assert distance(law, P) < EXACTLY
+    assert distance(probs, P) < EXACTLY
 
 
 def test_k_seqs_divisor_is_the_cards() -> None:
@@ -147,8 +149,8 @@ def test_rules_stand_in_the_order_of_the_theory_and_under_the_bound(seed: int, m
         ("best without", OptimalTwo(), FIXED),
         ("greedy", GreedyDraft(), HEAD),
     ):
-        law, found[name] = emitted(verifier, p, q, 2, how, monkeypatch)
-        assert distance(law, p) < EXACTLY, name
+        probs, found[name] = emitted(verifier, p, q, 2, how, monkeypatch)
+        assert distance(probs, p) < EXACTLY, name
     bound, without = (theory.optimal_acceptance(p.numpy(), q.numpy(), 2, again) for again in (True, False))
     assert found["independent"] <= found["k-seq"] + 1e-9 <= found["best"] + 1e-3
     assert found["best"] == pytest.approx(bound, abs=1e-3)
@@ -166,8 +168,8 @@ def test_the_best_of_two_is_exact_for_every_choice_of_weights(
 ) -> None:
     """However many are free, however far they are improved, and whatever follows the pair."""
     for n in (1, 2, 3):
-        law, _ = emitted(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
-        assert distance(law, pair(3, 5)[0]) < EXACTLY, n
+        probs, _ = emitted(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
+        assert distance(probs, pair(3, 5)[0]) < EXACTLY, n
 
 
 @pytest.mark.parametrize(("flat", "free"), [(0.1, 64), (3.0, 4)])
@@ -183,8 +185,8 @@ def test_weights_of_few_tokens_and_of_groups_come_near_the_bound_in_a_large_voca
         both = both.clone()
         if without:
             both.fill_diagonal_(0)
-        law = (both * w).sum(1) + (both * (1 - w)).sum(0)  # the first of the pair chosen, or the second
-        torch.testing.assert_close(r[0], law)
+        probs = (both * w).sum(1) + (both * (1 - w)).sum(0)  # the first of the pair chosen, or the second
+        torch.testing.assert_close(r[0], probs)
         bound = theory.optimal_acceptance(p[0].numpy(), q[0].numpy(), 2, not without)
         assert bound - 1e-2 < float(torch.minimum(p[0], r[0]).sum()) <= bound + 1e-9
 
@@ -233,14 +235,14 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     assert torch.equal(*(torch.maximum(p, q)[4, some[4]] for some in (at, again)))  # of those without a chance any are
     torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-4, rtol=0)
     assert float(log_w[4, -1]) == float(plain_w[4, -1]) == 0
-    for law in (r, plainly):
-        torch.testing.assert_close(law.sum(1), torch.ones(5), atol=1e-5, rtol=0)
+    for probs in (r, plainly):
+        torch.testing.assert_close(probs.sum(1), torch.ones(5), atol=1e-5, rtol=0)
     monkeypatch.delenv("WORKBENCH_COMPILED")
-    _, one, law = weights(p, q, without, 64, 1)
+    _, one, probs = weights(p, q, without, 64, 1)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     _, plain_one, plain_law = weights(p, q, without, 64, 1)
     torch.testing.assert_close(one, plain_one, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(law, plain_law, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(probs, plain_law, atol=1e-6, rtol=1e-4)
 
 
 # -- whole rounds -----------------------------------------------------------------------------------------------------
@@ -302,8 +304,8 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
                 inner = [i for i in range(len(tree) + 1) if i - 1 in tree.parents.tolist()]
                 q_of = torch.full((len(tree) + 1,), -1)
                 q_of[inner] = torch.arange(len(inner))
-                laws = torch.stack([w.q[texts_of(tree)[i]] for i in inner])
-                tree = replace(tree, q=laws, q_of=q_of, law_of=None, without=None)
+                distributions = torch.stack([w.q[texts_of(tree)[i]] for i in inner])
+                tree = replace(tree, q=distributions, q_of=q_of, law_of=None, without=None)
             yield tree, chance
 
     assert distance(written(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
@@ -355,9 +357,11 @@ def test_a_block_of_two_by_hand() -> None:
 
 def test_a_block_judges_a_tree_as_lossless_does() -> None:
     tree = place((0, 1), Q, SAMPLED)
-    laws = P.expand(3, -1)
+    distributions = P.expand(3, -1)
     u = torch.full((3,), 0.5, dtype=torch.float64)
-    ours, theirs = (v.rule(Verification(tree, laws.log(), laws, WARM, u)) for v in (Block(), Lossless()))
+    ours, theirs = (
+        v.rule(Verification(tree, distributions.log(), distributions, WARM, u)) for v in (Block(), Lossless())
+    )
     assert ours.accept.tolist() == theirs.accept.tolist()
     assert ours.stop.tolist() == theirs.stop.tolist()
 
@@ -367,12 +371,12 @@ def test_a_block_judges_a_tree_as_lossless_does() -> None:
 
 @pytest.mark.parametrize("verifier", EXACT, ids=lambda v: v.name)
 def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) -> None:
-    tree, laws = DraftTree.of([2, 0], [-1, -1]), P.expand(3, -1)
+    tree, distributions = DraftTree.of([2, 0], [-1, -1]), P.expand(3, -1)
     u = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     for v in (
-        Verification(tree, laws.log(), laws, SamplingParams(), None),
-        Verification(tree, laws.log(), laws, WARM, u),
-        Verification(DraftTree.empty(), laws[:1].log(), laws[:1], WARM, u[:1]),
+        Verification(tree, distributions.log(), distributions, SamplingParams(), None),
+        Verification(tree, distributions.log(), distributions, WARM, u),
+        Verification(DraftTree.empty(), distributions[:1].log(), distributions[:1], WARM, u[:1]),
     ):
         ours, theirs = verifier.rule(v), Lossless().rule(v)
         assert ours.accept.tolist() == theirs.accept.tolist()
@@ -382,18 +386,18 @@ def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) ->
 def test_places_without_children_emit_the_targets_own_law() -> None:
     """On a device that should not be asked, they are rows like others."""
     tree = place((1, 2), Q, SAMPLED)
-    laws = torch.stack([P, P.flip(0), P.roll(1)])
-    (fans,) = fans_of(tree, laws)
+    distributions = torch.stack([P, P.flip(0), P.roll(1)])
+    (fans,) = fans_of(tree, distributions)
     every = Fans(
         torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
         torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        SelectedRows(laws, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
+        SelectedRows(distributions, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, ByEmission)
-        law = every.emitted(*verifier.tests(tree, every))
-        torch.testing.assert_close(law[1:], laws[1:])
-        torch.testing.assert_close(law[:1], fans.emitted(*verifier.tests(tree, fans)))
+        probs = every.emitted(*verifier.tests(tree, every))
+        torch.testing.assert_close(probs[1:], distributions[1:])
+        torch.testing.assert_close(probs[:1], fans.emitted(*verifier.tests(tree, fans)))
 
 
 def test_following_gives_the_eldest_of_equals_all_of_the_draw() -> None:

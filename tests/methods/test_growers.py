@@ -41,20 +41,20 @@ def table(seed: int) -> dict[Text, Tensor]:
 class TableGrowth(Growth):
     """A tree that grows in a table: what it reads of a node is the text that `sees` says leads there."""
 
-    def __init__(self, laws: dict[Text, Tensor]) -> None:
+    def __init__(self, distributions: dict[Text, Tensor]) -> None:
         super().__init__(None, "table", torch.device("cpu"))  # type: ignore[arg-type]
-        self.of = laws
-        self.root = FullDistributions(laws[()][None])
+        self.of = distributions
+        self.root = FullDistributions(distributions[()][None])
 
-    def laws(self, tokens: Tensor, below: Tensor | None) -> FullDistributions:
+    def distributions(self, tokens: Tensor, below: Tensor | None) -> FullDistributions:
         read = torch.cat(self.tokens)[torch.cat(self.read)]
         return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
 
     def laws_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
         """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
-        return FullDistributions((weights.double() @ self.laws(tokens, None).p)[None])
+        return FullDistributions((weights.double() @ self.distributions(tokens, None).p)[None])
 
-    def goes_on(self, laws: NodeDistributions) -> bool:
+    def goes_on(self, distributions: NodeDistributions) -> bool:
         return True
 
 
@@ -63,42 +63,44 @@ def texts_of(tree: DraftTree) -> list[Text]:
     return [tuple(tokens[i] for i in worlds.path_to(parents, node)) for node in range(len(tokens))]
 
 
-def chance(laws: dict[Text, Tensor], text: Text) -> float:
-    return math.prod(float(laws[text[:i]][token]) for i, token in enumerate(text))
+def chance(distributions: dict[Text, Tensor], text: Text) -> float:
+    return math.prod(float(distributions[text[:i]][token]) for i, token in enumerate(text))
 
 
 @pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize(("width", "nodes"), [(1, 12), (2, 4), (3, 8), (8, 96)])
 def test_best_first_keeps_the_best_of_what_the_best_of_each_level_offer(width: int, nodes: int, ranked: bool) -> None:
     for seed in range(6):
-        laws = table(seed)
+        distributions = table(seed)
         level, offered = [Text()], list[Text]()
         for _ in range(DEPTH):
-            level = sorted(level, key=lambda text: -chance(laws, text))[:width]
-            level = [(*text, int(x)) for text in level for x in laws[text].argsort(descending=True)[:width]]
+            level = sorted(level, key=lambda text: -chance(distributions, text))[:width]
+            level = [(*text, int(x)) for text in level for x in distributions[text].argsort(descending=True)[:width]]
             offered += level
-        best = sorted(offered, key=lambda text: -chance(laws, text))[:nodes]
-        tree = BestFirst(width, nodes, ranked).grow(TableGrowth(laws), Plan(DEPTH))
+        best = sorted(offered, key=lambda text: -chance(distributions, text))[:nodes]
+        tree = BestFirst(width, nodes, ranked).grow(TableGrowth(distributions), Plan(DEPTH))
         found = texts_of(tree)
         assert sorted(found) == sorted(best)
         assert [len(text) for text in found] == sorted(map(len, found)), "level by level"
         assert tree.score is not None
-        assert tree.score.tolist() == pytest.approx([float(laws[text[:-1]][text[-1]]) for text in found])
+        assert tree.score.tolist() == pytest.approx([float(distributions[text[:-1]][text[-1]]) for text in found])
         if ranked:  # siblings of the most promising parent come first
-            order = [chance(laws, text[:-1]) for text in found if len(text) == 2]
+            order = [chance(distributions, text[:-1]) for text in found if len(text) == 2]
             assert order == sorted(order, reverse=True)
 
 
 @pytest.mark.parametrize(("threshold", "children"), [(0.3, 1), (0.05, 3), (0.02, 5), (1.0, 2)])
 def test_a_threshold_offers_every_path_that_reaches_it(threshold: float, children: int) -> None:
     for seed in range(6):
-        laws = table(seed)
+        distributions = table(seed)
         level, offered = [Text()], list[Text]()
         for depth in range(DEPTH):
-            likeliest = [(*text, int(x)) for text in level for x in laws[text].argsort(descending=True)[:children]]
-            level = [t for i, t in enumerate(likeliest) if chance(laws, t) >= threshold or i == depth == 0]
+            likeliest = [
+                (*text, int(x)) for text in level for x in distributions[text].argsort(descending=True)[:children]
+            ]
+            level = [t for i, t in enumerate(likeliest) if chance(distributions, t) >= threshold or i == depth == 0]
             offered += level
-        assert texts_of(PathThreshold(threshold, children).grow(TableGrowth(laws), Plan(DEPTH))) == offered
+        assert texts_of(PathThreshold(threshold, children).grow(TableGrowth(distributions), Plan(DEPTH))) == offered
 
 
 # -- over every drafter -----------------------------------------------------------------------------------------------

@@ -43,27 +43,27 @@ def told(grower: Grower, seed: int = 1, sampling: SamplingParams = WARM) -> tupl
 
 
 def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() -> None:
-    laws = table(1)
+    distributions = table(1)
     texts, (_, before, after) = told(BestFirst(3, 7))
-    offered = [(x,) for x in laws[()].argsort(descending=True)[:3].tolist()]
+    offered = [(x,) for x in distributions[()].argsort(descending=True)[:3].tolist()]
     for _ in range(DEPTH - 1):
         last = max(map(len, offered))
-        best = sorted((t for t in offered if len(t) == last), key=lambda t: -chance(laws, t))[:3]
-        offered += [(*t, x) for t in best for x in laws[t].argsort(descending=True)[:3].tolist()]
-    ranking = sorted(offered, key=lambda text: -chance(laws, text))
+        best = sorted((t for t in offered if len(t) == last), key=lambda t: -chance(distributions, t))[:3]
+        offered += [(*t, x) for t in best for x in distributions[t].argsort(descending=True)[:3].tolist()]
+    ranking = sorted(offered, key=lambda text: -chance(distributions, text))
     assert before == [1 + offered.index(text) for text in texts]
     assert after == [1 + ranking.index(text) for text in texts]
     assert before != after
 
 
 def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> None:
-    laws = table(1)
+    distributions = table(1)
     texts, (_, before, after) = told(DySpec(9))
     for i, text in enumerate(texts):
         elders = [other for other in texts[:i] if other[:-1] == text[:-1]]
-        left = 1 - sum(float(laws[text[:-1]][other[-1]]) for other in elders)
-        assert after[i] == pytest.approx(chance(laws, text))
-        assert before[i] == pytest.approx(chance(laws, text[:-1]) * left)
+        left = 1 - sum(float(distributions[text[:-1]][other[-1]]) for other in elders)
+        assert after[i] == pytest.approx(chance(distributions, text))
+        assert before[i] == pytest.approx(chance(distributions, text[:-1]) * left)
 
 
 def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> None:

@@ -31,24 +31,26 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
     assert HeadAndOne.siblings is Sampling.HEAD_AND_ONE
     drawn = Counter[int]()
     for seed in range(200):
-        laws = table(3)
-        tree = HeadAndOne("3-2").grow(growth(laws, seed), Plan(2, nodes=6))
+        distributions = table(3)
+        tree = HeadAndOne("3-2").grow(growth(distributions, seed), Plan(2, nodes=6))
         assert tree.law_of is not None
         assert tree.without is not None
-        order = laws[()].argsort(descending=True).tolist()
+        order = distributions[()].argsort(descending=True).tolist()
         assert tree.tokens[:2].tolist() == order[:2]
         assert tree.law_of[:3].tolist() == [-1, -1, 0]
         assert tree.without[:3].tolist() == [False, False, True]
         assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "of the second place one child is left"
         assert tree.law_of[3:].tolist() == [-1, 1, 2], "and it is the draw"
         drawn[int(tree.tokens[2])] += 1
-    rest = laws[()].clone()
+    rest = distributions[()].clone()
     rest[order[:2]] = 0
     for token, share in enumerate((rest / rest.sum()).tolist()):
         assert drawn[token] / 200 == pytest.approx(share, abs=0.12)
 
 
-def every_tree(grower: Grower, laws: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch) -> Drafts:
+def every_tree(
+    grower: Grower, distributions: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch
+) -> Drafts:
     """All trees that a grower can draw with `pick`, with their probabilities: every way its draws can come out."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
@@ -57,18 +59,18 @@ def every_tree(grower: Grower, laws: dict[tuple[int, ...], Tensor], plan: Plan, 
         def told(weights: Tensor, u: Tensor) -> Tensor:
             nonlocal chance, at, wanted
             found = []
-            for law in (weights / weights.sum(1, keepdim=True)).tolist():
-                possible = [token for token, share in enumerate(law) if share > 0]
+            for probs in (weights / weights.sum(1, keepdim=True)).tolist():
+                possible = [token for token, share in enumerate(probs) if share > 0]
                 if at == len(wanted):
                     waiting.extend((*wanted, token) for token in possible[1:])
                     wanted = (*wanted, possible[0])
                 found.append(wanted[at])
-                chance, at = chance * law[wanted[at]], at + 1
+                chance, at = chance * probs[wanted[at]], at + 1
             return torch.tensor(found)
 
         with patch.context() as seeing:
             seeing.setattr(sys.modules[type(grower).__module__], "pick", told)
-            tree = grower.grow(growth(laws), plan)
+            tree = grower.grow(growth(distributions), plan)
         yield tree, chance
 
 
@@ -88,12 +90,12 @@ def test_heads_and_a_draw_are_accepted_as_often_as_their_card_says(
     n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """p = (.5, .3, .15, .05), q = (.1, .4, .3, .2): Σ p over the head + Σ min(p, q̃) over the rest."""
-    p, q = (torch.tensor(law, dtype=torch.float64) for law in ((0.5, 0.3, 0.15, 0.05), (0.1, 0.4, 0.3, 0.2)))
+    p, q = (torch.tensor(probs, dtype=torch.float64) for probs in ((0.5, 0.3, 0.15, 0.05), (0.1, 0.4, 0.3, 0.2)))
     kept = 0.0
     for tree, chance in every_tree(replace(HeadAndOne(), branching=f"{n}-1"), {(): q}, Plan(1), monkeypatch):
-        laws = p.expand(len(tree) + 1, -1)
+        distributions = p.expand(len(tree) + 1, -1)
         u = torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
-        accept = GreedyDraft().rule(Verification(tree, laws.log(), laws, WARM, u)).accept
+        accept = GreedyDraft().rule(Verification(tree, distributions.log(), distributions, WARM, u)).accept
         kept += chance * (1 - float((1 - accept).prod()))
     assert kept == pytest.approx(acceptance, abs=1e-6)
 

@@ -296,8 +296,8 @@ def test_buckets_believe_nothing_of_another_drafter_and_forget() -> None:
 
 def test_the_root_of_the_entropy_by_hand() -> None:
     """The cards' golden law has 1.1421 nats; four tokens alike have ln 4; a certain one has none."""
-    laws = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4, [1.0, 0, 0, 0]], dtype=torch.float64)
-    assert root_entropy(laws).tolist() == pytest.approx([1.0687, 1.1774, 0.0], abs=1e-4)
+    distributions = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4, [1.0, 0, 0, 0]], dtype=torch.float64)
+    assert root_entropy(distributions).tolist() == pytest.approx([1.0687, 1.1774, 0.0], abs=1e-4)
 
 
 @pytest.mark.parametrize(("bound", "goes_on"), [(1.06, False), (1.07, True)])

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.lean import LeanLayer
 from workbench.methods import registry
@@ -106,7 +106,7 @@ def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
         assert draft.tree.q is not None
         for node, _, path in draft.nodes():
             slow, fast = by_hand(models.target.model, net, [*draft.committed, *path])
-            torch.testing.assert_close(draft.tree.q[node], law(fast[-1:], WARM)[0], atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(draft.tree.q[node], to_probs(fast[-1:], WARM)[0], atol=1e-9, rtol=1e-9)
             assert not torch.allclose(fast[-1], slow[-1], atol=1e-2)
             seen += 1
     assert seen > 20
@@ -206,9 +206,9 @@ def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
         text = [*draft.committed, *draft.tree.tokens.tolist()]
         with torch.inference_mode():
             fast = streams(net, models.target.model, torch.tensor([text]))[1][0, len(draft.committed) - 1 : -1]
-            laws = law(models.target.lm_head(fast), WARM)
+            distributions = to_probs(models.target.lm_head(fast), WARM)
         assert draft.tree.q is not None
-        torch.testing.assert_close(draft.tree.q, laws, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(draft.tree.q, distributions, atol=1e-9, rtol=1e-9)
 
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_places_are_where_both_cut_before_and_behind() -> None:
     ]
     direct, spelt = places(found, ends, [1, 2, 3, 4, 5], SHARED)
     assert [place.at for place in direct] == [0]
-    assert direct[0].law.tolist() == [0.5, 0.5, 0.0]
+    assert direct[0].probs.tolist() == [0.5, 0.5, 0.0]
     assert spelt == [Spelt(1, (3, 4), 0.25)]
 
 
@@ -179,7 +179,7 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
     assert row.state is mine
     shown = state_actions.look(row, engine.token_text)
     assert shown["kind"] == NAME
-    assert shown["entries"] == row.state.study.pupil.lessons >= 3
+    assert shown["entries"] == row.state.study.trainable.lessons >= 3
     assert shown["top"], "layers that moved"
     saved = state_actions.save(row)
     while not engine.idle:
@@ -199,14 +199,14 @@ def test_another_stranger_gets_lessons_of_its_own(worse: Models, renumbered: Mod
     row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
     for _ in range(6):
         engine.step()
-    first = row.state.study.pupil
+    first = row.state.study.trainable
     assert first.lessons
     other = dataclasses.replace(worse, stranger=renumbered.stranger)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()
-    assert row.state.study.pupil is not first
-    assert row.state.study.pupil.runner is other.writer
+    assert row.state.study.trainable is not first
+    assert row.state.study.trainable.runner is other.writer
     while not engine.idle:
         engine.step()
     assert worse.stranger is not None

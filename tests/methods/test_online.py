@@ -60,20 +60,20 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
     """A law stands one place before its token: the released code leaves that shift to the caller."""
     lessons = []
 
-    def noted(self: TrainableLayers, tokens: Any, start: int, at: Any, laws: Any, rate: float) -> float:
-        lessons.append((list(tokens), start, list(at), laws.clone()))
+    def noted(self: TrainableLayers, tokens: Any, start: int, at: Any, distributions: Any, rate: float) -> float:
+        lessons.append((list(tokens), start, list(at), distributions.clone()))
         return 0.0
 
     monkeypatch.setattr(TrainableLayers, "learn", noted)
     row = written(models, places=places, every=1, reads=24)
     assert row.trace is not None
     learnt = set()
-    for tokens, start, at, laws in lessons:
+    for tokens, start, at, distributions in lessons:
         assert len(tokens) <= 24
         assert tokens == row.committed[start : start + len(tokens)]
-        for place, law in zip(at, laws, strict=True):
+        for place, probs in zip(at, distributions, strict=True):
             wanted = law_behind(models.target.model, row.committed[: start + place + 1])
-            torch.testing.assert_close(law, wanted, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(probs, wanted, atol=1e-5, rtol=1e-4)
             learnt.add(start + place + 1)
     first, wrong, whole = len(PROMPT), set(), set()
     for r in row.trace.rounds[:-1]:
@@ -88,38 +88,42 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
 
 def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
     assert models.drafter is not None
-    pupil, text, at = TrainableLayers(models.drafter), worlds.random_prompt(20), [3, 9, 18]
-    laws = torch.stack([law_behind(models.target.model, text[: i + 1]) for i in at])
+    trainable, text, at = TrainableLayers(models.drafter), worlds.random_prompt(20), [3, 9, 18]
+    distributions = torch.stack([law_behind(models.target.model, text[: i + 1]) for i in at])
 
     def divergence() -> float:
         with torch.no_grad():
-            q = pupil.log_laws(text)[at]
-            return float((laws * (laws.log() - q)).sum(1).mean())
+            q = trainable.log_laws(text)[at]
+            return float((distributions * (distributions.log() - q)).sum(1).mean())
 
     before = divergence()
     q = torch.stack([law_behind(models.drafter.model, text[: i + 1]) for i in at])
-    assert before == pytest.approx(float((laws * (laws / q).log()).sum(1).mean()), rel=1e-4), "it begins as the model"
-    assert pupil.learn(text, 0, at, laws, 3e-3) == pytest.approx(before, rel=1e-5), "what is told is D(p || q)"
+    assert before == pytest.approx(float((distributions * (distributions / q).log()).sum(1).mean()), rel=1e-4), (
+        "it begins as the model"
+    )
+    assert trainable.learn(text, 0, at, distributions, 3e-3) == pytest.approx(before, rel=1e-5), (
+        "what is told is D(p || q)"
+    )
     for _ in range(40):
-        pupil.learn(text, 0, at, laws, 3e-3)
+        trainable.learn(text, 0, at, distributions, 3e-3)
     assert divergence() < before / 5
-    pupil.forget()
+    trainable.forget()
     assert divergence() == pytest.approx(before, rel=1e-6)
 
 
 def test_what_drafts_is_the_layers_as_they_are_after_a_lesson(models: Models) -> None:
     """In the quick forward as in the model's own."""
     assert models.drafter is not None
-    pupil, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
-    laws = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
+    trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
+    distributions = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
     for _ in range(3):
-        pupil.learn(text, 0, [5], laws, 1e-2)
+        trainable.learn(text, 0, [5], distributions, 1e-2)
         slot = models.drafter.open()
         ids = torch.tensor(text, device=models.drafter.device)
-        said = models.drafter.forward([Segment(slot, ids)], twin=pupil.twin).logits[0].float().log_softmax(1)
+        said = models.drafter.forward([Segment(slot, ids)], twin=trainable.twin).logits[0].float().log_softmax(1)
         models.drafter.close(slot)
         with torch.no_grad():
-            torch.testing.assert_close(said, pupil.log_laws(text), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(said, trainable.log_laws(text), atol=1e-4, rtol=1e-4)
 
 
 def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None:
@@ -127,12 +131,12 @@ def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None
     assert models.drafter is not None
     kept = list(range(0, models.target.vocab_size, 3))
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
-    pupil, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
-    law = law_behind(models.target.model, text)
-    said = [pupil.learn(text, 0, [19], law.unsqueeze(0), 3e-3) for _ in range(40)]
+    trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
+    probs = law_behind(models.target.model, text)
+    said = [trainable.learn(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5
     with torch.no_grad():
-        q = pupil.log_laws(text)[19]
+        q = trainable.log_laws(text)[19]
     assert (q > -torch.inf).nonzero().flatten().tolist() == kept
 
 

@@ -91,7 +91,7 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
     p, q, second = (
         {text: torch.rand(3, dtype=torch.float64, generator=generator) + 0.1 for text in texts} for _ in "pqs"
     )
-    p, q, second = ({text: a / a.sum() for text, a in laws.items()} for laws in (p, q, second))
+    p, q, second = ({text: a / a.sum() for text, a in distributions.items()} for distributions in (p, q, second))
     world = World(3, 2, p, q)
     verifier = Reflecting(0.4)
     object.__setattr__(verifier, "second", second)

@@ -30,10 +30,10 @@ from methods.test_exact_sampling import (
     primed,
     setting,
 )
+from workbench.bench.distributions import low_ends
 
-from workbench.bench.laws import low_ends
 from workbench.core.rejection import AcceptanceDecision
-from workbench.core.sampling import SamplingParams, law, with_history
+from workbench.core.sampling import SamplingParams, to_probs, with_history
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Configured, Method, Models, Promise, Row
 from workbench.engine.draft_plan import Plan
@@ -66,7 +66,7 @@ def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> 
         ids = torch.tensor([[*prompt, *text] for text in texts], device=models.target.device)
         with torch.inference_mode():
             logits = models.target.model(ids, use_cache=False).logits[:, -1]
-        found |= zip(texts, law(with_history(logits, sampling, list(ids)), sampling), strict=True)
+        found |= zip(texts, to_probs(with_history(logits, sampling, list(ids)), sampling), strict=True)
     return World(VOCABULARY, DEPTH, found, {})
 
 

@@ -46,8 +46,8 @@ def vision() -> Models:
     return tiny_vision_models(vocabulary=8)
 
 
-def generate(method: Configured, law: str, text: Models, vision: Models, n: int = 40) -> Trace:
-    options: dict[str, Any] = {"sampling": LAWS[law], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
+def generate(method: Configured, probs: str, text: Models, vision: Models, n: int = 40) -> Trace:
+    options: dict[str, Any] = {"sampling": LAWS[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
     if "pictures" not in method.method.needs:
         return Engine(text).generate(Request(PROMPT, method, **options))
     pictures = (noise_picture(1),)
@@ -171,11 +171,11 @@ def check_rules(trace: Trace, method: Configured) -> None:
                 assert accept or r.nodes.status[node] != ACCEPTED
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("probs", LAWS)
 @pytest.mark.parametrize("name", registry.names())
-def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, law: str, text: Models, vision: Models) -> None:
+def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, text: Models, vision: Models) -> None:
     method = registry.get(name).with_params()
-    trace = generate(method, law, text, vision)
+    trace = generate(method, probs, text, vision)
     assert (check(trace, method) > 0) == (name != "autoregressive")
     assert Trace.from_wire(trace.to_wire()) == trace
     assert not any(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
 from workbench.engine import Engine, Models, Request
 from workbench.engine.tree_building import STOPPED
@@ -135,15 +135,19 @@ def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
         net, tree = draft.state.net, draft.tree
         found = [answers(net, [*draft.committed, *path], **MIXED) for _, _, path in draft.nodes()]
         logits = torch.stack([logits for _, logits in found])
-        laws = logits.softmax(1) if sampling.greedy else law(logits, sampling)
+        distributions = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
         if tree.sampling is Sampling.DETERMINISTIC:
             assert tree.score is not None
-            torch.testing.assert_close(tree.score.double(), chances(laws, tree.tokens).double(), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                tree.score.double(), chances(distributions, tree.tokens).double(), atol=1e-5, rtol=1e-5
+            )
         else:
             assert tree.q is not None
             assert tree.q_of is not None
             mine = tree.q[tree.q_of[tree.parents + 1]].double()
-            torch.testing.assert_close(mine, laws.double() if not sampling.greedy else mine, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                mine, distributions.double() if not sampling.greedy else mine, atol=1e-5, rtol=1e-5
+            )
         used |= {exit_ for exit_, _ in found}
         deepest = max(deepest, max(len(path) for _, _, path in draft.nodes()) + 1)
     assert used == {0, 1, 2}
@@ -424,15 +428,15 @@ def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int
         for row in (0, 1):
             one = lesson.dialogue(row)
             for place in range(first, len(one.ids) - 1):
-                law = lesson.teacher.head @ one.features[place]
+                probs = lesson.teacher.head @ one.features[place]
                 both += 1
-                is_kept = int(law.argmax()) in kept
+                is_kept = int(probs.argmax()) in kept
                 n += is_kept
                 for size, state in enumerate(net(one.ids[None])):
                     mine = (net.embed.weight @ state[0, place])[kept]
-                    right[size] += kept[int(mine.argmax())] == int(law.argmax())
+                    right[size] += kept[int(mine.argmax())] == int(probs.argmax())
                     if is_kept:
-                        lost[size] -= (law[kept].softmax(0) * mine.log_softmax(0)).sum()
+                        lost[size] -= (probs[kept].softmax(0) * mine.log_softmax(0)).sum()
         return lost / n, right / both
 
     _, named, total = step_losses([0, 1], torch.Generator().manual_seed(0))

@@ -84,8 +84,8 @@ def test_size_and_depth_are_those_of_the_most_tokens_a_second(costs: list[float]
 def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) -> None:
     shape = best_tree(ASSUMED[0], 12, DEPTH).paths
     for seed in range(4):
-        laws = table(seed)
-        tree = Sequoia(12).grow(growth(laws, seed, SamplingParams(heat)), Plan(DEPTH))
+        distributions = table(seed)
+        tree = Sequoia(12).grow(growth(distributions, seed, SamplingParams(heat)), Plan(DEPTH))
         wanted: dict[Path, Path] = {(): ()}
         found, children = [(), *texts_of(tree)], children_of(tree.parents.tolist())
         for path in shape:
@@ -94,7 +94,7 @@ def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) ->
             above = wanted[path[:-1]]
             wanted[path] = found[children[found.index(above)][path[-1]] + 1]
             if not heat:
-                assert wanted[path] == (*above, int(laws[above].argsort(descending=True)[path[-1]]))
+                assert wanted[path] == (*above, int(distributions[above].argsort(descending=True)[path[-1]]))
         assert len(wanted) == len(found)
         assert tree.sampling is (Sampling.FIXED_NUMBER if heat else Sampling.DETERMINISTIC)
 

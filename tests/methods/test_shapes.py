@@ -47,8 +47,8 @@ def by_name(grower: Grower) -> str:
     return grower.name
 
 
-def growth(laws: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
-    found = TableGrowth(laws)
+def growth(distributions: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
+    found = TableGrowth(distributions)
     found.row = SimpleNamespace(  # type: ignore[assignment]
         sampling=sampling,
         committed=[0],
@@ -79,18 +79,18 @@ def test_published_trees_have_their_nodes(shape: str, nodes: int, depth: int) ->
 @pytest.mark.parametrize("grower", [Template(nodes=9), *map(Template, [*PUBLISHED, "even"])], ids=lambda g: g.shape)
 def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: Template) -> None:
     for seed in range(4):
-        laws, made = table(seed), growth(table(seed))
+        distributions, made = table(seed), growth(table(seed))
         made.chances = ((0.5, 0.3, 0.1), (0.4, 0.35))
         tree, wanted = grower.grow(made, Plan(DEPTH)), dict[tuple[int, ...], tuple[int, ...]]({(): ()})
         for path in grower.paths(Plan(DEPTH), made.chances):
             if max(path) < V:
                 above = wanted[path[:-1]]
-                wanted[path] = (*above, int(laws[above].argsort(descending=True)[path[-1]]))
+                wanted[path] = (*above, int(distributions[above].argsort(descending=True)[path[-1]]))
         del wanted[()]
         assert texts_of(tree) == list(wanted.values()), "in the order of the shape"
         assert tree.fanout == max(Counter(tree.parents.tolist()).values())
         assert tree.score is not None
-        assert tree.score.tolist() == pytest.approx([float(laws[t[:-1]][t[-1]]) for t in wanted.values()])
+        assert tree.score.tolist() == pytest.approx([float(distributions[t[:-1]][t[-1]]) for t in wanted.values()])
     if grower.shape == "best":
         assert grower.paths(Plan(3), made.chances) == best_paths(made.chances, 9, 3)
 
@@ -98,7 +98,7 @@ def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: 
 # -- drawn trees ------------------------------------------------------------------------------------------------------
 
 
-def check_laws(tree: DraftTree, laws: dict[tuple[int, ...], Tensor]) -> None:
+def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) -> None:
     """Each node was drawn from the law behind its parent's text."""
     assert tree.q is not None
     assert tree.q_of is not None
@@ -106,8 +106,8 @@ def check_laws(tree: DraftTree, laws: dict[tuple[int, ...], Tensor]) -> None:
     for text, parent, logq in zip(places_of(tree)[1:], tree.parents.tolist(), tree.logq.tolist(), strict=True):
         row = int(tree.q_of[parent + 1])
         assert row >= 0
-        assert torch.equal(tree.q[row], laws[text[:-1]])
-        said.append(math.log(float(laws[text[:-1]][text[-1]])))
+        assert torch.equal(tree.q[row], distributions[text[:-1]])
+        said.append(math.log(float(distributions[text[:-1]][text[-1]])))
         if tree.law_of is None or int(tree.law_of[len(said) - 1]) == row:
             assert logq == pytest.approx(said[-1])
         else:
@@ -145,32 +145,34 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
     """Without noise siblings come in the order of q; the naive heap takes one place after the other."""
     monkeypatch.setattr(Drawn, "gumbel", lambda self, p, level: p.double().log())
     for seed in range(5):
-        laws = table(seed)
+        distributions = table(seed)
         heap: list[tuple[float, tuple[int, ...], int]] = [(-1.0, (), 0)]
         taken, worths = set[tuple[int, ...]](), []
         while heap and len(taken) < nodes:
             value, above, elder = heapq.heappop(heap)
-            order = laws[above].argsort(descending=True).tolist()
-            left = float(laws[above][order[elder:]].sum())
-            chance = float(laws[above][order[elder]]) / left
+            order = distributions[above].argsort(descending=True).tolist()
+            left = float(distributions[above][order[elder:]].sum())
+            chance = float(distributions[above][order[elder]]) / left
             taken.add((*above, order[elder]))
             worths.append(-value)
             if elder + 1 < V:
                 heapq.heappush(heap, (value * (1 - chance), above, elder + 1))
             if len(above) + 1 < DEPTH:
                 heapq.heappush(heap, (value * chance, (*above, order[elder]), 0))
-        assert set(texts_of(DySpec(nodes).grow(growth(laws), Plan(DEPTH)))) == taken
-        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(growth(laws), Plan(DEPTH))
+        assert set(texts_of(DySpec(nodes).grow(growth(distributions), Plan(DEPTH)))) == taken
+        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(growth(distributions), Plan(DEPTH))
         assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
 
 
 @pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1"), Sequoia(20)], ids=by_name)
 def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: Grower) -> None:
-    laws = {text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)}
-    tree = grower.grow(growth(laws), Plan(2))
+    distributions = {
+        text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)
+    }
+    tree = grower.grow(growth(distributions), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
     assert any(len(text) == 2 for text in texts_of(tree))
-    check_laws(tree, laws)
+    check_laws(tree, distributions)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
@@ -186,11 +188,11 @@ def test_a_grower_keeps_to_its_plans_budget(grower: Grower, nodes: int) -> None:
 
 @pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
 def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: Grower) -> None:
-    laws = table(1)
-    tree = grower.grow(growth(laws, sampling=SamplingParams()), Plan(DEPTH))
+    distributions = table(1)
+    tree = grower.grow(growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
     text: tuple[int, ...] = ()
     for token in tree.tokens.tolist():
-        assert token == int(laws[text].argmax())
+        assert token == int(distributions[text].argmax())
         text = (*text, token)
     assert len(text) == DEPTH
 

@@ -85,13 +85,13 @@ def means(row: Row, start: int, longest: int, everywhere: bool) -> dict[tuple[in
     at = start
     for r in row.trace.rounds:
         for place in range(len(r.nodes) + 1) if everywhere else [0, *(node + 1 for node in r.path)]:
-            law, path = torch.zeros(6, dtype=torch.float64), worlds.path_to(r.nodes.parents, place - 1)
+            probs, path = torch.zeros(6, dtype=torch.float64), worlds.path_to(r.nodes.parents, place - 1)
             text = [*row.committed[:at], *(r.nodes.tokens[node] for node in path)]
-            law[r.top_p[place].tokens] = torch.tensor(r.top_p[place].prob, dtype=torch.float64)
+            probs[r.top_p[place].tokens] = torch.tensor(r.top_p[place].prob, dtype=torch.float64)
             for n in range(min(longest, len(text)) + 1):
-                sums[tuple(text[len(text) - n :])].append(law)
+                sums[tuple(text[len(text) - n :])].append(probs)
         at += len(r.emitted)
-    return {context: torch.stack(laws).mean(0) for context, laws in sums.items()}
+    return {context: torch.stack(distributions).mean(0) for context, distributions in sums.items()}
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
@@ -105,11 +105,11 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
     wanted = means(row, 2, 3, everywhere)
     assert set(row.state._entries) == set(wanted)
     assert any(len(r.path) for r in row.trace.rounds)
-    for context, law in wanted.items():
+    for context, probs in wanted.items():
         entry = row.state.behind(context)[1]
         found = torch.zeros(6, dtype=torch.float64)
         found[list(entry.tokens)] = torch.tensor(entry.chances, dtype=torch.float64)
-        assert torch.allclose(found, law, atol=1e-6)
+        assert torch.allclose(found, probs, atol=1e-6)
     row.cancel()
     engine.step()
 

@@ -29,12 +29,14 @@ pytestmark = pytest.mark.unchecked
 COMMITTED = [0, 1, 2, 0, 1, 3, 2, 0, 1, 2, 4, 0, 1]
 
 
-def mean(laws: dict[Text, Tensor], texts: Sequence[Text], weights: Sequence[float]) -> Tensor:
+def mean(distributions: dict[Text, Tensor], texts: Sequence[Text], weights: Sequence[float]) -> Tensor:
     """The law behind several texts at once, as `TableGrowth` has it."""
-    return sum((weight * laws[text] for text, weight in zip(texts, weights, strict=True)), torch.zeros(V).double())
+    return sum(
+        (weight * distributions[text] for text, weight in zip(texts, weights, strict=True)), torch.zeros(V).double()
+    )
 
 
-def naive(laws: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[int]) -> list[list[Text]]:
+def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[int]) -> list[list[Text]]:
     """The drafts of each level, best first: all k · V continuations scored one by one, n-grams counted by search."""
 
     def p_ng(token: int, text: Text) -> float:
@@ -47,7 +49,7 @@ def naive(laws: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[in
     drafts, levels = {(): 0.0}, []
     for _ in range(DEPTH):
         whole = sum(map(math.exp, drafts.values()))
-        p = mean(laws, list(drafts), [math.exp(score) / whole for score in drafts.values()])
+        p = mean(distributions, list(drafts), [math.exp(score) / whole for score in drafts.values()])
         own = (p.log() / 0.06).log_softmax(0).tolist()
         found = dict[Text, float]()
         for text, score in drafts.items():
@@ -69,11 +71,11 @@ def naive(laws: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[in
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
     for seed in range(6):
-        laws = table(seed)
-        growing = growth(laws)
+        distributions = table(seed)
+        growing = growth(distributions)
         growing.row.committed = list(COMMITTED)
         tree = Superposed(k, alpha).grow(growing, Plan(DEPTH))
-        wanted = [text for level in naive(laws, k, alpha, COMMITTED) for text in level]
+        wanted = [text for level in naive(distributions, k, alpha, COMMITTED) for text in level]
         assert texts_of(tree) == wanted
         assert tree.sampling is Sampling.DETERMINISTIC
         assert not tree.logq.any()
@@ -82,9 +84,9 @@ def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
 
 def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
     for seed in range(6):
-        laws = table(seed)
-        alone = Superposed(1, 0.0).grow(growth(laws, sampling=GREEDY), Plan(DEPTH))
-        chain = Chain().grow(growth(laws, sampling=GREEDY), Plan(DEPTH))
+        distributions = table(seed)
+        alone = Superposed(1, 0.0).grow(growth(distributions, sampling=GREEDY), Plan(DEPTH))
+        chain = Chain().grow(growth(distributions, sampling=GREEDY), Plan(DEPTH))
         assert alone.tokens.tolist() == chain.tokens.tolist()
         assert alone.parents.tolist() == chain.parents.tolist()
         assert torch.equal(alone.score, chain.score)  # type: ignore[arg-type]
@@ -131,17 +133,17 @@ def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
 
 def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_200() -> None:
     """The law prefers 3 everywhere; the text knows only 0 → 1 → 0."""
-    laws = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
-    growing = growth(laws)
+    distributions = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
+    growing = growth(distributions)
     growing.row.committed = [0, 1, 0, 1, 0]
     tree = Superposed(3, 0.54).grow(growing, Plan(2))
     assert texts_of(tree) == [(1,), (1, 0)], "of each level one candidate is known, and the others are out"
-    growing = growth(laws)
+    growing = growth(distributions)
     growing.row.committed = [4, 0]  # nothing came behind 0
     first = texts_of(Superposed(3, 0.54).grow(growing, Plan(2)))
     assert first[:1] == [(3,)]
     assert len(first) == 6
-    growing = growth(laws)
+    growing = growth(distributions)
     growing.row.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
     found = texts_of(Superposed(5, 0.54).grow(growing, Plan(2)))
     assert found[5:7] == [(2, 0), (4, 2)], "drafts behind which something is known beat the likelier ones by 200"
@@ -292,8 +294,8 @@ def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
 
 
 def test_a_law_of_nothing_drafts_nothing() -> None:
-    laws = {text: torch.full((V,), math.nan, dtype=torch.float64) for text in table(0)}
-    assert len(Superposed(3, 0.0).grow(growth(laws), Plan(2))) == 0
+    distributions = {text: torch.full((V,), math.nan, dtype=torch.float64) for text in table(0)}
+    assert len(Superposed(3, 0.0).grow(growth(distributions), Plan(2))) == 0
 
 
 def test_its_constants_are_those_of_its_card() -> None:

@@ -212,8 +212,8 @@ def test_log_probabilities_add_up_to_the_models_own(client: openai.OpenAI, plain
     models = bench._backend.load("text-target")
     ids = torch.tensor([[*prompt, *plain]])
     with torch.inference_mode():
-        laws = models.target.model(ids, use_cache=False).logits[0].double().log_softmax(-1)
-    wanted = laws[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
+        distributions = models.target.model(ids, use_cache=False).logits[0].double().log_softmax(-1)
+    wanted = distributions[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
     assert values[0] is None
     assert values[1:] == pytest.approx(wanted, abs=1e-6)
     assert all(len(top) >= 2 and max(top.values()) >= value for top, value in zip(tops[1:], values[1:], strict=True))

@@ -46,9 +46,9 @@ class DraftingAhead(OwnRounds):
 
     drafts: ClassVar[bool] = True
 
-    def decoder(self, house: EngineContext) -> Decoder:
+    def decoder(self, context: EngineContext) -> Decoder:
         """One for all rows."""
-        return Ahead(house)
+        return Ahead(context)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Guess:
 class Ahead(DraftAndVerify):
     """The phases of drafting and verifying, with a second lane for the drafter."""
 
-    def __init__(self, house: EngineContext) -> None:
-        super().__init__(house)
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__(context)
         self.guesses: dict[int, Guess] = {}  # by the row's id
         self.is_guessing = False
 
@@ -80,25 +80,25 @@ class Ahead(DraftAndVerify):
     def draft(self, turns: list[RoundState]) -> list[RoundState]:
         """Take the drafts that came true, and draft for the others."""
         now, without = self.clock.mark(), []
-        for turn in turns:
-            guess = self.guesses.pop(id(turn.row), None)
-            fits = guess is not None and guess.prefix == turn.row.committed and len(guess.tree) <= turn.row.plan.depth
+        for state in turns:
+            guess = self.guesses.pop(id(state.row), None)
+            fits = guess is not None and guess.prefix == state.row.committed and len(guess.tree) <= state.row.plan.depth
             if guess is not None and fits:
-                turn.tree, turn.drafting = guess.tree, Drafting(now, now, (id(turn.row),))
+                state.tree, state.drafting = guess.tree, Drafting(now, now, (id(state.row),))
             else:
-                without.append(turn)
+                without.append(state)
             if guess is not None:
-                turn.row.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
-                turn.row.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
+                state.row.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
+                state.row.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
         super().draft(without)
-        return [turn for turn in turns if turn.tree is not None]
+        return [state for state in turns if state.tree is not None]
 
     def verify(self, turns: list[RoundState]) -> list[RoundState]:
         """The target reads this round's drafts while the drafter, in a thread beside it, makes the next ones.
 
         The phase ends when both have: the round goes on with what the slower one gives.
         """
-        ahead = [turn for turn in turns if self._can_guess(turn)]
+        ahead = [state for state in turns if self._can_guess(state)]
         if self.is_guessing or not ahead:
             return super().verify(turns)
         begun = threading.Event()
@@ -111,36 +111,36 @@ class Ahead(DraftAndVerify):
         finally:
             drafter.join()
             self.is_guessing = False
-            for turn in ahead:
-                if turn.row.status in ENDED:  # meanwhile, with an error
-                    self.guesses.pop(id(turn.row), None)
+            for state in ahead:
+                if state.row.status in ENDED:  # meanwhile, with an error
+                    self.guesses.pop(id(state.row), None)
 
     @staticmethod
-    def _can_guess(turn: RoundState) -> bool:
-        row, tree = turn.row, turn.tree
+    def _can_guess(state: RoundState) -> bool:
+        row, tree = state.row, state.tree
         if tree is None or len(tree) == 0 or row.silenced or row.remaining <= len(tree) + 2:
             return False
         left = row.drafter.reach(row)
         return left is None or left > len(tree) + row.plan.depth + 1
 
     def _guess(self, turns: Sequence[RoundState], begun: threading.Event) -> None:
-        for turn in turns:
-            row, start = turn.row, self.clock.mark()
+        for state in turns:
+            row, start = state.row, self.clock.mark()
             begun.set()
             try:
                 with torch.inference_mode():  # which is a thread's own
-                    self.guesses[id(row)] = guess(turn)
+                    self.guesses[id(row)] = guess(state)
             except Exception:  # the next round drafts for itself
                 log.exception("nothing could be drafted ahead")
             row.beside.append(("draft", start, self.clock.mark(), LANE))
-            assert turn.drafting is not None
+            assert state.drafting is not None
             assert row.models.drafter is not None
-            turn.drafting.spans.extend(row.models.drafter.meter.take())
+            state.drafting.spans.extend(row.models.drafter.meter.take())
 
 
-def guess(turn: RoundState) -> Guess:
+def guess(state: RoundState) -> Guess:
     """Draft behind the whole draft and one token more, as if the row had got so far."""
-    row, tree = copy.copy(turn.row), turn.tree
+    row, tree = copy.copy(state.row), state.tree
     assert tree is not None
     row.committed = [*row.committed, *tree.tokens.tolist()]
     row.plan, row.signals = dataclasses.replace(row.plan, depth=row.plan.depth + 1), {}
@@ -150,11 +150,16 @@ def guess(turn: RoundState) -> Guess:
 
 def behind_the_first(tree: DraftTree) -> DraftTree:
     """A chain without its first token, which is committed."""
-    laws = {} if tree.score is None else {"score": tree.score[1:]}
+    distributions = {} if tree.score is None else {"score": tree.score[1:]}
     if tree.q is not None and tree.q_of is not None:
-        laws |= {"q": tree.q[1:], "q_of": torch.where(tree.q_of > 0, tree.q_of - 1, tree.q_of)[1:]}
+        distributions |= {"q": tree.q[1:], "q_of": torch.where(tree.q_of > 0, tree.q_of - 1, tree.q_of)[1:]}
     return dataclasses.replace(
-        tree, tokens=tree.tokens[1:], parents=tree.parents[1:] - 1, logq=tree.logq[1:], depth=tree.depth - 1, **laws
+        tree,
+        tokens=tree.tokens[1:],
+        parents=tree.parents[1:] - 1,
+        logq=tree.logq[1:],
+        depth=tree.depth - 1,
+        **distributions,
     )
 
 

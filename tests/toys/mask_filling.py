@@ -17,7 +17,7 @@ import torch
 from workbench.core.draw import Purpose
 from workbench.core.errors import NumericalError, PromptError
 from workbench.core.params import param
-from workbench.core.sampling import law, likeliest, pick
+from workbench.core.sampling import likeliest, pick, to_probs
 from workbench.core.transfer import to_device, to_host
 from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
@@ -50,9 +50,9 @@ class MaskFilling(OwnRounds):
     places: int = param(8, ge=2, le=64, doc="places that are guessed at once")
     sure: float = param(0.3, ge=0.0, le=1.0, doc="set a place from this probability on; below, it stays masked")
 
-    def decoder(self, house: EngineContext) -> Decoder:
+    def decoder(self, context: EngineContext) -> Decoder:
         """One for all rows."""
-        return Filling(house)
+        return Filling(context)
 
 
 @dataclass(slots=True)
@@ -66,8 +66,8 @@ class Canvas:
 class Filling:
     """The decoder: one forward a round for each row."""
 
-    def __init__(self, house: EngineContext) -> None:
-        self.house = house
+    def __init__(self, context: EngineContext) -> None:
+        self.context = context
 
     def open(self, row: Row) -> None:
         """Nothing is guessed yet."""
@@ -87,11 +87,11 @@ class Filling:
     def step(self, rows: Sequence[Row]) -> bool:
         """A round for each row, one after the other."""
         for row in rows:
-            self.house.guard(row, lambda r=row: self._round(r))
+            self.context.guard(row, lambda r=row: self._round(r))
         return bool(rows)
 
     def _round(self, row: Row) -> None:
-        begun, clock, target, canvas = time.perf_counter(), self.house.clock, self.house.models.target, row.state
+        begun, clock, target, canvas = time.perf_counter(), self.context.clock, self.context.models.target, row.state
         rounds = row.configured.rounds
         assert isinstance(rounds, MaskFilling)
         n, base = min(rounds.places, row.remaining), len(row.committed)
@@ -109,7 +109,7 @@ class Filling:
         commit = clock.mark()
         right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
         final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
-        kept, reason, texts = cut(row, guesses[:final], self.house.models)
+        kept, reason, texts = cut(row, guesses[:final], self.context.models)
         target.commit(row.place, range(kept))
         row.place.last_hidden = out.hidden[0, kept - 1]
         row.committed.extend(guesses[:kept])
@@ -120,7 +120,7 @@ class Filling:
             base + i for i, (_, stood) in enumerate(old) if stood and not stays[i] and not (i < kept and right[i])
         ]
         placed = [
-            Placed(guesses[i], self.house.token_text(guesses[i]), base + i, sure[i])
+            Placed(guesses[i], self.context.token_text(guesses[i]), base + i, sure[i])
             for i in range(n)
             if stands[i] and not stays[i]
         ]
@@ -133,7 +133,7 @@ class Filling:
         timing = Timing(start, start, judge, commit, nothing, Work(), work, work.seconds, 1)
         keep_round(row, record_placed(row, emitted, placed, revoked, timing, begun))
         if reason:
-            self.house.end(row, FINISHED, reason)
+            self.context.end(row, FINISHED, reason)
 
     def _guess(self, row: Row, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
         """The token at each place and its probability, given what was read before it."""
@@ -141,7 +141,7 @@ class Filling:
         if row.sampling.greedy:
             p, found = logits.softmax(1), likeliest(logits)
         else:
-            p = law(logits, row.sampling)
+            p = to_probs(logits, row.sampling)
             u = [row.draw.uniform(base + i, Purpose.STOP, 1, level=1) for i in range(len(logits))]
             found = pick(p, torch.from_numpy(np.concatenate(u)))
         guesses, sure = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])

@@ -22,7 +22,7 @@ N = 12
 class Faulty:
     """Fails where it is told to."""
 
-    house: EngineContext
+    context: EngineContext
     in_step: bool
 
     def open(self, row: Row) -> None:
@@ -31,7 +31,7 @@ class Faulty:
     def step(self, rows: Sequence[Row]) -> bool:
         if self.in_step:
             raise RuntimeError("a round")
-        self.house.end(rows[0], FINISHED, "length")
+        self.context.end(rows[0], FINISHED, "length")
         return True
 
     def change(self, row: Row, settings: Settings) -> None:
@@ -45,8 +45,8 @@ class Faulty:
 class FaultyRounds(OwnRounds):
     in_step: bool = False
 
-    def decoder(self, house: EngineContext) -> Decoder:
-        return Faulty(house, self.in_step)
+    def decoder(self, context: EngineContext) -> Decoder:
+        return Faulty(context, self.in_step)
 
 
 @pytest.mark.parametrize("in_step", [True, False])

@@ -34,7 +34,7 @@ def test_every_rule_gives_its_golden_number(n: int) -> None:
     assert theory.kseq_acceptance(P, Q, n)[1] == pytest.approx((1.584429, 2.100031)[n - 2], abs=1e-6)
 
 
-def laws(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def distributions(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.dirichlet(np.full(size, 0.6)), rng.dirichlet(np.full(size, 0.6))
 
@@ -43,7 +43,7 @@ def laws(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_bound_is_the_linear_programs_and_brute_forces(n: int, replacement: bool) -> None:
     for seed in range(12):
-        p, q = laws(seed, 5)
+        p, q = distributions(seed, 5)
         bound = theory.optimal_acceptance(p, q, n, replacement)
         assert bound == pytest.approx(theory.optimal_acceptance_lp(p, q, n, replacement), abs=1e-7)
         assert bound == pytest.approx(1 + brute(p, q, n, replacement), abs=1e-9)
@@ -68,7 +68,7 @@ def brute(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float:
 
 def test_no_rule_beats_the_bound_and_more_drafts_never_hurt() -> None:
     for seed in range(8):
-        p, q = laws(seed, 6)
+        p, q = distributions(seed, 6)
         before = 0.0
         for n in (1, 2, 3):
             with_, without = theory.optimal_acceptance(p, q, n), theory.optimal_acceptance(p, q, n, replacement=False)
@@ -79,7 +79,7 @@ def test_no_rule_beats_the_bound_and_more_drafts_never_hurt() -> None:
 
 
 def test_a_large_vocabulary_takes_no_list() -> None:
-    p, q = laws(3, 2000)
+    p, q = distributions(3, 2000)
     two = theory.optimal_acceptance(p, q, 2, replacement=False)
     assert theory.optimal_acceptance(p, q, 1) == pytest.approx(float(np.minimum(p, q).sum()))
     assert theory.optimal_acceptance(p, q, 2) <= two + 1e-9 <= 1
@@ -99,7 +99,7 @@ def test_what_is_no_law_is_refused() -> None:
 @pytest.mark.parametrize("replacement", [True, False])
 def test_the_bound_from_the_likeliest_tokens_is_never_too_low_and_exact_when_they_are_all(replacement: bool) -> None:
     for seed in range(8):
-        p, q = laws(seed, 7)
+        p, q = distributions(seed, 7)
         exact = theory.optimal_acceptance(p, q, 2, replacement)
         whole = theory.bound_from_tops(dict(enumerate(p)), dict(enumerate(q)), 2, replacement)
         assert whole == pytest.approx(exact, abs=1e-9)
@@ -115,9 +115,9 @@ def test_the_geometric_law(rate: float, values: tuple[float, ...]) -> None:
     for depth, value in zip((1, 3, 5, 8), values, strict=True):
         assert theory.expected_tau(rate, depth) == pytest.approx(value, abs=6e-5)
         assert theory.tau_by_position([rate] * depth) == pytest.approx(theory.expected_tau(rate, depth))
-        law = theory.accepted_law([rate] * depth)
-        assert sum(law) == pytest.approx(1)
-        assert 1 + sum(n * mass for n, mass in enumerate(law)) == pytest.approx(theory.expected_tau(rate, depth))
+        probs = theory.accepted_law([rate] * depth)
+        assert sum(probs) == pytest.approx(1)
+        assert 1 + sum(n * mass for n, mass in enumerate(probs)) == pytest.approx(theory.expected_tau(rate, depth))
     assert theory.expected_tau(1.0, 4) == 5
 
 

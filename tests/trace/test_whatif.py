@@ -292,13 +292,13 @@ def test_a_tree_is_as_deep_as_its_draft_was_where_the_target_went() -> None:
     short, deep = chain(1, 3), chain(3, 3)  # short: siblings 0, which the target took and has no child, and 1 above 2
     short.nodes.parents, short.nodes.depth = [-1, -1, 1], [1, 1, 2]
     short.nodes.status, short.path = [ACCEPTED, DISCARDED, DISCARDED], [0]
-    found = whatif.laws([short, deep])
+    found = whatif.distributions([short, deep])
     assert found["rates"] == [1.0, 1.0, 1.0]
     assert found["tau_by_position"] == found["tau_iid"] == metrics.tau([short, deep]) == 3.0
     ended = chain(3, 3)
     ended.emitted = ended.emitted[:2]  # the second draft was the end of the text
-    assert whatif.laws([ended])["tau_by_position"] == metrics.tau([ended]) == 2.0
-    rejected = whatif.laws([chain(1, 3)])
+    assert whatif.distributions([ended])["tau_by_position"] == metrics.tau([ended]) == 2.0
+    rejected = whatif.distributions([chain(1, 3)])
     assert rejected["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), "what was not reached was offered"
 
 

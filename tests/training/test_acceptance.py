@@ -12,7 +12,7 @@ import torch
 import worlds
 
 from workbench.core.errors import ParameterError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Models
 from workbench.training import acceptance
 from workbench.training.acceptance import AcceptanceOptions, drafts_of, read_drafts, said, unweighted, weighted_loss
@@ -36,7 +36,7 @@ def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(m
     assert models.drafter is not None
     places = range(len(PROMPT) - 1, len(PROMPT) + len(ANSWER) - 1)
     p, q = (
-        law(said(runner, PROMPT + ANSWER)[0][list(places)], SamplingParams(temperature=0.8))
+        to_probs(said(runner, PROMPT + ANSWER)[0][list(places)], SamplingParams(temperature=0.8))
         for runner in (models.target, models.drafter)
     )
     wanted = torch.minimum(p, q).sum(1)

@@ -118,13 +118,13 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
     (_, wanted, labels), ids = seen[0], read[0]
     target = load_models("text-target", None, "cpu", "float32").target.model
     with torch.inference_mode():
-        laws = target(ids).logits.softmax(-1)
+        distributions = target(ids).logits.softmax(-1)
     assert (labels < 0).all(), "text of its own has nothing to teach but its laws"
     texts = [row[: int(row.nonzero()[-1]) + 1] for row in ids]
     n_places = sum(len(text) - 1 for text in texts)
     assert n_places <= len(wanted) <= n_places + 4, "an end of text may be the last token, which is 0 as padding is"
     theirs = wanted.float().softmax(-1)
-    at = torch.cat([laws[b, : len(text) - 1] for b, text in enumerate(texts)])
+    at = torch.cat([distributions[b, : len(text) - 1] for b, text in enumerate(texts)])
     apart = torch.cdist(at.float(), theirs, p=1)  # places were shuffled
     nearest = apart.min(1)
     assert nearest.values.max() < 0.08, "rounded to bfloat16, each law of the target is among those compared"

@@ -23,8 +23,8 @@ def bar(page: Any, name: str) -> Any:
     return page.get_by_role("slider", name=name, exact=True)
 
 
-def values(page: Any, law: str) -> list[float]:
-    bars = page.locator(f".wb-lawbar.is-{law}:visible")
+def values(page: Any, probs: str) -> list[float]:
+    bars = page.locator(f".wb-lawbar.is-{probs}:visible")
     return [float(bars.nth(i).get_attribute("aria-valuenow")) for i in range(bars.count())]
 
 

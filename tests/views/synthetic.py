@@ -88,12 +88,12 @@ class Writer:
             Phase("judge", start + draft + verify, self.clock, "host"),
         ]
         tops = [_top(rng, _word(rng), 0.5) for _ in range(len(nodes) + 1)]
-        laws: list[Top | None] = [_top(rng, _word(rng), 0.4) for _ in range(len(nodes) + 1)]
+        distributions: list[Top | None] = [_top(rng, _word(rng), 0.4) for _ in range(len(nodes) + 1)]
         for i, parent in enumerate(nodes.parents):
             tops[parent + 1] = _top(rng, nodes.tokens[i], nodes.p[i])
-            laws[parent + 1] = _top(rng, nodes.tokens[i], nodes.q[i] or 0.1)
+            distributions[parent + 1] = _top(rng, nodes.tokens[i], nodes.q[i] or 0.1)
         made = Round(
-            self.index, method, dict(params), nodes, path, bonus, kind, emitted, tops, laws, [],
+            self.index, method, dict(params), nodes, path, bonus, kind, emitted, tops, distributions, [],
             phases, start, self.clock - start, draft, verify, host, draft_forwards=depth, changes=changes or [],
         )  # fmt: skip
         self.index += 1

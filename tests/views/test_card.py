@@ -120,8 +120,8 @@ def test_so_is_every_equation_of_the_recordings() -> None:
     assert check_equations(cards_of(shown), shown, 1) == RULES
 
 
-def heated(law: dict[int, float], power: float) -> dict[int, float]:
-    raised = {token: p**power for token, p in law.items()}
+def heated(probs: dict[int, float], power: float) -> dict[int, float]:
+    raised = {token: p**power for token, p in probs.items()}
     return {token: p / math.fsum(raised.values()) for token, p in raised.items()}
 
 
@@ -149,15 +149,15 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
         entropy = -math.fsum(x * math.log(x) for x in p.values() if x > 0)
         passed = float(p[token] > min(values["epsilon"], values["delta"] * math.exp(-entropy)))
         return passed, p, passed
-    law = of.top_q[place] if of.top_q else None
-    if law is None:
+    probs = of.top_q[place] if of.top_q else None
+    if probs is None:
         held = {nodes.tokens[i] for i in elders}
         left = {t: 0.0 if t in held else w for t, w in p.items()}
         share = left[token] / math.fsum(left.values())
         after = {t: 0.0 if t == token else w for t, w in left.items()}
         total = math.fsum(after.values())
         return share, {t: w / total for t, w in after.items()}, share
-    q = heated(dict(zip(law.tokens, law.prob, strict=True)), before / to)
+    q = heated(dict(zip(probs.tokens, probs.prob, strict=True)), before / to)
     for elder in elders:
         p = excess(p, q)
         rest = {t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()}

@@ -72,8 +72,8 @@ def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monk
             if f"{rule}/{way}" not in seen:
                 continue
             for n in range(1, min(DRAFTS, most) + 1):
-                law, kept = emitted(verifier, p, q, n, how, monkeypatch)
-                assert float(distance(law, p)) < 1e-9, "only exact pairs are compared"
+                probs, kept = emitted(verifier, p, q, n, how, monkeypatch)
+                assert float(distance(probs, p)) < 1e-9, "only exact pairs are compared"
                 # K-SEQ's divisor is found to k / 2³⁰ there, and further in the page
                 assert seen[f"{rule}/{way}"][n - 1] == pytest.approx(kept, abs=1e-7), (rule, way, n)
                 compared += 1
@@ -120,9 +120,9 @@ def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
                 chance = float(q[i] * q[j] * q[k])
                 if chance == 0:
                     continue
-                laws = p.expand(4, -1)
+                distributions = p.expand(4, -1)
                 u = torch.full((4,), 0.5, dtype=torch.float64)
-                ruling = Block().rule(Verification(chain([i, j, k], q), laws.log(), laws, WARM, u))
+                ruling = Block().rule(Verification(chain([i, j, k], q), distributions.log(), distributions, WARM, u))
                 kept += chance * float(ruling.accept.cumprod(0).sum())
     assert in_page(p, q, "acceptance.chains(p, q).block[2]") == pytest.approx(kept, abs=1e-9)
 
@@ -135,10 +135,10 @@ def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
     p, q = LAWS[name]
     found = in_page(p, q, "acceptance.priced(p, q)")
     for n in range(1, DRAFTS + 1):
-        law, kept = emitted(Lenient(), p, q, n, SAMPLED, monkeypatch)
+        probs, kept = emitted(Lenient(), p, q, n, SAMPLED, monkeypatch)
         seen = found["lenient/independent"][n - 1]
         assert seen["accepted"] == pytest.approx(kept, abs=1e-9)
-        assert seen["paid"] == pytest.approx(float(distance(law, p)), abs=1e-9)
+        assert seen["paid"] == pytest.approx(float(distance(probs, p)), abs=1e-9)
     rule = TypicalAcceptance()
     least = min(rule.epsilon, rule.delta * math.exp(float((p * p.clamp_min(1e-300).log()).sum())))
     kept = 1 - float(q[p <= least].sum()) ** 2
@@ -149,10 +149,10 @@ def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
 @pytest.mark.parametrize("lenience", [0.2, 0.5, 1.0])
 def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.MonkeyPatch) -> None:
     p, q = LAWS["random"]
-    law, kept = emitted(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
+    probs, kept = emitted(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
     found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
     assert found["accepted"] == pytest.approx(kept, abs=1e-9)
-    assert found["paid"] == pytest.approx(float((law - p).clamp_min(0).sum()), abs=1e-9)
+    assert found["paid"] == pytest.approx(float((probs - p).clamp_min(0).sum()), abs=1e-9)
 
 
 @needs_node

@@ -28,7 +28,7 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import LAWS, TINY_PROMPT, SamplingTest, check_law, choices, given_law, sample_many
+from workbench.bench.laws import SAMPLING_TESTS, TINY_PROMPT, SamplingTest, check_law, choices, given_law, sample_many
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
 from workbench.engine.declarations import DRAFTERS
@@ -79,9 +79,9 @@ def check_method(
         yield _sampled(check_law(method, models, given_law(models, prompts[0], few), few, prompts[0]), few, runs // 3)
         return
     with one_thread():
-        for which in LAWS:
+        for which in SAMPLING_TESTS:
             tiny = which.world(models.tokenizer)
-            few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(LAWS), which)
+            few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), which)
             yield _sampled(check_law(method, tiny, which, few, TINY_PROMPT), few, runs)
 
 
@@ -245,7 +245,7 @@ def affordable(
     prompt: Sequence[int] | Prompt,
     runs: int,
     seconds: float,
-    law: SamplingTest = LAWS[1],
+    law: SamplingTest = SAMPLING_TESTS[1],
 ) -> int:
     """Return the runs per setting of a sampling test that fit in `seconds` on this target, by trial; at most `runs`."""
     if seconds == math.inf or runs <= LEAST:

@@ -19,8 +19,8 @@ import torch
 from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS, Finding, Prompt
 from workbench.bench.goodness import chi_square, places
-from workbench.bench.laws import ALPHA, LAWS, TINY_PROMPT, check_law
-from workbench.core.sampling import SamplingParams, law
+from workbench.bench.laws import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
@@ -127,7 +127,7 @@ def check_choice(
         yield check_places(one, models, prompts)
         return
     with one_thread():
-        for which in LAWS:
+        for which in SAMPLING_TESTS:
             tiny = which.world(models.tokenizer)
             yield check_law(choice.method, tiny, which, runs, TINY_PROMPT, one)
 
@@ -166,7 +166,7 @@ def check_places(
         given: Any = models.target.model
         with torch.inference_mode():
             out = given(torch.tensor([[*prompt.ids, *new.tolist()]]), use_cache=False, logits_to_keep=len(new) + 1)
-        laws = law(out.logits[0, :-1].double(), WARM)
+        laws = to_probs(out.logits[0, :-1].double(), WARM)
         for at in places(laws, new, torch.from_numpy(rng.random(len(new)))).tolist():
             seen[min(int(at * CELLS), CELLS - 1)] += 1
     n = sum(seen.values())

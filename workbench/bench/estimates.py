@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.paired import pays
 from workbench.bench.statistics import Totals, geometric_mean, mean, rates, speedup_of, typical
-from workbench.trace.whatif import laws
+from workbench.trace.whatif import distributions
 
 if TYPE_CHECKING:
     from workbench.bench.measured import Measured
@@ -22,7 +22,7 @@ THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
 }
-"""Theoretical predictions from the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
+"""Theoretical predictions from the measured acceptance, drawn over a metric (`whatif.distributions`, `paired.pays`)."""
 
 
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     runs = list(lane.samples.values())
     first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
     faster, rate = speedup_of(lane, plain), typical(rates(runs))
-    predicted = [found for t in lane.traces.values() if (found := laws(t.rounds))["rate"] is not None]
+    predicted = [found for t in lane.traces.values() if (found := distributions(t.rounds))["rate"] is not None]
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": faster and faster.to_wire(),

@@ -59,26 +59,26 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return float(stats.chi2.sf(statistic, freedom)) if freedom > 0 else 1.0
 
 
-def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
+def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
     """Test observed counts against a distribution over the same cells.
 
     Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
 
     Args:
         counts: observations by cell.
-        law: probabilities by cell, summing to 1.
+        probs: probabilities by cell, summing to 1.
 
     Example:
         >>> chi_square({"a": 50, "b": 50}, {"a": 0.5, "b": 0.5}).p_value
         1.0
     """
     n = sum(counts.values())
-    impossible = tuple(cell for cell, count in counts.items() if count and law.get(cell, 0.0) <= 0.0)
-    cells = sorted((cell for cell, p in law.items() if p > 0), key=lambda cell: law[cell])
+    impossible = tuple(cell for cell, count in counts.items() if count and probs.get(cell, 0.0) <= 0.0)
+    cells = sorted((cell for cell, p in probs.items() if p > 0), key=lambda cell: probs[cell])
     pooled: list[tuple[Any, int, float]] = []
     rest_seen, rest_expected, rest_cells = 0, 0.0, 0
     for cell in cells:
-        seen, expected = counts.get(cell, 0), n * law[cell]
+        seen, expected = counts.get(cell, 0), n * probs[cell]
         if expected < MIN_EXPECTED or 0 < rest_expected < MIN_EXPECTED:
             rest_seen, rest_expected, rest_cells = rest_seen + seen, rest_expected + expected, rest_cells + 1
         else:
@@ -110,23 +110,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return found
 
 
-def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> float:
+def total_variation(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> float:
     """Return half the sum of absolute differences of frequencies and distribution: 0 if equal, 1 if disjoint."""
     n = max(sum(counts.values()), 1)
-    return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2
+    return sum(abs(counts.get(c, 0) / n - probs.get(c, 0.0)) for c in {*counts, *probs}) / 2
 
 
-def variation_by_chance(law: Mapping[Any, float], n: int) -> float:
+def variation_by_chance(probs: Mapping[Any, float], n: int) -> float:
     """Return the expected `total_variation` between a distribution and `n` samples of it, by the normal approximation.
 
     Example:
         >>> round(variation_by_chance({"a": 0.5, "b": 0.5}, 100), 3)
         0.04
     """
-    return math.sqrt(2 / math.pi) / 2 * sum(math.sqrt(p * (1 - p) / n) for p in law.values() if p < 1)
+    return math.sqrt(2 / math.pi) / 2 * sum(math.sqrt(p * (1 - p) / n) for p in probs.values() if p < 1)
 
 
-def places(laws: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def places(
+    distributions: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
     """Return the position of each token in the cumulative distribution, most probable token first: in [0, 1).
 
     If the tokens were sampled from these distributions, each conditional on its own text, the positions are uniform and
@@ -134,15 +136,17 @@ def places(laws: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[
     distribution cannot be enumerated.
 
     Args:
-        laws: distributions that the tokens should come from; every token with a probability above 0.
+        distributions: distributions that the tokens should come from; every token with a probability above 0.
         tokens: sampled tokens.
         within: uniforms in [0, 1) that spread a token evenly over its own probability mass.
 
     Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
     """
-    own = laws.gather(1, tokens[:, None])
-    tied = (laws * (laws == own)).cumsum(1).gather(1, tokens[:, None]) - own  # equally probable tokens before it
-    before = (laws * (laws > own)).sum(1, keepdim=True) + tied
+    own = distributions.gather(1, tokens[:, None])
+    tied = (distributions * (distributions == own)).cumsum(1).gather(
+        1, tokens[:, None]
+    ) - own  # equally probable tokens before it
+    before = (distributions * (distributions > own)).sum(1, keepdim=True) + tied
     return (before + within[:, None].to(own) * own)[:, 0]
 
 
@@ -167,14 +171,14 @@ def joint_law(
         warp: converts the logits [V] after a prefix into the probabilities [V] that sampling uses.
         extra: inputs of the model besides token ids: pixels.
     """
-    law: dict[tuple[int, ...], float] = {(): 1.0}
+    probs: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):
         longer: dict[tuple[int, ...], float] = {}
-        for beginning, mass in law.items():
+        for beginning, mass in probs.items():
             ids = torch.tensor([[*prompt, *beginning]], device=model.device)
             with torch.inference_mode():
                 p = warp(model(ids, **(extra or {})).logits[0, -1].double())
             for token in p.nonzero().flatten().tolist():
                 longer[(*beginning, token)] = mass * float(p[token])
-        law = longer
-    return law
+        probs = longer
+    return probs

@@ -21,7 +21,7 @@ from workbench.bench.goodness import (
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
 from workbench.core.params import params_of
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
 from workbench.models.loading import Models
@@ -53,7 +53,7 @@ class SamplingTest:
         return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.near else tiny_models(tokenizer)
 
 
-LAWS = (
+SAMPLING_TESTS = (
     SamplingTest("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
     SamplingTest("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
     SamplingTest("whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, near=True),
@@ -185,7 +185,9 @@ def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Samp
 def exact_law(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
     """Return the joint distribution of the first tokens after a prompt."""
     pixels = prompt.pixels(models)
-    return joint_law(models.target.model, prompt.ids, which.n_tokens, lambda x: law(x[None], which.sampling)[0], pixels)
+    return joint_law(
+        models.target.model, prompt.ids, which.n_tokens, lambda x: to_probs(x[None], which.sampling)[0], pixels
+    )
 
 
 def sample_many(

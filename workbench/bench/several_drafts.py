@@ -81,36 +81,39 @@ def laws_of(
             yield TextDistributions(*(torch.stack(rows) for rows in zip(*watching.seen, strict=True)))
 
 
-def accepted(laws: TextDistributions, way: Way, siblings: int) -> float:
+def accepted(distributions: TextDistributions, way: Way, siblings: int) -> float:
     """Return the probability that a position accepts one of its drafts, mean over positions.
 
     Drafts are sampled from q, `SETS` times; given the drafts, the verifier's probability is exact, so that nothing else
     is sampled. Ways with the same sampling get the same drafts.
 
     Args:
-        laws: distributions at the positions.
+        distributions: distributions at the positions.
         way: the verifier, and how drafts are sampled.
         siblings: drafts per position.
     """
     verifier, kind = way
     if verifier is None:
-        exact = [law / law.sum(1, keepdim=True) for law in (laws.p.double(), laws.q.double())]
-        pairs = zip(*(law.numpy() for law in exact), strict=True)
+        exact = [probs / probs.sum(1, keepdim=True) for probs in (distributions.p.double(), distributions.q.double())]
+        pairs = zip(*(probs.numpy() for probs in exact), strict=True)
         return fmean(theory.optimal_acceptance(p, q, siblings, kind is Sampling.SAMPLED) for p, q in pairs)
-    parts = [TextDistributions(*pair) for pair in zip(laws.p.split(TOGETHER), laws.q.split(TOGETHER), strict=True)]
+    parts = [
+        TextDistributions(*pair)
+        for pair in zip(distributions.p.split(TOGETHER), distributions.q.split(TOGETHER), strict=True)
+    ]
     chances = [_chances(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
     return float(torch.cat(chances).mean())
 
 
 def _chances(
-    laws: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
+    distributions: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
 ) -> Float[Tensor, " n"]:
     """Return per position the probability that one draft is accepted: each is conditional on the earlier rejections."""
-    n = len(laws)
-    tree = draft(kind, laws.q, n * siblings, seed, siblings)
+    n = len(distributions)
+    tree = draft(kind, distributions.q, n * siblings, seed, siblings)
     at = torch.zeros(len(tree) + 1, dtype=torch.long)  # row of the target's distributions → position; others are unused
     at[tree.parents[::siblings] + 1] = torch.arange(n)
-    p = laws.p[at]
+    p = distributions.p[at]
     u = torch.from_numpy(Draw(seed).uniform(0, Purpose.STOP, len(p)))
     ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
     return 1 - (1 - ruling.accept.double().view(n, siblings)).prod(1)

@@ -276,9 +276,9 @@ class TextLab:
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
-        for laws in several_drafts.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
-            n += len(laws)
-            chances = [several_drafts.accepted(laws, rule, siblings) for rule in (mine, other)]
+        for distributions in several_drafts.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
+            n += len(distributions)
+            chances = [several_drafts.accepted(distributions, rule, siblings) for rule in (mine, other)]
             ratios.append(chances[0] / chances[1])
         drawn = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")

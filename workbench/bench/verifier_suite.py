@@ -21,7 +21,7 @@ from torch import Tensor
 from workbench.bench.markdown import markdown, shown
 from workbench.core.draw import Draw, Purpose
 from workbench.core.late import carry, some
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.feedback import Verification
@@ -130,7 +130,7 @@ def measure(
     generator = torch.Generator().manual_seed(vocabulary)
     logits, ahead = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
     u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
-    p, q = law(logits, WARM), law(ahead, WARM)
+    p, q = to_probs(logits, WARM), to_probs(ahead, WARM)
     entropy = look(logits, p, WARM)[2]
     trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
     states = states_of(timed, vocabulary, device)
@@ -151,7 +151,7 @@ def measure(
         for case in timed
         for uniform in (0.0, 1.0)
     }
-    work |= {(LAW, 0.0): lambda: law(logits, WARM), (LOOK, 0.0): lambda: look(logits, p, WARM)}
+    work |= {(LAW, 0.0): lambda: to_probs(logits, WARM), (LOOK, 0.0): lambda: look(logits, p, WARM)}
     taken = {key: list[float]() for key in work}
     with torch.inference_mode():
         for repeat in range(repeats + 1):

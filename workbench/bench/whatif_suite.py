@@ -98,7 +98,7 @@ def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
     for method, params in CHAINS.items():
         recorded = runs.make(method, depth=DEPTH, **params)
         base = _speed(recorded)
-        found, rates = whatif.draft_lengths(recorded, plain), whatif.laws(recorded.rounds)
+        found, rates = whatif.draft_lengths(recorded, plain), whatif.distributions(recorded.rounds)
         budget = whatif.budget(recorded, plain)
         blind = whatif.draft_lengths(recorded)  # without the plain run, for users who have none
         yield "plain", method, blind.fixed[0].relative, _speed(plain) / base

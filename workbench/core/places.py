@@ -48,21 +48,21 @@ class SelectedRows:
     """Selected rows of a table of distributions. They are gathered at first use, because that may copy them.
 
     Attributes:
-        laws: float [m, V], distributions.
+        distributions: float [m, V], distributions.
         at: int64 [R], indices of the selected rows.
     """
 
-    laws: Float[Tensor, "m V"]
+    distributions: Float[Tensor, "m V"]
     at: Int[Tensor, " R"]
 
     @cached_property
     def taken(self) -> Float[Tensor, "R V"]:
         """The selected rows, possibly as a view."""
-        return rows(self.laws, self.at)
+        return rows(self.distributions, self.at)
 
     def of(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
         """Return each row's probabilities of some tokens."""
-        return self.laws[self.at.unsqueeze(1), token]
+        return self.distributions[self.at.unsqueeze(1), token]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Fans:
 
         In a mixed tree that of one of the children; p where they were proposed deterministically.
         """
-        return self.drafter.taken.to(self.target.laws.dtype)
+        return self.drafter.taken.to(self.target.distributions.dtype)
 
     def emitted(self, kept: Float[Tensor, "R F"], left: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return the distribution of the token emitted at each position, given the drafts there.
@@ -105,8 +105,8 @@ class Fans:
             kept: probability that the verifier accepts this child [R, F]; 0 where there is none.
             left: distribution of the token if no child is accepted [R, V]; overwritten.
         """
-        law = by_row(self.there[:, 0], left, self.p)
-        return law.mul_((1 - kept.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(1, self.token, kept)
+        probs = by_row(self.there[:, 0], left, self.p)
+        return probs.mul_((1 - kept.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(1, self.token, kept)
 
 
 class Layout(NamedTuple):
@@ -177,13 +177,13 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
     return tree.law_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.law_of, "amax")
 
 
-def rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+def rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
     """Return at least one row of a table; on the host consecutive rows are returned as a view."""
-    if on_host(laws.device):
+    if on_host(distributions.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):
-            return laws[first : first + n]
-    return laws[at]
+            return distributions[first : first + n]
+    return distributions[at]
 
 
 Judge = Callable[[Fans, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]

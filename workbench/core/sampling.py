@@ -106,7 +106,7 @@ def sayable(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
     return logits.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
 
-def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
+def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
     """Return the distribution over the next token: temperature, then top-k, top-p and min-p, in that order.
 
     Args:

@@ -85,8 +85,8 @@ def figures(
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
     v = Verification(
-        tree, seen.logits, seen.law, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw,
-        histories, seen.entropy, late=on_host(logits.device), best=seen.best,
+        tree, seen.logits, seen.probs, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed,
+        raw, histories, seen.entropy, late=on_host(logits.device), best=seen.best,
     )  # fmt: skip
     ruling = row.verifier.rule(v)
     exact_for = row.verifier.exact_for

@@ -21,8 +21,8 @@ def states_of(row: Row, models: Models, wanted: CaptureSelection, first: int = 0
     requested layer.
     """
     target, slot, end = models.target, row.place, len(row.committed) - 1
-    if slot.heard.wanted == wanted and slot.heard.n == end:
-        return slot.heard.behind(first)
+    if slot.prefill_states.wanted == wanted and slot.prefill_states.n == end:
+        return slot.prefill_states.behind(first)
     target.rewind(slot, first)
     again = PrefillHiddenStates(wanted)
     layers = None if wanted.features else range(max(wanted.layers) + 1)

@@ -87,7 +87,7 @@ class OwnRounds(Part):
     drafts: ClassVar[bool] = False
     """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
 
-    def decoder(self, house: EngineContext) -> Decoder:
+    def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.probes import Probed
 from workbench.core.rejection import VerificationResult
-from workbench.core.sampling import SamplingParams, entropy_of, largest, law, likeliest, with_history
+from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, to_probs, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.draft_plan import Plan
 
@@ -62,8 +62,8 @@ class Verification:
     Attributes:
         tree: draft tree.
         said: target logits after penalties and processors, or a function that returns them: see `logits`.
-        law: distributions that tokens are drawn from (when greedy, the plain softmax, for reading only), or a function
-            that returns them: see `p`.
+        probs: distributions that tokens are drawn from, or a function that returns them; when greedy, the plain
+            softmax, for reading only. See `p`.
         sampling: sampling parameters of this sequence.
         u_stop: uniform random numbers for the emitted token; None when greedy.
         hidden: the LM head's input.
@@ -82,7 +82,7 @@ class Verification:
 
     tree: DraftTree
     said: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
-    law: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
+    probs: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
     sampling: SamplingParams
     u_stop: Float[Tensor, " N_plus_1"] | None
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
@@ -104,7 +104,7 @@ class Verification:
     @property
     def p(self) -> Float[Tensor, "N_plus_1 V"]:
         """Distributions that tokens are drawn from, computed at first access: some rules do not need them."""
-        return self.law if isinstance(self.law, Tensor) else self.law()
+        return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def likeliest(self) -> Int[Tensor, " N_plus_1"]:
         """Return the target's most probable token at each position. Usually already computed for the trace."""
@@ -119,7 +119,7 @@ class Verification:
 
     def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
         """Return the distributions of other logits at the same positions, under the sequence's own sampling."""
-        return law(with_history(logits, self.sampling, self.histories), self.sampling)
+        return to_probs(with_history(logits, self.sampling, self.histories), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)

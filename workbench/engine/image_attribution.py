@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.core.errors import CapacityError, PromptError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine.image_inputs import process, translated
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Request
@@ -94,7 +94,7 @@ def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> F
     for r in rounds:
         if index < len(r.emitted):
             sampling = SamplingParams(**{n: r.params[n] for n in SAMPLING_NAMES if n in r.params})
-            return logits.softmax(1) if sampling.greedy else law(logits, sampling)
+            return logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
         index -= len(r.emitted)
     raise IndexError
 

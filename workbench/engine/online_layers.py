@@ -58,7 +58,7 @@ class TrainableLayers(OnlineTrainer):
         tokens: Sequence[int],
         start: int,
         at: Sequence[int],
-        laws: Float[Tensor, "n V"],
+        distributions: Float[Tensor, "n V"],
         rate: float,
     ) -> float:
         """Take one step towards the target's distributions at some positions; return the mean of D(p ‖ q), in nats.
@@ -67,16 +67,19 @@ class TrainableLayers(OnlineTrainer):
             tokens: tokens of the text.
             start: position of the first of them.
             at: indices into `tokens` after which the target's distribution is known.
-            laws: the target's distributions there, plain softmax. Tokens outside the draft vocabulary are ignored.
+            distributions: the target's distributions there, plain softmax; tokens outside the draft vocabulary are
+                ignored.
             rate: AdamW's learning rate.
         """
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
             q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
-            if q.shape[1] > laws.shape[1]:  # drop padding rows of the model's vocabulary, which are never drafted
-                q = q[:, : laws.shape[1]]
+            if (
+                q.shape[1] > distributions.shape[1]
+            ):  # drop padding rows of the model's vocabulary, which are never drafted
+                q = q[:, : distributions.shape[1]]
                 q = q - q.logsumexp(1, keepdim=True)
-            p = laws.clone().to(q.dtype)[:, : q.shape[1]]
+            p = distributions.clone().to(q.dtype)[:, : q.shape[1]]
             p = p.masked_fill(q == -torch.inf, 0.0)
             p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
             return (torch.special.xlogy(p, p) - p * q.masked_fill(q == -torch.inf, 0.0)).sum(1).mean()

@@ -116,11 +116,11 @@ class Scored:
 
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
     """Return the tokens at the positions of `logits`, with their log-probabilities."""
-    laws = logits.double().log_softmax(1)
-    at = to_device(list(tokens), laws.device, torch.long)
-    best = laws.topk(min(n_top, laws.shape[1]), dim=1)
-    mine = laws.gather(1, at.unsqueeze(1))
-    own, above, ids, values = to_host([mine.squeeze(1), (laws > mine).sum(1), best.indices, best.values])
+    distributions = logits.double().log_softmax(1)
+    at = to_device(list(tokens), distributions.device, torch.long)
+    best = distributions.topk(min(n_top, distributions.shape[1]), dim=1)
+    mine = distributions.gather(1, at.unsqueeze(1))
+    own, above, ids, values = to_host([mine.squeeze(1), (distributions > mine).sum(1), best.indices, best.values])
     found = []
     for i, token in enumerate(tokens):
         pairs = enumerate(zip(ids[i], values[i], strict=True), 1)

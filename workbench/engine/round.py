@@ -37,8 +37,8 @@ from workbench.kernels.segment import Segment
 class DraftAndVerify:
     """Rounds of sequences that share a target. A phase takes the remaining ones and returns those without an error."""
 
-    def __init__(self, house: EngineContext) -> None:
-        self.house, self.models, self.clock, self._guard = house, house.models, house.clock, house.guard
+    def __init__(self, context: EngineContext) -> None:
+        self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
 
     def open(self, row: Row) -> None:
         """Prime the parts for the committed tokens."""
@@ -67,7 +67,7 @@ class DraftAndVerify:
         if not turns:
             return False
         begun = time.perf_counter()
-        spans_of(turn.row for turn in turns)  # discard forwards between rounds
+        spans_of(state.row for state in turns)  # discard forwards between rounds
         marks = [self.clock.mark()]
         for phase in (self.draft, self.verify, self.judge):
             turns = phase(turns)
@@ -79,36 +79,38 @@ class DraftAndVerify:
 
     def plan(self, rows: Sequence[Row]) -> list[RoundState]:
         """Decide how much to draft."""
-        return [turn for turn in map(RoundState, rows) if self._guard(turn.row, lambda t=turn: t.plan(rows))]
+        return [state for state in map(RoundState, rows) if self._guard(state.row, lambda t=state: t.plan(rows))]
 
     def draft(self, turns: list[RoundState]) -> list[RoundState]:
         """Draft a tree for each sequence; sequences with one drafter class and the same models are drafted together."""
         groups: dict[object, list[RoundState]] = {}
         now = self.clock.mark()
-        for turn in turns:
-            drafter = turn.row.drafter
-            if turn.row.plan.depth > 0:
-                alone = None if drafter.batches() else id(turn)
-                groups.setdefault((type(drafter), id(turn.row.models), alone), []).append(turn)
+        for state in turns:
+            drafter = state.row.drafter
+            if state.row.plan.depth > 0:
+                alone = None if drafter.batches() else id(state)
+                groups.setdefault((type(drafter), id(state.row.models), alone), []).append(state)
             else:
-                turn.tree = DraftTree.empty(device=self.models.target.device)
-                turn.drafting = Drafting(now, now, (id(turn.row),))
+                state.tree = DraftTree.empty(device=self.models.target.device)
+                state.drafting = Drafting(now, now, (id(state.row),))
         for group in groups.values():
-            start, rows = self.clock.mark(), [turn.row for turn in group]
+            start, rows = self.clock.mark(), [state.row for state in group]
             self._propose(group)
             drafting = Drafting(start, self.clock.mark(), tuple(map(id, rows)), spans_of(rows))
-            for turn in group:
-                turn.drafting = drafting
-        return [turn for turn in turns if turn.tree is not None]
+            for state in group:
+                state.drafting = drafting
+        return [state for state in turns if state.tree is not None]
 
     def _propose(self, group: list[RoundState]) -> None:
         """Draft for a group of sequences; a sequence whose drafter fails ends, and gets no tree."""
-        rows = [turn.row for turn in group]
+        rows = [state.row for state in group]
         drafter = rows[0].drafter
 
         def together() -> None:
-            for turn, tree in list(zip(group, drafter.propose(rows), strict=True)):  # check the number before assigning
-                turn.tree = tree
+            for state, tree in list(
+                zip(group, drafter.propose(rows), strict=True)
+            ):  # check the number before assigning
+                state.tree = tree
 
         if len(group) == 1:
             self._guard(rows[0], together)
@@ -117,20 +119,20 @@ class DraftAndVerify:
             with no_panic():
                 together()
         except Exception:  # find the sequence that fails; keep the others
-            for turn in group:
-                self._guard(turn.row, turn.draft_again)
+            for state in group:
+                self._guard(state.row, state.draft_again)
 
     def verify(self, turns: list[RoundState]) -> list[RoundState]:
         """Compute the target's logits and hidden states, in one forward for all that start at the same layer."""
         groups: dict[tuple[int, int], list[RoundState]] = {}
-        for turn in turns:
-            if self._guard(turn.row, lambda t=turn: t.lay_out(self.models)):
-                assert turn.block is not None
-                begin = 0 if turn.block.exits is None else turn.block.exits.layer
-                groups.setdefault((begin, turn.block.enters), []).append(turn)
+        for state in turns:
+            if self._guard(state.row, lambda t=state: t.lay_out(self.models)):
+                assert state.block is not None
+                begin = 0 if state.block.exits is None else state.block.exits.layer
+                groups.setdefault((begin, state.block.enters), []).append(state)
         for begin, enters in sorted(groups):
             self._verify(groups[begin, enters], begin, enters)
-        return [turn for turn in turns if turn.logits is not None]
+        return [state for state in turns if state.logits is not None]
 
     def _verify(self, turns: list[RoundState], begin: int, enters: int) -> None:
         """Run one forward of the layers from `begin` on. A sequence whose forward fails ends, and gets no logits.
@@ -141,16 +143,16 @@ class DraftAndVerify:
             enters: number of layers after which probe positions enter; 0: there are none.
         """
         asked: list[tuple[RoundState, Segment]] = []
-        for turn in turns:
-            self._guard(turn.row, lambda t=turn: asked.append((t, t.segment(self.models))))
+        for state in turns:
+            self._guard(state.row, lambda t=state: asked.append((t, t.segment(self.models))))
         if not asked:
             return
         asked.sort(key=lambda pair: pair[1].slot.index)
-        taps = {layer for turn, _ in asked for layer in turn.row.taps}
+        taps = {layer for state, _ in asked for layer in state.row.taps}
         try:
             target, pieces = self.models.target, [piece for _, piece in asked]
             if enters:
-                blocks = [(turn.row, turn.block) for turn, _ in asked if turn.block is not None]
+                blocks = [(state.row, state.block) for state, _ in asked if state.block is not None]
                 out = forward_entering(self.models, blocks, enters, taps)
             else:
                 out = target.forward_behind(pieces, begin, taps) if begin else target.forward(pieces, taps=taps)
@@ -158,22 +160,22 @@ class DraftAndVerify:
             if len(asked) == 1:
                 self._guard(asked[0][0].row, lambda e=error: _raise(e))
                 return
-            for turn, _ in asked:
-                self._verify([turn], begin, enters)
+            for state, _ in asked:
+                self._verify([state], begin, enters)
             return
-        for b, (turn, _) in enumerate(asked):
-            turn.read(out, b)
+        for b, (state, _) in enumerate(asked):
+            state.read(out, b)
 
     def judge(self, turns: list[RoundState]) -> list[RoundState]:
         """Apply each sequence's rule on the device, copy results to the host in one synchronisation, and walk there."""
         carried: list[Tensor | Late[Any]] = []
-        full = self.house.record
-        ruled = [turn for turn in turns if self._guard(turn.row, lambda t=turn: carried.extend(t.figures(full)))]
+        full = self.context.record
+        ruled = [state for state in turns if self._guard(state.row, lambda t=state: carried.extend(t.figures(full)))]
         lists = carry(carried)
-        for i, turn in enumerate(ruled):
+        for i, state in enumerate(ruled):
             mine = lists[N_FIGURES * i : N_FIGURES * (i + 1)]
-            self._guard(turn.row, lambda t=turn, f=mine: t.walk(f))
-        return [turn for turn in ruled if turn.judged is not None]
+            self._guard(state.row, lambda t=state, f=mine: t.walk(f))
+        return [state for state in ruled if state.verified_tree is not None]
 
     def commit(self, turns: list[RoundState], planned: list[RoundState], marks: Sequence[Mark], begun: float) -> None:
         """Write the accepted tokens to cache, text and trace, for one sequence after the other.
@@ -185,16 +187,16 @@ class DraftAndVerify:
             begun: start of the round, in seconds of the host's clock.
         """
         start, verify, judge, commit = marks
-        spans = spans_of(turn.row for turn in turns)
-        drafted = {id(d): d for turn in planned if (d := turn.drafting) is not None}
+        spans = spans_of(state.row for state in turns)
+        drafted = {id(d): d for state in planned if (d := state.drafting) is not None}
         shares = {row: work for d in drafted.values() for row, work in share(d.spans, d.rows).items()}
-        verified = share(spans, [id(turn.row) for turn in turns])
+        verified = share(spans, [id(state.row) for state in turns])
         forwards_s = sum(work.part_s for work in shares.values()) + sum(span.seconds for span in spans)
-        for turn in turns:
-            key, drafting = id(turn.row), turn.drafting
+        for state in turns:
+            key, drafting = id(state.row), state.drafting
             assert drafting is not None
             timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(turns))
-            self._guard(turn.row, lambda t=turn, s=timing: t.commit(s, begun, self.house))
+            self._guard(state.row, lambda t=state, s=timing: t.commit(s, begun, self.context))
 
 
 def spans_of(rows: Iterable[Row]) -> list[Span]:

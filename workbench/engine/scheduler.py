@@ -249,7 +249,7 @@ class Engine:
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
-        row.slot.heard = PrefillHiddenStates(row.configured.drafter.hears(row.models))
+        row.slot.prefill_states = PrefillHiddenStates(row.configured.drafter.hears(row.models))
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
@@ -271,7 +271,7 @@ class Engine:
             if row.slot.length < row.prompt_length - 1:
                 return
         self._decoder(row.configured).open(row)
-        row.slot.heard = PrefillHiddenStates()
+        row.slot.prefill_states = PrefillHiddenStates()
         row.primed = True  # it holds resources from here on, which `_end` releases
         if row.request.memory is not None:
             state_actions.load(row, row.request.memory)

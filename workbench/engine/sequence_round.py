@@ -48,7 +48,7 @@ class RoundState:
         probed: results at probe positions, by the part that requested them.
         strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
             context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
-        judged: verification result.
+        verified_tree: verification result.
     """
 
     row: Row
@@ -60,7 +60,7 @@ class RoundState:
     taps: dict[int, Tensor] = field(default_factory=dict)
     probed: dict[str, Probed] = field(default_factory=dict)
     strange: Tensor | None = None
-    judged: VerifiedTree | None = None
+    verified_tree: VerifiedTree | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
@@ -118,75 +118,76 @@ class RoundState:
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.judged = VerifiedTree.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
+        self.verified_tree = VerifiedTree.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
 
-    def commit(self, timing: Timing, begun: float, house: EngineContext) -> None:
+    def commit(self, timing: Timing, begun: float, context: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
-        row, judged, hidden = self.row, self.judged, self.hidden
-        assert judged is not None
+        row, verified_tree, hidden = self.row, self.verified_tree, self.hidden
+        assert verified_tree is not None
         assert hidden is not None
-        if judged.is_nan:
+        if verified_tree.is_nan:
             if self.strange is not None and bool(self.strange):
                 raise WorkbenchError(
                     f"{type(row.drafter).__name__} drafted or probed a token id that the target does not have.",
-                    f"Use numbers from 0 to {house.models.target.vocab_size - 1}.",
+                    f"Use numbers from 0 to {context.models.target.vocab_size - 1}.",
                 )
             raise NumericalError(
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, base = judged.verdict, len(row.committed)
-        tokens = [*(judged.tokens[i] for i in verdict.path), verdict.bonus]
+        verdict, base = verified_tree.verdict, len(row.committed)
+        tokens = [*(verified_tree.tokens[i] for i in verdict.path), verdict.bonus]
         holds = bool(row.undecided) or row.verifier.holds() > 0
         if holds:
-            kept, reason = ending(row, tokens, house.models, base)
+            kept, reason = ending(row, tokens, context.models, base)
             spans_text = [("", 0, 0)] * kept
         else:
-            kept, reason, spans_text = cut(row, tokens, house.models)
+            kept, reason, spans_text = cut(row, tokens, context.models)
         root, before = row.committed[-1], row.place.last_hidden
         path = verdict.path[:kept]
-        house.models.target.commit(row.place, [0, *(node + 1 for node in path)])
+        context.models.target.commit(row.place, [0, *(node + 1 for node in path)])
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
         scores = list[Scored]()
         if row.raw is not None:
             places = [0, *(node + 1 for node in verdict.path)][:kept]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(row.raw[places], tokens[:kept], n_top, house.token_text)
+            scores = scored(row.raw[places], tokens[:kept], n_top, context.token_text)
         if not reason:
             self._tell(root, tokens[:kept])
-        new = kept_tokens(judged, base, spans_text)
+        new = kept_tokens(verified_tree, base, spans_text)
         if holds:
-            decided = decide(row, self._held(new, before, scores, house), bool(reason), house.models)
+            decided = decide(row, self._held(new, before, scores, context), bool(reason), context.models)
         else:
             decided = TentativeResults(new, [], reason)
             row.request.scores.extend(scores)
-        record = record_round(row, judged, new, decided, timing, house.token_text, house.record, begun)
+        record = record_round(row, verified_tree, new, decided, timing, context.token_text, context.record, begun)
         keep_round(row, record)
         if decided.reason:
-            house.end(row, FINISHED, decided.reason)
+            context.end(row, FINISHED, decided.reason)
 
     def _held(
-        self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: EngineContext
+        self, new: list[Emitted], before: Tensor | None, scores: list[Scored], context: EngineContext
     ) -> list[TentativeToken]:
         """Return the round's tokens as tentative ones. `before`: LM head input that drew the round's root."""
-        assert self.judged is not None
+        assert self.verified_tree is not None
         assert self.hidden is not None
-        places = [0, *(node + 1 for node in self.judged.verdict.path)]
+        places = [0, *(node + 1 for node in self.verified_tree.verdict.path)]
         read = [before, *(self.hidden[place] for place in places)]
-        texts = [house.token_text(token.token) for token in new]
+        texts = [context.token_text(token.token) for token in new]
         return [TentativeToken(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
 
     def _tell(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
-        row, judged = self.row, self.judged
-        assert judged is not None
+        row, verified_tree = self.row, self.verified_tree
+        assert verified_tree is not None
         outcome = Outcome(
-            judged.tokens, judged.parents, judged.verdict, emitted, root, judged.top_tokens, row.plan, self.hidden,
-            self.taps, self.probed.get("drafter"), judged.top_probs,
+            verified_tree.tokens, verified_tree.parents, verified_tree.verdict, emitted, root,
+            verified_tree.top_tokens, row.plan, self.hidden, self.taps, self.probed.get("drafter"),
+            verified_tree.top_probs,
         )  # fmt: skip
         if row.plan.depth > 0 and (own := owned_of(row.state)) is not None:
-            own.count(judged.sources, judged.verdict.path)
+            own.count(verified_tree.sources, verified_tree.verdict.path)
         if not row.silenced:
             row.drafter.observe(row, outcome)
         tell(row, outcome)

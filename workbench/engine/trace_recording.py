@@ -31,24 +31,24 @@ def params_of(row: Row) -> dict[str, object]:
     return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
 
 
-def kept_tokens(judged: VerifiedTree, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
+def kept_tokens(verified_tree: VerifiedTree, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
-    verdict, kept = judged.verdict, []
+    verdict, kept = verified_tree.verdict, []
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
             node = verdict.path[i]
-            token, p = judged.tokens[node], judged.p_node[node]
+            token, p = verified_tree.tokens[node], verified_tree.p_node[node]
             kept.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
-            kind = CORRECTED if verdict.corrected else BONUS if judged.tokens else PLAIN
-            p = judged.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
+            kind = CORRECTED if verdict.corrected else BONUS if verified_tree.tokens else PLAIN
+            p = verified_tree.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
             kept.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
     return kept
 
 
 def record_round(
     row: Row,
-    judged: VerifiedTree,
+    verified_tree: VerifiedTree,
     new: list[Emitted],
     decided: TentativeResults,
     timing: Timing,
@@ -60,7 +60,7 @@ def record_round(
 
     Args:
         row: the sequence.
-        judged: verification result.
+        verified_tree: verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
         decided: which of these, and of earlier tentative tokens, are final now.
         timing: timing of the round.
@@ -69,7 +69,7 @@ def record_round(
         t_round: start of the round, in seconds of the host's clock.
     """
     assert row.trace is not None
-    verdict, n, kept = judged.verdict, len(judged.tokens), len(new)
+    verdict, n, kept = verified_tree.verdict, len(verified_tree.tokens), len(new)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)
     status = [DISCARDED] * n
@@ -78,31 +78,31 @@ def record_round(
     walked = {-1, *path[:-1]}
     for node, ok in verdict.tested:
         if (
-            bonus_emitted or judged.parents[node] in walked
+            bonus_emitted or verified_tree.parents[node] in walked
         ):  # if the text was cut on the path, tests after its last token do not count
             status[node] = ACCEPTED if ok else REJECTED
-            accept[node] = judged.accept[node]
+            accept[node] = verified_tree.accept[node]
             uniform[node] = verdict.uniform.get(node)
-    rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
-    if judged.paid:
+    rule, inputs = _why(verified_tree, row.reason, row.trace.header.rules, [a is not None for a in accept])
+    if verified_tree.paid:
         name = PAID_AT_MOST if row.pays_less else PAID
-        row.signals[name] = sum(some(judged.paid, [node for node, a in enumerate(accept) if a is not None]))
-    if judged.exact:
-        row.signals[BOUGHT] = judged.kept - expected_kept(judged.parents, judged.exact)
+        row.signals[name] = sum(some(verified_tree.paid, [node for node, a in enumerate(accept) if a is not None]))
+    if verified_tree.exact:
+        row.signals[BOUGHT] = verified_tree.kept - expected_kept(verified_tree.parents, verified_tree.exact)
     base = new[0].position
-    depths = depths_of(judged.parents)
+    depths = depths_of(verified_tree.parents)
     nodes = Nodes(
-        tokens=judged.tokens,
-        parents=judged.parents,
+        tokens=verified_tree.tokens,
+        parents=verified_tree.parents,
         depth=depths,
         position=[base - 1 + d for d in depths],
-        text=[token_text(t) for t in judged.tokens],
-        p=judged.p_node,
-        q=list(judged.q) if judged.q else [None] * n,
+        text=[token_text(t) for t in verified_tree.tokens],
+        p=verified_tree.p_node,
+        q=list(verified_tree.q) if verified_tree.q else [None] * n,
         accept=accept,
         u=uniform,
         status=status,
-        source=judged.sources,
+        source=verified_tree.sources,
         rule=rule,
         inputs=inputs,
     )
@@ -116,18 +116,18 @@ def record_round(
         bonus_kind=own.kind if own else None,
         emitted=decided.emitted,
         placed=decided.placed,
-        entropy=judged.entropy if full else [],
-        probes=_probes(judged, base, token_text),
+        entropy=verified_tree.entropy if full else [],
+        probes=_probes(verified_tree, base, token_text),
     )
     if full:
         record.top_p = [
             Top(ids, [token_text(t) for t in ids], probs)
-            for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
+            for ids, probs in zip(verified_tree.top_tokens, verified_tree.top_probs, strict=True)
         ]
-        if judged.growth is not None and n:
-            of, before, after = judged.growth.on_host(judged.worth, judged.parents)
-            record.grown = GrownNodes([rule.to_wire() for rule in judged.growth.rules], of, before, after)
-        record.top_q = _top_q(judged, token_text)
+        if verified_tree.growth is not None and n:
+            of, before, after = verified_tree.growth.on_host(verified_tree.worth, verified_tree.parents)
+            record.grown = GrownNodes([rule.to_wire() for rule in verified_tree.growth.rules], of, before, after)
+        record.top_q = _top_q(verified_tree, token_text)
     return record
 
 
@@ -204,16 +204,16 @@ def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
 
 
 def _why(
-    judged: VerifiedTree, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
+    verified_tree: VerifiedTree, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
     """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
     n = len(tested)
     if reason is None:
         return [None] * n, {}
     rules = reason.rules
-    of = judged.rule_of or [0] * n
-    if not judged.rule_of and len(rules) > 1:
-        for siblings in children_of(judged.parents):
+    of = verified_tree.rule_of or [0] * n
+    if not verified_tree.rule_of and len(rules) > 1:
+        for siblings in children_of(verified_tree.parents):
             for rank, node in enumerate(siblings):
                 of[node] = min(rank, len(rules) - 1)
     mine = [rules[of[i]] if tested[i] else None for i in range(n)]
@@ -222,22 +222,22 @@ def _why(
     reads = [frozenset[str]() if rule is None else rule.reads for rule in mine]
     inputs = {
         name: [value if name in read else None for read, value in zip(reads, column, strict=True)]
-        for name, column in zip(reason.inputs, judged.inputs, strict=True)
+        for name, column in zip(reason.inputs, verified_tree.inputs, strict=True)
         if name not in ("p", "q") and any(name in read for read in reads)
     }
     return [None if rule is None else rule.name for rule in mine], inputs
 
 
-def _probes(judged: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
+def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
     """Return the probe positions of a round. `base`: position of the first token that the round emits."""
-    columns = [*(judged.probes or ([], [], [])), judged.probe_sources]
+    columns = [*(verified_tree.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _top_q(judged: VerifiedTree, token_text: TokenText) -> list[Top | None]:
-    if not judged.top_q:
+def _top_q(verified_tree: VerifiedTree, token_text: TokenText) -> list[Top | None]:
+    if not verified_tree.top_q:
         return []
-    ids, probs = judged.top_q
+    ids, probs = verified_tree.top_q
     tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
-    return [tops[m] if m >= 0 else None for m in judged.q_of]
+    return [tops[m] if m >= 0 else None for m in verified_tree.q_of]

@@ -19,7 +19,7 @@ from torch import Tensor
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.grown import Grown
 from workbench.core.late import Once
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.distributions import weigh
 
@@ -56,12 +56,12 @@ class FullDistributions(NodeDistributions):
     """Distributions over the whole vocabulary, computed at first access, as most tree builders need only top tokens.
 
     Attributes:
-        law: float [w, V], or a function that returns it.
+        probs: float [w, V], or a function that returns it.
         hidden: see `NodeDistributions`.
         logits: float [w, V], if the distributions are their plain softmax.
     """
 
-    law: Float[Tensor, "w V"] | Callable[[], Tensor]
+    probs: Float[Tensor, "w V"] | Callable[[], Tensor]
     hidden: Float[Tensor, "w D"] | None = None
     logits: Float[Tensor, "w V"] | None = None
 
@@ -71,13 +71,13 @@ class FullDistributions(NodeDistributions):
     ) -> FullDistributions:
         """Create distributions from logits: with the sampling parameters, or plain if greedy."""
         if not sampling.greedy:
-            return cls(law(logits, sampling), hidden)
+            return cls(to_probs(logits, sampling), hidden)
         return cls(Once(lambda: logits.float().softmax(1)), hidden, logits)
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
         """Distributions, float [w, V]."""
-        return self.law if isinstance(self.law, Tensor) else self.law()
+        return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
     def whole(self) -> Float[Tensor, "w V"]:
         return self.p
@@ -157,7 +157,7 @@ class Growth:
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> NodeDistributions:
         """Return the distributions after nodes of the last level, by their indices in it; all of them by default."""
-        return self.laws(*self._next(chosen))
+        return self.distributions(*self._next(chosen))
 
     def superpose(self, weights: Float[Tensor, " w"]) -> NodeDistributions:
         """Return the distribution after all nodes of the last level, fed as one token with their mean embedding.
@@ -186,7 +186,7 @@ class Growth:
         self.read.append(nodes)
         return tokens, below
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
         """Process nodes of the newest level, in one forward, and return the distributions after them.
 
         Args:
@@ -202,9 +202,9 @@ class Growth:
             "Choose another tree builder, or a method with a draft model.",
         )
 
-    def goes_on(self, laws: NodeDistributions) -> bool:
+    def goes_on(self, distributions: NodeDistributions) -> bool:
         """Whether the policy allows another level, by the distributions after the nodes expanded last."""
-        return goes_on(self.row, len(self.tokens), laws.whole, laws.hidden)
+        return goes_on(self.row, len(self.tokens), distributions.whole, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
         """Return the tokens from the root to each node expanded last (needs a synchronisation)."""

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from workbench.core.late import Once
-from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, law
+from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, to_probs
 from workbench.core.transfer import of_numpy, on_host
 from workbench.kernels.compilation import compiled, together
 from workbench.kernels.rejection import make_ready as make_tests_ready
@@ -68,10 +68,10 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
     n, size = logits.shape
     if size < WIDE or k > FEW or logits.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if not on_host(logits.device) or not logits.is_contiguous() or (laws := compiled("distributions")) is None:
+    if not on_host(logits.device) or not logits.is_contiguous() or (distributions := compiled("distributions")) is None:
         return None
     found, given = weighing(logits, k)
-    work = laws.weigh_halves if logits.dtype == torch.bfloat16 else laws.weigh
+    work = distributions.weigh_halves if logits.dtype == torch.bfloat16 else distributions.weigh
     if n > ALONE:
         together(lambda: work(*given))
     else:
@@ -80,7 +80,7 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
 
 
 def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Return empty results for logits, and the arguments with which `laws.weigh` (or `weigh_halves`) fills them.
+    """Return empty results for logits, and the arguments for `distributions.weigh` (or `weigh_halves`) to fill them.
 
     `weigh_halves` is for bfloat16 logits.
     """
@@ -100,7 +100,7 @@ class Seen:
         top: their token ids.
         entropy: in nats.
         logits: logits in float32 or wider, or a function that returns them.
-        law: distributions, or a function that returns them.
+        probs: distributions, or a function that returns them.
         chances: function that returns single probabilities, as `SoftmaxSummary.chances`.
         best: token with the first largest logit at each position, if known.
     """
@@ -109,7 +109,7 @@ class Seen:
     top: Int[Tensor, "n k"]
     entropy: Float[Tensor, " n"]
     logits: Float[Tensor, "n V"] | Callable[[], Tensor]
-    law: Float[Tensor, "n V"] | Callable[[], Tensor]
+    probs: Float[Tensor, "n V"] | Callable[[], Tensor]
     chances: Callable[..., Tensor]
     best: Int[Tensor, " n"] | None = None
 
@@ -126,7 +126,7 @@ def see(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Seen:
         made = Once(lambda: wide().softmax(1))
         return Seen(found.p_top, found.top, found.entropy, wide, made, found.chances, found.top[:, 0])
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    p = logits.softmax(1) if sampling.greedy else law(logits, sampling)
+    p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
     p_top, top, entropy = look(logits, p, sampling)
 
     def chances(tokens: Tensor, at: Tensor | None = None) -> Tensor:
@@ -151,14 +151,19 @@ def look(
         sampling: sampling parameters that `p` was computed with.
     """
     compact = logits.dtype == p.dtype == torch.float32 and logits.is_contiguous() and p.is_contiguous()
-    if compact and p.shape[1] >= WIDE and on_host(p.device) and (laws := compiled("distributions")) is not None:
+    if (
+        compact
+        and p.shape[1] >= WIDE
+        and on_host(p.device)
+        and (distributions := compiled("distributions")) is not None
+    ):
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
         given = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
         if n > ALONE:
-            together(lambda: laws.look(*given))
+            together(lambda: distributions.look(*given))
         else:
-            laws.look(*given)
+            distributions.look(*given)
         return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
     p_top, top = largest(p, TOP)
     return p_top, top, entropy_of(logits, p, top[:, :1], p_top[:, 0], sampling)

@@ -106,15 +106,15 @@ def passes(p: Tensor, q: Tensor) -> bool:
 
 def make_ready(vocabulary: int) -> None:
     """Compile the kernels, which takes seconds once, so that no round waits for it."""
-    law = torch.full((1, vocabulary), 1 / vocabulary)
-    if passes(law, law):
-        fans = one_place(law)
+    probs = torch.full((1, vocabulary), 1 / vocabulary)
+    if passes(probs, probs):
+        fans = one_place(probs)
         tried(fans, fans.there, without=False)
 
 
-def one_place(law: Float[Tensor, "1 V"]) -> Fans:
+def one_place(probs: Float[Tensor, "1 V"]) -> Fans:
     """Return a node with one child, as an input for compilation."""
-    rows = SelectedRows(law, torch.zeros(1, dtype=torch.long))
+    rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
@@ -147,12 +147,21 @@ def tried(
     """
     siblings = compiled("siblings")
     assert siblings is not None
-    (n, f), laws = fans.token.shape, fans.target.laws
+    (n, f), distributions = fans.token.shape, fans.target.distributions
     near = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
-    figures, left = torch.empty(n, f, 4), torch.empty(n if ends else 0, laws.shape[1])
+    figures, left = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
     at_tokens, beside = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
     apart = torch.empty(n if priced else 0)
-    given = (laws, fans.target.at, fans.drafter.laws, fans.drafter.at, fans.token, fans.there, which, near)
+    given = (
+        distributions,
+        fans.target.at,
+        fans.drafter.distributions,
+        fans.drafter.at,
+        fans.token,
+        fans.there,
+        which,
+        near,
+    )
     out = (figures, at_tokens, beside, left, apart)
     arguments = (
         *(tensor.contiguous().numpy() for tensor in given), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
@@ -161,5 +170,5 @@ def tried(
     together(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(
-        accept, residual, q_left, lifted, left if ends else laws, at_tokens, beside, apart if priced else None
+        accept, residual, q_left, lifted, left if ends else distributions, at_tokens, beside, apart if priced else None
     )

@@ -70,8 +70,8 @@ class Slot:
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
     `pictured` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which the
     target's sequence is longer than this model's, which got the same prompt with fewer image tokens. `owner` is the
-    `id` of the engine's sequence that the slot serves, so that forwards are counted for their sequences. `heard` holds
-    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
+    `id` of the engine's sequence that the slot serves, so that forwards are counted for their sequences.
+    `prefill_states` holds the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
     """
 
     index: int
@@ -83,7 +83,7 @@ class Slot:
     pictured: ImagePrefill | None = None
     shift: int = 0
     owner: int | None = None
-    heard: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
+    prefill_states: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
 
     @property
     def n_pictured(self) -> int:

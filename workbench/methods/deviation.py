@@ -57,7 +57,7 @@ def taught(
     dearest = max(kinds, key=kinds.__getitem__, default=None)
     if not reason or dearest is None or (paid := kinds[dearest]) < LEAST:
         return reason
-    p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
+    p, q = (", ".join(f"{x:g}"[1:] for x in probs) for probs in (P, Q))
     made = "two such drafts"
     if dearest is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
         made = "at most two such drafts, the second only if the first has at most half of q"
@@ -102,7 +102,7 @@ def apart(verifier: Verifier, kind: Sampling) -> float:
     """
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
-    p, q = (torch.tensor(law, dtype=torch.float64) for law in (P, Q))
+    p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (P, Q))
     worst = 0.0
     for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):
         drafts = pairs(q, kind, depends)
@@ -149,11 +149,13 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
 
 def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
     """Return the distribution of the token at the siblings' position, from the rule's probabilities and residual."""
-    laws = p.expand(len(tree) + 1, -1)
+    distributions = p.expand(len(tree) + 1, -1)
 
     def at(u: float) -> tuple[list[float], int]:
-        stop = torch.full((len(laws),), u, dtype=torch.float64)
-        ruling = verifier.rule(Verification(tree, laws.log(), laws, SamplingParams(temperature=1.0), stop))
+        stop = torch.full((len(distributions),), u, dtype=torch.float64)
+        ruling = verifier.rule(
+            Verification(tree, distributions.log(), distributions, SamplingParams(temperature=1.0), stop)
+        )
         return listed(ruling.accept), int(ruling.stop[0])
 
     out, left = torch.zeros_like(p), 1.0

@@ -191,7 +191,7 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run `tokens` after the committed part and commit them, `chunk` at a time; capture states for `slot.heard`.
+        """Run `tokens` after the committed part and commit them, `chunk` at a time; capture the selected states.
 
         Raises:
             ContextError: the tokens do not fit the context.
@@ -199,11 +199,11 @@ class Runner:
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
-            wanted = slot.heard.wanted
+            wanted = slot.prefill_states.wanted
             out = self.forward([Segment(slot, piece)], last_only=True, everywhere=wanted.features, taps=wanted.layers)
             slot.last_hidden = out.hidden[0, -1]
             self.commit(slot, range(len(piece)))
-            slot.heard.take(out, len(piece))
+            slot.prefill_states.take(out, len(piece))
 
     def refuse_beyond(self, n: int) -> None:
         """Raise ContextError if a text of n tokens does not fit the context."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
-from workbench.core.sampling import SamplingParams, law
+from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Request
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
@@ -341,7 +341,7 @@ def drafts_of(
         y = own.argmax(1)
         chance = (y == theirs.argmax(1)).float()
     else:
-        q, p = law(own, sampling), law(theirs, sampling)
+        q, p = to_probs(own, sampling), to_probs(theirs, sampling)
         y = torch.multinomial(q, 1, generator=generator)[:, 0]
         chance = (p.gather(1, y[:, None]) / q.gather(1, y[:, None])).clamp(max=1)[:, 0]
     swapped = torch.rand(len(y), generator=generator) < drawn

@@ -42,7 +42,7 @@ class Bench(Widget):
 
     def snapshot(self) -> str:
         words, p, q = self.state["words"], self.state["p"], self.state["q"]
-        laws = "".join(
+        distributions = "".join(
             f"<tr><th>{snapshot.seen(word)}</th><td>{a:.3f}</td><td>{b:.3f}</td></tr>"
             for word, a, b in zip(words, p, q, strict=True)
         )
@@ -56,7 +56,7 @@ class Bench(Widget):
             for name in tables[0]
         )
         return snapshot.wrap(
-            f"<table><tr><th></th><th>p</th><th>q</th></tr>{laws}</table>"
+            f"<table><tr><th></th><th>p</th><th>q</th></tr>{distributions}</table>"
             f"<table><tr><th>acceptance rate of k drafts</th>{head}</tr>{rows}</table>"
         )
 
@@ -87,15 +87,19 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _law(name: str, values: Sequence[float]) -> list[float]:
-    law = [float(x) for x in values]
+    probs = [float(x) for x in values]
     low, high = TOKENS
-    if not low <= len(law) <= high or not all(0 <= x < float("inf") for x in law) or not 0 < sum(law) < float("inf"):
+    if (
+        not low <= len(probs) <= high
+        or not all(0 <= x < float("inf") for x in probs)
+        or not 0 < sum(probs) < float("inf")
+    ):
         raise ParameterError(
-            f"{name} is not a distribution: {law!r}.",
+            f"{name} is not a distribution: {probs!r}.",
             f"Give {low} to {high} non-negative numbers, at least one above 0.",
         )
-    total = sum(law)
-    return law if abs(total - 1) < 1e-9 else [x / total for x in law]  # return the page's values unchanged
+    total = sum(probs)
+    return probs if abs(total - 1) < 1e-9 else [x / total for x in probs]  # return the page's values unchanged
 
 
 def bench(

@@ -106,19 +106,19 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
     space = np.empty(f, np.int64)
     row = take(taken, n)
     while row >= 0:
-        law, ahead = p[p_at[row]], q[q_at[row]]
+        probs, ahead = p[p_at[row]], q[q_at[row]]
         m, k = 0, 0
         for i in range(f):
             if there[row, i]:
                 m, k = put(space, m, token[row, i]), k + 1
-        rho = np.float32(_discount(law, ahead, max(1.0, float(k)), halvings, least))
+        rho = np.float32(_discount(probs, ahead, max(1.0, float(k)), halvings, least))
         by = np.float32(1) / rho
-        beta = add_common(law, ahead, rho) / rho
+        beta = add_common(probs, ahead, rho) / rho
         share = np.float32(_any(beta, max(1.0, float(k))) / max(beta, _TINY))
-        beside = _beside(law, ahead, space[:m], by, share)
+        beside = _beside(probs, ahead, space[:m], by, share)
         left = beside
         for s in range(m):
-            p_x, q_x = law[space[s]], ahead[space[s]]
+            p_x, q_x = probs[space[s]], ahead[space[s]]
             left += max(p_x - share * min(q_x, by * p_x), _NONE)
         found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, beside, left
         done(taken)

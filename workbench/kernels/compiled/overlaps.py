@@ -171,13 +171,13 @@ def keeping(p, q, row_of, least, out, taken):
     n, size = p.shape
     row = take(taken, n)
     while row >= 0:
-        law, ahead, kept, total = p[row], q[row_of[row]], 0.0, 0.0
+        probs, ahead, kept, total = p[row], q[row_of[row]], 0.0, 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            kept += _kept(law[lo:hi], ahead[lo:hi], least[row])
+            kept += _kept(probs[lo:hi], ahead[lo:hi], least[row])
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _between(law[lo:hi], ahead[lo:hi], least[row], np.float32(kept))
+            total += _between(probs[lo:hi], ahead[lo:hi], least[row], np.float32(kept))
         out[row] = total / 2
         done(taken)
         row = take(taken, n)

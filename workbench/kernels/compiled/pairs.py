@@ -128,13 +128,13 @@ def _add(one, two, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _add_one(law, of, into):
-    banks, whole = np.zeros((8, into.shape[0]), np.float32), law.shape[0] - law.shape[0] % 8
+def _add_one(probs, of, into):
+    banks, whole = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
     for x in range(0, whole, 8):
         for i in range(8):
-            banks[i, of[x + i]] += law[x + i]
-    for x in range(whole, law.shape[0]):
-        banks[0, of[x]] += law[x]
+            banks[i, of[x + i]] += probs[x + i]
+    for x in range(whole, probs.shape[0]):
+        banks[0, of[x]] += probs[x]
     for i in range(8):
         into += banks[i]
 
@@ -257,26 +257,26 @@ def judge(
     """
     (n, f), size = token.shape, p.shape[1]
     of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
-    law, rest, figures = np.empty(size, np.float32), np.empty(size, np.float32), np.empty((f, 4), np.float32)
+    probs, rest, figures = np.empty(size, np.float32), np.empty(size, np.float32), np.empty((f, 4), np.float32)
     near, nothing = np.empty((f, 0), np.int64), np.empty(0, np.float32)
     row = take(taken, n)
     while row >= 0:
         mine, ahead, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
         if f > 1 and there[row, 1]:
             bits = p_bits[p_at[row]], q_bits[q_at[row]]
-            _improve(mine, ahead, bits[0], bits[1], at, without, steps, most, of, weight, law)
+            _improve(mine, ahead, bits[0], bits[1], at, without, steps, most, of, weight, probs)
             w, w_other = np.float64(weight[of[x[0]]]), np.float64(weight[of[x[1]]])
             first = w / (w + w_other)
         else:
-            law[:] = ahead
+            probs[:] = ahead
         kept[row, :] = _NONE
         if there[row, 0]:
-            kept[row, 0] = first * min(1.0, mine[x[0]] / max(law[x[0]], _TINY))
+            kept[row, 0] = first * min(1.0, mine[x[0]] / max(probs[x[0]], _TINY))
         if f > 1 and there[row, 1]:
-            kept[row, 1] = (1 - first) * min(1.0, mine[x[1]] / max(law[x[1]], _TINY))
+            kept[row, 1] = (1 - first) * min(1.0, mine[x[1]] / max(probs[x[1]], _TINY))
         total = 0.0
         for lo in range(0, size, ADDED):
-            total += _rest(mine[lo : lo + ADDED], law[lo : lo + ADDED], rest[lo : lo + ADDED])
+            total += _rest(mine[lo : lo + ADDED], probs[lo : lo + ADDED], rest[lo : lo + ADDED])
         if total <= 0:  # reached with chance 0
             rest[:], total = mine, 1.0
         later = there[row].copy()

@@ -170,10 +170,10 @@ def place_of(special, token):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def test(law, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
+def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
     """The siblings of one place, as `judge` says; what they have beside their tokens in the end, and `apart`.
 
-    `law` may be any weights, which are `total` together.
+    `probs` may be any weights, which are `total` together.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -189,7 +189,7 @@ def test(law, total, ahead, token, there, tested, near, mass, ratio, share, with
     special = space[:m]
     value, asked, out, chance, gone = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.zeros(m, np.bool_)
     for s in range(m):
-        value[s], chance[s], out[s] = law[special[s]], ahead[special[s]], -law[special[s]]
+        value[s], chance[s], out[s] = probs[special[s]], ahead[special[s]], -probs[special[s]]
     by, weight = np.zeros(f + 2), np.zeros(f + 2)
     off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
     rest_q = -1.0  # what q gives to all others, once somebody asks
@@ -214,7 +214,7 @@ def test(law, total, ahead, token, there, tested, near, mass, ratio, share, with
             if i == last and not to_end:
                 break
             step = share * total / of_q if of_q > 0 else 0.0
-            over = left_over(law, ahead, np.float32(off + step), special)
+            over = left_over(probs, ahead, np.float32(off + step), special)
             scale = reach / (total * share)
             for s in range(m):
                 rest = max(0.0, asked[s] - (0.0 if gone[s] else step * chance[s]))
@@ -240,14 +240,14 @@ def test(law, total, ahead, token, there, tested, near, mass, ratio, share, with
     if ends.shape[0] > 0:
         for i in range(f):
             ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
-        beside = left_over(law, ahead, np.float32(off), special) / total
+        beside = left_over(probs, ahead, np.float32(off), special) / total
     if left.shape[0] > 0:
-        _leave(law, ahead, np.float32(off), np.float32(1 / total), left)
+        _leave(probs, ahead, np.float32(off), np.float32(1 / total), left)
         for s in range(m):
             left[special[s]] = value[s] / total
     if priced:
         weight[terms - 1] += reach / total
-        apart = _apart(law, ahead, special, by, weight, terms)
+        apart = _apart(probs, ahead, special, by, weight, terms)
         for s in range(m):
             apart += abs(out[s] + reach * value[s] / total)
     return beside, apart / 2

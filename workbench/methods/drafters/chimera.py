@@ -140,7 +140,7 @@ class ChimeraGrowth(Growth):
         told = self._told(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
         self.root = self._laws(told.flatten().unsqueeze(0))
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
         return self._laws(torch.cat([above[:, self.net.cond :], self._told(tokens)], 1))
 

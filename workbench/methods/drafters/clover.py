@@ -217,7 +217,7 @@ class CloverGrowth(Growth):
         start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
         self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
         above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         return self._laws(*self.net.step(above, self._told(tokens)), start)

@@ -54,7 +54,7 @@ class ModelGrowth(Growth):
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
         self.root = laws_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
         out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
         paths = self.paths() if self.row.sampling.needs_history else []

@@ -212,7 +212,7 @@ class BlockGrowth(FeatureGrowth):
         self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
         self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         above = torch.zeros_like(tokens) if below is None else below
         blocks, behind = self._blocks[above], self._behind[above]
         path = torch.cat([self._path[above], tokens.unsqueeze(1)], 1)

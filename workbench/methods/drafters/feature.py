@@ -202,7 +202,7 @@ class FeatureGrowth(Growth):
         self._states = guess  # of the nodes expanded last
         self.root = self._laws()
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         behind = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         places = torch.full_like(tokens, len(self.tokens))
         self._states = self.state.speculate(behind, tokens, places, self.sees)

@@ -161,7 +161,7 @@ class HydraGrowth(Growth):
         self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
         self.root = self._laws(0)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._told.expand(tokens.shape[0], -1) if below is None else self._told[below]
         self._told = torch.cat([above, self._of(tokens)], 1)
         return self._laws(len(self.tokens))

@@ -57,7 +57,7 @@ class UnitGrowth(Growth):
             logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *self.tokens])]))
         return FullDistributions.of(logits, row.sampling)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         """See `of_level`."""
         return self.of_level()
 

@@ -163,7 +163,7 @@ class HeadsGrowth(Growth):
         self.chances = self.state.net.accuracy
         self.root = HeadDistributions(self, 0, 1)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadDistributions:
         return HeadDistributions(self, len(self.tokens), tokens.shape[0])
 
 

@@ -99,7 +99,7 @@ class Reading:
     @property
     def twin(self) -> WeightSharingCopy | None:
         """Return the trained copy that replaces the draft model."""
-        return None if self.study.pupil is None else self.study.pupil.twin
+        return None if self.study.trainable is None else self.study.trainable.twin
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class OmniDraft(Drafter):
         if models.stranger is not None or row.images is not None:
             words = Dictionary.known(models, writer)
         state = Reading(writer, words, [], study=self.begun(models, writer))
-        if state.study.pupil is not None:
-            state.owned = TrainedState(state.study.pupil, self.warm)
+        if state.study.trainable is not None:
+            state.owned = TrainedState(state.study.trainable, self.warm)
         state.ids = state.read(row)
         if len(state.ids) > writer.runner.context:
             return state
@@ -188,11 +188,11 @@ class OmniDraft(Drafter):
             kept = Study(whose=writer.runner)
             if self.warm:
                 models.shared[key] = kept
-        if self.rate and kept.pupil is None:
-            kept.pupil = TrainableLayers(writer.runner)
+        if self.rate and kept.trainable is None:
+            kept.trainable = TrainableLayers(writer.runner)
         if self.stop and kept.stop is None:
             kept.stop = Stop(writer.runner.hidden_size)
-        return Study(kept.pupil if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
+        return Study(kept.trainable if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
 
     def reach(self, row: Row) -> int:
         """Return as many levels as it has positions: one of its tokens seldom spells less than one of the target's."""
@@ -208,10 +208,10 @@ class OmniDraft(Drafter):
         said = self.written(row, state, plan.depth)
         tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
         row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
-        if (pupil := state.study.pupil) is not None:
-            row.signals["lessons"] = pupil.lessons
-            if pupil.lessons:
-                row.signals["loss of the last lesson, nats"] = pupil.loss
+        if (trainable := state.study.trainable) is not None:
+            row.signals["lessons"] = trainable.lessons
+            if trainable.lessons:
+                row.signals["loss of the last lesson, nats"] = trainable.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
@@ -273,10 +273,10 @@ class OmniDraft(Drafter):
     def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
         """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
         head = row.models.target.lm_head
-        laws = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
-        for (at, _), law in zip(study.waiting, laws, strict=True):
+        distributions = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
+        for (at, _), probs in zip(study.waiting, distributions, strict=True):
             begin, end = (len(_decoded(row, n).rstrip(BROKEN)) for n in (at, at + 1))
-            yield begin, end, law, row.committed[at]
+            yield begin, end, probs, row.committed[at]
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""

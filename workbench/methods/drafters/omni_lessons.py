@@ -37,11 +37,11 @@ class Direct(NamedTuple):
 
     Attributes:
         at: index of the drafter's token before it.
-        law: the target's distribution over shared tokens, which sums to 1.
+        probs: the target's distribution over shared tokens, which sums to 1.
     """
 
     at: int
-    law: Float[Tensor, " S"]
+    probs: Float[Tensor, " S"]
 
 
 class Spelt(NamedTuple):
@@ -92,16 +92,16 @@ def places(
         shared: tokens of both vocabularies.
     """
     direct, spelt = list[Direct](), list[Spelt]()
-    for begin, end, law, token in found:
+    for begin, end, probs, token in found:
         a, b = ends.get(begin, 0), ends.get(end, 0)
         if not 0 < a < b:  # other token borders, or a special token without text
             continue
         if b == a + 1:
-            among = law[shared.ours]
+            among = probs[shared.ours]
             if float(among.sum()):
                 direct.append(Direct(a - 1, among / among.sum()))
         else:
-            spelt.append(Spelt(a - 1, tuple(ids[a:b]), float(law[token])))
+            spelt.append(Spelt(a - 1, tuple(ids[a:b]), float(probs[token])))
     return direct, spelt
 
 
@@ -126,7 +126,7 @@ def hybrid(
         may = q[0] > -torch.inf  # the drafter may have a reduced output vocabulary
         q = q[:, may]
         q = q - q.logsumexp(1, keepdim=True)
-        p = torch.stack([place.law for place in direct]).to(q)[:, may]
+        p = torch.stack([place.probs for place in direct]).to(q)[:, may]
         p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
         loss = loss + F.kl_div(q, p, reduction="batchmean")
     if spelt and share:
@@ -171,7 +171,7 @@ class Study:
     """Online-training state of a sequence.
 
     Attributes:
-        pupil: trained layers; None: none.
+        trainable: trained layers; None: none.
         stop: stopping head; None: none.
         waiting: (index of a committed token, the target's LM head input before it), oldest first.
         rounds: with training data, since the last training step.
@@ -180,7 +180,7 @@ class Study:
         whose: the draft model that it belongs to.
     """
 
-    pupil: TrainableLayers | None = None
+    trainable: TrainableLayers | None = None
     stop: Stop | None = None
     waiting: list[tuple[int, Float[Tensor, " D"]]] = field(default_factory=list[tuple[int, Tensor]])
     rounds: int = 0
@@ -191,7 +191,7 @@ class Study:
     @property
     def is_due(self) -> bool:
         """Return whether there is anything to train."""
-        return self.pupil is not None and self.pupil.lessons < MOST_LESSONS
+        return self.trainable is not None and self.trainable.lessons < MOST_LESSONS
 
     def heard(self, kept: int, rejected: bool) -> None:
         """Train the stopping head on the result of the last draft.
@@ -220,10 +220,10 @@ class Study:
         rate: float,
     ) -> None:
         """Run a training step on positions within the `reads` newest tokens."""
-        assert self.pupil is not None
+        assert self.trainable is not None
         begin = max(0, len(ids) - 1 - reads)
         direct = [place._replace(at=place.at - begin) for place in direct if place.at >= begin]
         spelt = [place._replace(at=place.at - begin) for place in spelt if place.at >= begin]
         self.waiting, self.rounds = [], 0
         if direct or (spelt and share):
-            self.pupil.step(ids[begin:-1], begin, lambda q: hybrid(q, direct, spelt, shared, share), rate)
+            self.trainable.step(ids[begin:-1], begin, lambda q: hybrid(q, direct, spelt, shared, share), rate)

@@ -38,8 +38,8 @@ class Lessons(TrainedState[TrainableLayers]):
         rounds: with such a position, since the last training step.
     """
 
-    def __init__(self, pupil: TrainableLayers, slot: Slot, shared: bool) -> None:
-        super().__init__(pupil, shared)
+    def __init__(self, trainable: TrainableLayers, slot: Slot, shared: bool) -> None:
+        super().__init__(trainable, shared)
         self.slot = slot
         self.wrong: list[tuple[int, Float[Tensor, " D"]]] = []
         self.rounds = 0
@@ -79,12 +79,12 @@ class Online(Drafter):
         """Return a fresh copy of the draft model's layers; with `warm` the copy that earlier runs trained."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
-        pupil = models.shared.get(key) if self.warm else None
-        if pupil is None or pupil.runner is not models.drafter:
-            pupil = TrainableLayers(models.drafter)
+        trainable = models.shared.get(key) if self.warm else None
+        if trainable is None or trainable.runner is not models.drafter:
+            trainable = TrainableLayers(models.drafter)
             if self.warm:
-                models.shared[key] = pupil
-        return Lessons(pupil, read_committed(row, models), self.warm)
+                models.shared[key] = trainable
+        return Lessons(trainable, read_committed(row, models), self.warm)
 
     def reach(self, row: Row) -> int:
         """Return the number of levels that the draft model has positions for."""
@@ -138,8 +138,8 @@ class Online(Drafter):
         if not about:
             return
         head = row.models.target.lm_head
-        laws = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
-        state.learner.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], laws, self.rate)
+        distributions = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
+        state.learner.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], distributions, self.rate)
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.sampling import law
+from workbench.core.sampling import to_probs
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
@@ -41,5 +41,5 @@ class Oracle(Drafter):
 def mixture(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the distribution that the oracle draws from."""
     a = cast(Oracle, row.drafter).acceptance
-    p = law(logits, row.sampling)
+    p = to_probs(logits, row.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

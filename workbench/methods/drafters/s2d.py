@@ -191,15 +191,15 @@ class S2DGrowth(Growth):
         self.exits: list[Int[Tensor, " w"]] = []
         self.root = self._laws(1)
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         self.state.take(tokens, self.sees)
         return self._laws(len(tokens))
 
-    def goes_on(self, laws: NodeDistributions) -> bool:
+    def goes_on(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
         if self.state.is_unsure:
             self.row.signals[STOPPED] = len(self.tokens)
-        return not self.state.is_unsure and super().goes_on(laws)
+        return not self.state.is_unsure and super().goes_on(distributions)
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Store the indices of drafted nodes, and record which exit drafted each."""

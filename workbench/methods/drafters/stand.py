@@ -83,19 +83,19 @@ class Table(InspectableState):
             "contexts": in_rows([context for context, _ in entries], self.longest),
             "tokens": in_rows([e.tokens for _, e in entries], wide),
             "chances": in_rows([e.chances for _, e in entries], wide, np.float32, fill=0),
-            "laws": np.array([e.n for _, e in entries], np.int32),
+            "distributions": np.array([e.n for _, e in entries], np.int32),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        laws = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
-        if not (n := len(laws)):
+        distributions = numbers(arrays, "distributions", (None,), 1, 1e9, whole=True)
+        if not (n := len(distributions)):
             return
         contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
         tokens = tokens_in(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
         chances = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
         if (chances.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
             raise ModelError("The file is broken: it contains an invalid distribution.", BROKEN)
-        rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), laws.tolist(), strict=True)
+        rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), distributions.tolist(), strict=True)
         loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
         loaded = {context: entry for context, entry in loaded.items() if len(context) <= self.longest}
         self._entries = loaded | self._entries  # longer contexts are never looked up
@@ -159,7 +159,7 @@ class TableGrowth(Growth):
         self.root = self._laws([[]])
         self.is_known = True
 
-    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> SparseDistributions:
+    def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> SparseDistributions:
         return self._laws(self.paths())
 
     def _laws(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
@@ -171,9 +171,9 @@ class TableGrowth(Growth):
             to_device([entry.tokens for entry in entries], self.device), p / p.sum(1, keepdim=True), self.size
         )
 
-    def goes_on(self, laws: NodeDistributions) -> bool:
+    def goes_on(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes without a known context: the mean over all contexts is no draft."""
-        return self.is_known and super().goes_on(laws)
+        return self.is_known and super().goes_on(distributions)
 
 
 @dataclass(frozen=True)

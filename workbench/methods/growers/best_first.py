@@ -66,10 +66,10 @@ class BestFirst(Grower):
             chosen = level.topk(min(self.width, level.shape[0])).indices
             if not self.ranked:
                 chosen = chosen.sort().values
-            laws = growth.expand(chosen)
-            if not growth.goes_on(laws):
+            distributions = growth.expand(chosen)
+            if not growth.goes_on(distributions):
                 break
-            logq, tokens = laws.best(self.width)
+            logq, tokens = distributions.best(self.width)
             growth.add(tokens.view(-1), _fan(chosen.shape[0], k, growth.device))
             said.append(logq.view(-1))
             scores.append((level[chosen].unsqueeze(1) + logq).view(-1))

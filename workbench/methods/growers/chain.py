@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.grown import Grown, GrowthRule
-from workbench.core.sampling import law, likeliest, pick, sayable, with_history
+from workbench.core.sampling import likeliest, pick, sayable, to_probs, with_history
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.draft_plan import Plan
@@ -46,18 +46,18 @@ class Chain(Grower):
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draft as many tokens as the plan has levels."""
-        row, laws = growth.row, growth.root
+        row, distributions = growth.row, growth.root
         depth = plan.within(plan.depth)
         sampled = not row.sampling.greedy
         u = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(growth.device, non_blocking=True)
         said: list[Tensor] = []
         for level in range(depth):
-            p = laws.whole()
+            p = distributions.whole()
             token = likeliest(p) if u is None else pick(p, u[level : level + 1])
             said.append(p)
             growth.add(token, torch.zeros_like(token) if level else None)
-            if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
+            if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
                 break
         growth.close()
         return _chain_tree(
@@ -95,7 +95,7 @@ class Speaker(Protocol):
 
 def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the drafter's distribution, warped exactly as the target's is."""
-    return law(logits, row.sampling)
+    return to_probs(logits, row.sampling)
 
 
 def single(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
@@ -146,7 +146,7 @@ def draft_chain(
         _uniforms(row).to(runner.device, non_blocking=True) if s else None for row, s in zip(rows, sampled, strict=True)
     ]
     tokens: list[list[Tensor]] = [[] for _ in rows]
-    laws: list[list[Tensor]] = [[] for _ in rows]
+    distributions: list[list[Tensor]] = [[] for _ in rows]
     keep = [row.verifier.reads_laws for row in rows]
     states = _States(rows)
     active = list(range(len(rows)))
@@ -175,7 +175,7 @@ def draft_chain(
                 q = single(q)
                 token = likeliest(q) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
-            laws[i].append(q)
+            distributions[i].append(q)
             feed[i] = token
         active = [i for i in active if rows[i].plan.depth > step + 1]
         if not active:
@@ -186,7 +186,8 @@ def draft_chain(
         for b, i in enumerate(unread):
             states.add(i, out.hidden[b, :1])
     trees = [
-        _chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source, keep=keep[i]) for i, t in enumerate(tokens)
+        _chain_tree(torch.cat(t), torch.cat(distributions[i]), sampled[i], source, keep=keep[i])
+        for i, t in enumerate(tokens)
     ]
     return [states.attach(i, tree) for i, tree in enumerate(trees)]
 
@@ -221,7 +222,7 @@ def _uniforms(row: Row) -> Float[Tensor, " K"]:
 
 def _chain_tree(
     tokens: Int[Tensor, " K"],
-    laws: Float[Tensor, "K V_or_1"],
+    distributions: Float[Tensor, "K V_or_1"],
     sampled: bool,
     source: str,
     logits: bool = True,
@@ -229,22 +230,22 @@ def _chain_tree(
 ) -> DraftTree:
     """Return the tree of a chain.
 
-    `laws` are the distributions that the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` is
-    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `laws` may be the
+    `distributions` are those that the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` is
+    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `distributions` may be the
     tokens' probabilities alone, [K, 1].
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
-    if laws.shape[1] == 1:
-        chance = laws[:, 0]
+    if distributions.shape[1] == 1:
+        chance = distributions[:, 0]
     else:
-        laws = laws if sampled or not logits else laws.softmax(1)
-        chance = laws.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        distributions = distributions if sampled or not logits else distributions.softmax(1)
+        chance = distributions.gather(1, tokens.unsqueeze(1)).squeeze(1)
     q_of = torch.arange(n + 1, device=tokens.device) if sampled or keep else None
     if q_of is not None:
         q_of[-1] = -1
     if not sampled:
-        q, certain = laws if keep else None, torch.zeros_like(chance)
+        q, certain = distributions if keep else None, torch.zeros_like(chance)
         return DraftTree(
             tokens,
             parents,
@@ -257,4 +258,6 @@ def _chain_tree(
             score=chance,
             grown=_GROWN,
         )
-    return DraftTree(tokens, parents, chance.log(), Sampling.CHAIN, n, q=laws, q_of=q_of, source=source, grown=_GROWN)
+    return DraftTree(
+        tokens, parents, chance.log(), Sampling.CHAIN, n, q=distributions, q_of=q_of, source=source, grown=_GROWN
+    )

@@ -30,9 +30,9 @@ class Drawn:
         self._logq: list[Float[Tensor, " w"]] = []
         self._chosen: list[Bool[Tensor, " w"]] = []
 
-    def law(self, laws: NodeDistributions) -> Float[Tensor, "w V"]:
+    def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
         """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
-        p = laws.whole()
+        p = distributions.whole()
         if self.growth.row.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
         self._laws.append(p)
@@ -45,7 +45,7 @@ class Drawn:
         """
         growth, said = self.growth, self.growth.root
         for level, k in enumerate(fan):
-            yield level, k, self.law(said)
+            yield level, k, self.probs(said)
             if level + 1 == len(fan) or growth.n >= most or not growth.goes_on(said := growth.expand()):
                 return
 
@@ -72,22 +72,22 @@ class Drawn:
         return found.to(self.growth.device, non_blocking=True)
 
     def first(
-        self, laws: NodeDistributions, k: int, level: int, among: int = 0
+        self, distributions: NodeDistributions, k: int, level: int, among: int = 0
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
 
         Args:
-            laws: distributions after the nodes expanded last; their children are drawn from them.
+            distributions: distributions after the nodes expanded last; their children are drawn from them.
             k: number of draws; fewer in a smaller distribution.
             level: from 0.
             among: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
         """
         if not among:
-            top = self.gumbel(p := self.law(laws), level).topk(min(k, p.shape[1]), dim=1)
+            top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
             return top.values, top.indices
-        logq, tokens = laws.best(among)
+        logq, tokens = distributions.best(among)
         few = logq.softmax(1)
-        self._laws.append(torch.zeros_like(laws.whole()).scatter_(1, tokens, few))
+        self._laws.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, few))
         top = self.gumbel(few, level).topk(min(k, few.shape[1]), dim=1)
         return top.values, tokens.gather(1, top.indices)
 

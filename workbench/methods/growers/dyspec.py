@@ -84,7 +84,7 @@ class DySpec(Grower):
         drafted = list[torch.Tensor]()  # product of q down to each node
         found = path.new_zeros(0)  # worth of each position drawn so far
         for level in range(plan.depth):
-            p = drawn.law(said)
+            p = drawn.probs(said)
             top = drawn.gumbel(p, level).topk(min(most, p.shape[1]), dim=1)
             q = p.double().gather(1, top.indices)
             elder = torch.cat([q.new_zeros(len(q), 1), q[:, :-1].cumsum(1)], 1)

@@ -47,11 +47,11 @@ class PathThreshold(Grower):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Add all nodes of a level at a time, until none reaches the threshold."""
         depth, most = plan.depth, plan.within(MOST_NODES)
-        laws = growth.root
+        distributions = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
         said, paths, fanout = list[Tensor](), list[Tensor](), 1
         for level in range(depth):
-            logq, tokens = laws.best(self.children)
+            logq, tokens = distributions.best(self.children)
             reached = path.unsqueeze(1) + logq  # [w, k]
             offered = reached >= math.log(self.threshold)
             offered[0, 0] |= level == 0
@@ -67,7 +67,7 @@ class PathThreshold(Grower):
             paths.append(path)
             said.append(logq[below, child])
             fanout = tokens.shape[1]
-            if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
+            if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
                 break
         growth.close()
         return growth.chosen(fanout, torch.cat(said).exp(), Grown((LIKELY,), before=torch.cat(paths).exp()))

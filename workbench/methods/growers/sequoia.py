@@ -268,11 +268,11 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
     )  # index of each expanded node's distribution; −1: the node is missing
     for level, (below, rank, inner) in enumerate(shape.levels):
         values, tokens = drawn.first(said, shape.ranks[level], level, among)
-        law = at[below]
-        there = (law >= 0) & (rank < values.shape[1])
-        law, rank = law.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
-        there &= torch.isfinite(values[law, rank])
-        drawn.add(tokens[law, rank][there], law[there])
+        probs = at[below]
+        there = (probs >= 0) & (rank < values.shape[1])
+        probs, rank = probs.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
+        there &= torch.isfinite(values[probs, rank])
+        drawn.add(tokens[probs, rank][there], probs[there])
         goes_on = there[inner]
         if level + 1 == len(shape.levels) or not goes_on.any():
             break

@@ -128,9 +128,9 @@ class Superposed(Grower):
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
         scores = alone = torch.zeros(1, device=growth.device)
         shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
-        laws, said = growth.root, list[Tensor]()
+        distributions, said = growth.root, list[Tensor]()
         for level in range(plan.depth):
-            logq, tokens = (found.expand(len(scores), -1) for found in laws.best(CANDIDATES))
+            logq, tokens = (found.expand(len(scores), -1) for found in distributions.best(CANDIDATES))
             gain = own = (logq / HEAT).log_softmax(1)
             if counts is not None:
                 gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
@@ -150,7 +150,7 @@ class Superposed(Grower):
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
-            if not growth.goes_on(laws := growth.superpose(shares[-1][1])):
+            if not growth.goes_on(distributions := growth.superpose(shares[-1][1])):
                 break
         growth.close()
         if not said:  # a drafter that fails

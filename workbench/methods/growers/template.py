@@ -115,9 +115,9 @@ def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
         logq, tokens = guesses[-1]
         growth.add(tokens[below, rank], below if level else None)
         said.append(logq[below, rank])
-        if level + 1 == len(shape.levels) or not growth.goes_on(laws := growth.expand(inner)):
+        if level + 1 == len(shape.levels) or not growth.goes_on(distributions := growth.expand(inner)):
             break
-        guesses.append(laws.best(shape.ranks[level + 1]))
+        guesses.append(distributions.best(shape.ranks[level + 1]))
     if len(said) < len(shape.levels):  # the policy has stopped it
         shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
     growth.close(shape.order)

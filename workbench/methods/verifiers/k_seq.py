@@ -59,15 +59,15 @@ class KSeq(ByEmission):
 
     def prime(self, row: Row, models: Models) -> None:
         """Return no state; compile the search for ρ now, which takes seconds, rather than in a round."""
-        law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
-        if passes(law, law):
-            _found(one_place(law))
+        probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
+        if passes(probs, probs):
+            _found(one_place(probs))
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Run the tests in sequence, for all positions at once."""
         p, q = fans.p, fans.q
         k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
-        rho = _found(fans)[0] if passes(fans.target.laws, fans.drafter.laws) else discount(p, q, k)
+        rho = _found(fans)[0] if passes(fans.target.distributions, fans.drafter.distributions) else discount(p, q, k)
         shared = torch.minimum(q, p / rho)  # [R, V]
         beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
@@ -98,7 +98,14 @@ def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
     discounts = compiled("discounts")
     assert discounts is not None
     found = torch.empty(len(fans.token), 4)
-    given = (fans.target.laws, fans.target.at, fans.drafter.laws, fans.drafter.at, fans.token, fans.there)
+    given = (
+        fans.target.distributions,
+        fans.target.at,
+        fans.drafter.distributions,
+        fans.drafter.at,
+        fans.token,
+        fans.there,
+    )
     arguments = (
         *(tensor.contiguous().numpy() for tensor in given),
         HALVINGS, _least(torch.float32), found.numpy(), np.zeros(2, np.int64),

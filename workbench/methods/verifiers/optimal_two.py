@@ -90,20 +90,20 @@ class OptimalTwo(ByEmission):
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _found_compiled(p, q, without=False, free=1, steps=0)
-        law = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
-        if passes(law, law):
-            self._compiled(DraftTree.chain([0]), one_place(law), ends=True)
+        probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
+        if passes(probs, probs):
+            self._compiled(DraftTree.chain([0]), one_place(probs), ends=True)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Test the pair, then the others."""
-        if passes(fans.target.laws, fans.drafter.laws):
+        if passes(fans.target.distributions, fans.drafter.distributions):
             kept, _, _, left = self._compiled(tree, fans, ends=True)
             return kept, left
         p, q, x, there = fans.p, fans.q, fans.token, fans.there
         tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT
 
-        def test(law: Tensor, drawn_from: Tensor, token: Tensor) -> Tensor:
-            return (law.gather(1, token) / drawn_from.gather(1, token).clamp_min(tiny)).clamp(max=1)
+        def test(probs: Tensor, drawn_from: Tensor, token: Tensor) -> Tensor:
+            return (probs.gather(1, token) / drawn_from.gather(1, token).clamp_min(tiny)).clamp(max=1)
 
         if x.shape[1] == 1:
             return torch.where(there, test(p, q, x), 0.0), residual(p, q)
@@ -139,14 +139,18 @@ class OptimalTwo(ByEmission):
         """Return the result of `outline`, and the residual distribution if `ends`."""
         pairs = compiled("pairs")
         assert pairs is not None
-        laws = [law.numpy() for law in (fans.target.laws, fans.drafter.laws)]
-        p, q = zip(laws, [at.contiguous().numpy() for at in (fans.target.at, fans.drafter.at)], strict=True)
+        distributions = [probs.numpy() for probs in (fans.target.distributions, fans.drafter.distributions)]
+        p, q = zip(distributions, [at.contiguous().numpy() for at in (fans.target.at, fans.drafter.at)], strict=True)
         kept, at_tokens = torch.empty(2, *fans.token.shape)
-        beside, left = torch.empty(len(fans.token)), torch.empty(len(fans.token) if ends else 0, len(laws[0][0]))
+        beside, left = (
+            torch.empty(len(fans.token)),
+            torch.empty(len(fans.token) if ends else 0, len(distributions[0][0])),
+        )
         arguments = (
-            *p, *q, *(np.ndarray(law.shape, np.int32, law) for law in laws),
-            fans.token.contiguous().numpy(), fans.there.contiguous().numpy(), min(self.free, len(laws[0][0])), GROUPS,
-            tree.sampling in WITHOUT, self.steps, np.float32(math.exp(MOST)),
+            *p, *q, *(np.ndarray(probs.shape, np.int32, probs) for probs in distributions),
+            fans.token.contiguous().numpy(), fans.there.contiguous().numpy(),
+            min(self.free, len(distributions[0][0])), GROUPS, tree.sampling in WITHOUT, self.steps,
+            np.float32(math.exp(MOST)),
             kept.numpy(), at_tokens.numpy(), beside.numpy(), left.numpy(), np.zeros(2, np.int64),
         )  # fmt: skip
         together(lambda: pairs.judge(*arguments))
@@ -177,7 +181,7 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     difference is that of the logarithms, except for the curve between powers of two.
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
-    p, q = (law if kind is torch.int32 else law.double() for law in (p, q))
+    p, q = (probs if kind is torch.int32 else probs.double() for probs in (p, q))
     octaves = (p.contiguous().view(kind) - q.contiguous().view(kind)) >> half
     return (octaves + (GROUPS - 3)).clamp_(0, GROUPS - 1).long()
 
@@ -195,8 +199,8 @@ def _found(
     k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
     g = q / (1 - q).clamp_min(1e-12) if without else q  # factor on another token's q if this one was drawn first
 
-    def together_(law: Tensor) -> Float[Tensor, "R m_plus_G"]:
-        return law.new_zeros(len(law), free + GROUPS).scatter_add_(1, k, law)
+    def together_(probs: Tensor) -> Float[Tensor, "R m_plus_G"]:
+        return probs.new_zeros(len(probs), free + GROUPS).scatter_add_(1, k, probs)
 
     p_all, q_all, g_all = together_(p), together_(q), together_(g)
     inside = q_all * g_all - together_(q * g) if without else q_all * g_all
@@ -232,9 +236,9 @@ def _found_compiled(
         return _found(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)
     w, r = p.new_empty(len(p), free + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
-    laws = [law.contiguous().numpy() for law in (p, q)]
-    bits = [np.ndarray(law.shape, np.int32, law) for law in laws]
-    given = (*laws, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
+    distributions = [probs.contiguous().numpy() for probs in (p, q)]
+    bits = [np.ndarray(probs.shape, np.int32, probs) for probs in distributions]
+    given = (*distributions, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
     out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
     together(lambda: pairs.improve(*given, *out))
     return at, w, r

@@ -56,12 +56,12 @@ def price_of_keeping(
 
 def make_ready(device: torch.device) -> None:
     """Compile the sums now, which takes seconds, so that no round waits for it."""
-    law = torch.full((1, WIDE), 1 / WIDE, device=device)
-    if _passes(law, law) is not None:
+    probs = torch.full((1, WIDE), 1 / WIDE, device=device)
+    if _passes(probs, probs) is not None:
         one, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
-        excess(law, law, one[:, None])
-        unseen(law, law, law, 0.0)
-        price_of_keeping(replace(DraftTree.chain([0]), q=law, q_of=at), law, one, at)
+        excess(probs, probs, one[:, None])
+        unseen(probs, probs, probs, 0.0)
+        price_of_keeping(replace(DraftTree.chain([0]), q=probs, q_of=at), probs, one, at)
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:

@@ -17,14 +17,30 @@ from workbench.trace.speedup import Estimate
 from workbench.trace.whatif.against_theory import overlay, transport
 from workbench.trace.whatif.combination import Combination, combine
 from workbench.trace.whatif.lengths import Alternative, Costs, Lengths, costs, draft_lengths
-from workbench.trace.whatif.predicted import laws
+from workbench.trace.whatif.predicted import distributions
 from workbench.trace.whatif.timing import Budget, budget
 from workbench.trace.whatif.width import Rescue, Width, rescues, widths
 from workbench.trace.whatif.wording import words
 
 __all__ = [
-    "Alternative", "Budget", "Combination", "Costs", "Lengths", "Rescue", "Width", "analyse", "budget", "combine",
-    "costs", "draft_lengths", "laws", "overlay", "rescues", "transport", "widths", "words",
+    "Alternative",
+    "Budget",
+    "Combination",
+    "Costs",
+    "Lengths",
+    "Rescue",
+    "Width",
+    "analyse",
+    "budget",
+    "combine",
+    "costs",
+    "distributions",
+    "draft_lengths",
+    "overlay",
+    "rescues",
+    "transport",
+    "widths",
+    "words",
 ]  # fmt: skip
 PLAIN = "autoregressive"
 

@@ -12,7 +12,7 @@ from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED
 from workbench.trace.whatif.lengths import costs
-from workbench.trace.whatif.predicted import depths, laws
+from workbench.trace.whatif.predicted import depths, distributions
 from workbench.trace.whatif.timing import budget
 from workbench.trace.whatif.width import tests_of
 
@@ -27,7 +27,7 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
         to have `rate`, and rounds without a draft count as rejections of the first token.
     """
     rounds, time_budget = trace.rounds, budget(trace, plain)
-    predicted = laws(rounds)
+    predicted = distributions(rounds)
     rates, best = predicted["rates"], None
     if time_budget.plain_s and rates and time_budget.depth:
         model, plain_s = costs(trace, plain), time_budget.plain_s

@@ -10,7 +10,7 @@ from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 
 
-def laws(rounds: Sequence[Round]) -> dict[str, Any]:
+def distributions(rounds: Sequence[Round]) -> dict[str, Any]:
     """Return τ as predicted by two models: the same acceptance everywhere, or acceptance by position.
 
     Returns:

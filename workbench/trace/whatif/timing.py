@@ -13,7 +13,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import calm, stalls
-from workbench.trace.whatif.predicted import depths, laws
+from workbench.trace.whatif.predicted import depths, distributions
 
 LEAST_PLAIN_ROUNDS = 3
 """Minimum number of rounds without a draft to use them as baseline if no plain run is given."""
@@ -111,7 +111,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     rounds = trace.rounds
     if not any(r.emitted for r in rounds):
         raise WorkbenchError("The trace has no rounds with tokens.", "Give a run that generated something.")
-    predicted = laws(rounds)
+    predicted = distributions(rounds)
     every, where = plain_rounds(trace, plain)
     stalled, timed, base = stalls(rounds), calm(rounds), calm(every)
     verify = fmean(r.verify_s for r in timed)

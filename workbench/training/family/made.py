@@ -129,8 +129,8 @@ def continued(
     table, cache, places = drafter.table(kept), DynamicCache(), (seen.cumsum(1) - 1).clamp_min(0)
     for i in range(max(most)):
         states = drafter.states(ids, attention_mask=seen, position_ids=places, past_key_values=cache, use_cache=True)
-        law = F.linear(states[:, -1], table).softmax(-1).double().cumsum(-1)
-        drawn = torch.searchsorted(law, law[:, -1:] * chance[rows, i : i + 1], right=True).clamp_max(len(kept) - 1)
+        probs = F.linear(states[:, -1], table).softmax(-1).double().cumsum(-1)
+        drawn = torch.searchsorted(probs, probs[:, -1:] * chance[rows, i : i + 1], right=True).clamp_max(len(kept) - 1)
         ids = kept[drawn]
         for row, token in zip(rows.tolist(), ids[:, 0].tolist(), strict=True):
             texts[row].append(token)
