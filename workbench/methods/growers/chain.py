@@ -231,8 +231,8 @@ def _chain_tree(
     """Return the tree of a chain.
 
     `distributions` are those that the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` is
-    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `distributions` may be the
-    tokens' probabilities alone, [K, 1].
+    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `distributions` may
+    be the tokens' probabilities alone, [K, 1].
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
