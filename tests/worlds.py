@@ -216,6 +216,15 @@ def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
     return list(kinds.values())
 
 
+def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
+    """Return parameters of a test: the names of `of_each_kind`, and the others with the mark `on_demand`.
+
+    For what is tried of every method elsewhere, and here once more in another way.
+    """
+    kinds = {m.name for m in of_each_kind(methods)}
+    return [name if name in kinds else pytest.param(name, marks=pytest.mark.on_demand) for name in names]
+
+
 def text_methods() -> list[Method]:
     """The methods that run without a picture."""
     return [method for method in registry.methods() if "pictures" not in method.needs]

@@ -36,7 +36,6 @@ def test_a_family_is_what_the_board_says(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proof
 @pytest.mark.on_demand
 @pytest.mark.parametrize("name", [name for name in census.families() if name not in SAMPLE])
 def test_every_other_family_is_what_the_board_says(name: str) -> None:

@@ -82,6 +82,7 @@ def test_a_stream_of_thirty_thousand_tokens_stays_within_the_bound(method: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.on_demand
 @pytest.mark.parametrize("method", KEPT)
 def test_a_stream_of_two_hundred_thousand_tokens_stays_within_the_bound(method: str) -> None:
     soaked(method, 200_000, OF_A_LONG_TEXT)

@@ -557,8 +557,14 @@ def test_a_greedy_round_writes_what_the_target_would(
 
 
 @pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize("kind", ["any", "other", "zeros", "equal"])  # what p excludes is never kept: nothing to see
-@pytest.mark.parametrize("way", ["chain of 2", "independent siblings", "beam of 2", "top-k tree"])
+@pytest.mark.parametrize(  # what p excludes is never kept: nothing to see
+    ("kind", "way"),
+    [
+        *itertools.product(("any", "equal"), ("chain of 2", "independent siblings", "beam of 2", "top-k tree")),
+        ("other", "chain of 2"),
+        ("zeros", "chain of 2"),
+    ],
+)
 def test_an_approximate_verifier_does_not(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:

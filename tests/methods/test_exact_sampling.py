@@ -198,12 +198,14 @@ TEXTS = [n for n in EXACT if n not in ("msd", "specvlm")]
 """Without a picture these are EagleVLM."""
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", worlds.others_on_demand(TEXTS, map(setting, TEXTS)))
 def test_every_token_of_a_long_run_follows_its_law(name: str, models: Models) -> None:
+    """Rounds of every method are summed in test_round_laws.py; here it is whole runs."""
     for fit in long_run_fits(models, [setting(name)], PLAIN):
         assert fit.fits(ALPHA), fit
 
 
+@pytest.mark.on_demand
 @pytest.mark.parametrize("name", [m.name for m in worlds.of_each_kind(map(setting, TEXTS))])
 def test_every_token_of_a_long_filtered_run_follows_its_law(name: str, models: Models) -> None:
     """Filters change the law that is judged by; every method's rounds are summed under it in test_round_laws.py."""
