@@ -13,11 +13,11 @@ import pytest
 import torch
 from capped import EmitsResidual, FirstFew
 
-from workbench.bench import check, laws
+from workbench.bench import check, sampling_tests
 from workbench.bench.check import check_families, check_greedy, check_method, leaping
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
 from workbench.bench.goodness import chi_square, count_firsts
-from workbench.bench.laws import SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_law
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
@@ -94,17 +94,19 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None
     for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
         method = only("draft-model", verifier=rule)
         assert method.promise is Promise.EXACT
-        assert [c.values["most"] for c in laws.choices(method)[0]].count(1) == 1
+        assert [c.values["most"] for c in sampling_tests.choices(method)[0]].count(1) == 1
         finding = check_law(method, near, SAMPLING_TESTS[2], runs=160)
         assert (finding.verdict == PASS) is right, finding.detail
-        assert right or finding.figures["settings"]["defaults"]["adjusted"] < laws.ALPHA
+        assert right or finding.figures["settings"]["defaults"]["adjusted"] < sampling_tests.ALPHA
 
 
 def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
     """What promises no law would be called broken, or measured at a setting that nobody runs."""
     method = only("draft-tree", verifier=FirstFew(), other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
-    assert list(laws.low_ends(method)) == [{"verifier": "first-few", "most": 1}]
-    assert all(c.values["most"] == 2 for c in laws.choices(only("draft-tree-sampled", verifier=FirstFew()))[0])
+    assert list(sampling_tests.low_ends(method)) == [{"verifier": "first-few", "most": 1}]
+    assert all(
+        c.values["most"] == 2 for c in sampling_tests.choices(only("draft-tree-sampled", verifier=FirstFew()))[0]
+    )
 
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
@@ -136,10 +138,10 @@ def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: M
     assert finding.verdict == FAIL
     assert finding.detail.endswith("broken with kind=lies")
     assert (finding.figures["tests"], finding.figures["runs"]) == (5, 120)
-    exact, pooled = laws.exact_law(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
+    exact, pooled = sampling_tests.exact_law(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
     for i, configured in enumerate([toy.with_params(), *corners(toy, ("choice",))]):
-        pooled += laws.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
-    assert chi_square(count_firsts(pooled, 2), exact).fits(laws.ALPHA), "as one test for all choices it hid"
+        pooled += sampling_tests.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
+    assert chi_square(count_firsts(pooled, 2), exact).fits(sampling_tests.ALPHA), "as one test for all choices it hid"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +200,7 @@ def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warme
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     head = made.target.model.get_output_embeddings()
     head.weight.data.mul_(sharpness)
-    chosen = laws.given_law(made, PROMPTS[0], runs=300)
+    chosen = sampling_tests.given_law(made, PROMPTS[0], runs=300)
     assert 1.0 <= chosen.sampling.temperature <= warmest
     assert (chosen.sampling.temperature > 1.0) is (sharpness > 1.0)
     assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
@@ -209,7 +211,7 @@ def test_a_law_of_one_outcome_is_no_proof() -> None:
     finding = check_law(
         registry.get("draft-model"),
         made,
-        laws.SamplingTest("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
+        sampling_tests.SamplingTest("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
         runs=10,
     )
     assert finding.verdict == SKIPPED
@@ -280,7 +282,7 @@ def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypa
     monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(check, "sample_many", lambda *_: None)
     lookup = only("prompt-lookup")
-    assert len(laws.choices(lookup)[0]) == 3
+    assert len(sampling_tests.choices(lookup)[0]) == 3
     assert check.affordable(lookup, models, PROMPTS[0], 333, math.inf) == 333
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 200
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1e6) == 333
@@ -298,7 +300,7 @@ def test_corners_are_the_ends_of_every_range() -> None:
     depths = {v["depth"] for v in values}
     spec = registry.get("prompt-lookup").params["depth"]
     assert {spec.ge, spec.le} <= depths
-    assert laws.ALPHA < 1e-3
+    assert sampling_tests.ALPHA < 1e-3
 
 
 @pytest.mark.parametrize("name", registry.names())

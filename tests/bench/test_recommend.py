@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import worlds
 
-from workbench.bench import heats
+from workbench.bench import candidate_runs
 from workbench.bench import recommend as measuring
 from workbench.bench.contenders import EngineContender
 from workbench.bench.recommend import PromptIds, recommend
@@ -155,7 +155,7 @@ def test_methods_that_do_not_fit_the_time_are_left_out_by_name(
     models: Models, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warm-up takes 1 s; a pass over the prompts 8.1 s of all four, and 4.2 s without the slowest."""
-    monkeypatch.setattr(heats, "FEWEST", 1)
+    monkeypatch.setattr(candidate_runs, "FEWEST", 1)
     found = ask(models, clock, 6.0)
     assert found.unreached == ["token-recycling"]
     assert "It did not suffice for 1 method: token-recycling." in found.limits
@@ -210,8 +210,8 @@ def test_repeats_are_counted_by_hand() -> None:
     """Behind [1 2 3 4 1 2 3]: 4 was told, 9 was not, then [4 9 7] and the like never stood before."""
     prompts = {0: [1, 2, 3, 4, 1, 2, 3]}
     sample = Sample("autoregressive", 0, 0, [4, 9, 7, 7], 1.0, 1.0, 4)
-    assert heats.repeats(prompts, [sample]) == 1 / 4
-    assert heats.repeats(prompts, []) is None
+    assert candidate_runs.repeats(prompts, [sample]) == 1 / 4
+    assert candidate_runs.repeats(prompts, []) is None
 
 
 def test_no_prompt_and_no_method_are_said() -> None:

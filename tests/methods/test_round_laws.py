@@ -30,8 +30,8 @@ from methods.test_exact_sampling import (
     primed,
     setting,
 )
-from workbench.bench.distributions import low_ends
 
+from workbench.bench.sampling_tests import low_ends
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, to_probs, with_history
 from workbench.core.tree import DraftTree, Sampling

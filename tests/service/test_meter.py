@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from workbench.bench import compare, crews, hosted, waiting
-from workbench.bench.crews import END, measure_cell
+from workbench.bench import compare, hosted, waiting, worker_groups
 from workbench.bench.grid import Sweep
+from workbench.bench.worker_groups import END, measure_cell
 from workbench.client.wire import error_from_wire, error_to_wire
 from workbench.core.errors import CapacityError
 from workbench.service import Backend, Limits
@@ -115,7 +115,7 @@ def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytes
 def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, asked = Clock(), list[float]()
     monkeypatch.setattr(waiting, "time", clock)
-    monkeypatch.setattr(crews, "time", clock)
+    monkeypatch.setattr(worker_groups, "time", clock)
 
     class Owing:
         """A host that lets nothing in before 57 s are over."""
@@ -130,11 +130,11 @@ def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(mon
             """Nobody asks."""
 
     cell = Sweep.of({"depth": [1]}, prompts=(PROMPT,)).cells()[0]
-    said = list(crews._let_in(Owing(), cell, lambda: False, "a"))
+    said = list(worker_groups._let_in(Owing(), cell, lambda: False, "a"))
     assert asked == [0, pytest.approx(57, abs=0.5)]
     assert (said[0], said[-1], len(said) > 100) == ("waits: Tokens are owed.", "begun", True)
     clock.now = 0.0
-    assert len(list(crews._let_in(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
+    assert len(list(worker_groups._let_in(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
 
 
 def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import LONGEST_S, PROMPTS, SHORTEST_S
+from workbench.bench.candidate_runs import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.compare import host_prompt
-from workbench.bench.heats import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.hosted import Hosted, StopError
 from workbench.bench.lanes import BASELINE
 from workbench.bench.measured import Plan

@@ -28,7 +28,15 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import SAMPLING_TESTS, TINY_PROMPT, SamplingTest, check_law, choices, given_law, sample_many
+from workbench.bench.sampling_tests import (
+    SAMPLING_TESTS,
+    TINY_PROMPT,
+    SamplingTest,
+    check_law,
+    choices,
+    given_law,
+    sample_many,
+)
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
 from workbench.engine.declarations import DRAFTERS

@@ -19,7 +19,7 @@ import torch
 from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS, Finding, Prompt
 from workbench.bench.goodness import chi_square, places
-from workbench.bench.laws import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.bench.sampling_tests import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_law
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
 from workbench.engine import Engine

@@ -1,6 +1,6 @@
 """Recommendation of a method for given prompts, target and machine, measured within a time budget.
 
-All methods that run on the target take turns on the prompts, pass by pass; see `workbench.bench.heats`.
+All methods that run on the target take turns on the prompts, pass by pass; see `workbench.bench.candidate_runs`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from workbench.bench.candidate_runs import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.contenders import EngineContender
-from workbench.bench.heats import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.rows import BASELINE
 from workbench.core.errors import PromptError, WorkbenchError

@@ -1,10 +1,10 @@
 """Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
 The plan is in `workbench.bench.grid`, the store in `workbench.bench.sweepfolder`. `run` gives the cells to workers,
-which measure them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
-(`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its settings and
-its measuring conditions: a sweep that was killed continues where it was, and one with extended axes measures only what
-is new.
+which measure them here (`workbench.bench.worker_groups`), in processes (`workbench.service.workers`) or on a Ray
+cluster (`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its
+settings and its measuring conditions: a sweep that was killed continues where it was, and one with extended axes
+measures only what is new.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.conditions import canonical
-from workbench.bench.crews import END, POLL_S, STEP, Event, WorkerGroup, here
 from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, otherwise
+from workbench.bench.worker_groups import END, POLL_S, STEP, Event, WorkerGroup, here
 
 __all__ = [
     "DONE",

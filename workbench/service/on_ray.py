@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from workbench.bench.crews import BEGIN, END, Event, WorkerGroup, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, Result
+from workbench.bench.worker_groups import BEGIN, END, Event, WorkerGroup, measure_cell
 from workbench.engine.cluster import cluster
 from workbench.service.workers import conditions_of, make_host
 

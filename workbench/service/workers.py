@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from workbench.bench.conditions import conditions
-from workbench.bench.crews import END, STEP, Event, WorkerGroup, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, RUNNING, Result
+from workbench.bench.worker_groups import END, STEP, Event, WorkerGroup, measure_cell
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 

@@ -30,9 +30,9 @@ from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.compiled_feature_net import twin_of
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
-from workbench.methods.drafters.feature_twin import twin_of
 from workbench.methods.drafters.trained import head_of
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH

@@ -22,9 +22,9 @@ from workbench.kernels.device_clock import Mark
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, Level, twin_of
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
-from workbench.methods.drafters.feature_twin import CompiledFeatureNet, Level, twin_of
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.growers.best_first import BestFirst
 from workbench.models.loading import Models

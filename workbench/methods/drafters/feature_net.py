@@ -124,7 +124,7 @@ class FeatureNet(DecoderLayer):
     guesses_features: ClassVar[bool] = True
     """Whether a state predicts a feature and so passes the output norm; otherwise that norm belongs to the LM head."""
     enters: ClassVar[str] = FUSED
-    """How a pair enters the layer, for compiled passes (`feature_twin`); set by subclasses."""
+    """How a pair enters the layer, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 

@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from workbench.core.transfer import on_host, to_device
 from workbench.engine.online_weights import OnlineTrainer
 from workbench.kernels.reduced_vocabulary import SharedHead
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, made_twin
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.feature_twin import CompiledFeatureNet, made_twin
 from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 

@@ -15,9 +15,9 @@ from workbench.kernels import compilation
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.feature_twin import CompiledFeatureNet
 from workbench.methods.drafters.mtp import MTPNet
 from workbench.methods.drafters.pard import PARDNet
 from workbench.models.loading import HeadInfo
