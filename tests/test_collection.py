@@ -74,7 +74,7 @@ def test_on_a_gpu_run_all_tests_that_take_a_device(
 ) -> None:
     found: dict[str, str] = {}
 
-    class RoundFeedback:
+    class Outcomes:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.when == "call" or report.skipped:
                 found[report.location[2]] = report.outcome
@@ -86,7 +86,7 @@ def test_on_a_gpu_run_all_tests_that_take_a_device(
     assert ours is not None
     # what belongs to the process, not to a session, stays with the session around this one
     quiet = [f"-pno:{name}" for name in ("benchmark", "cacheprovider", "faulthandler", "terminal", "timeout", "xdist")]
-    pytest.main([*quiet, "--capture=no", *options, str(tmp_path)], plugins=[ours, RoundFeedback()])
+    pytest.main([*quiet, "--capture=no", *options, str(tmp_path)], plugins=[ours, Outcomes()])
     assert found == ran
 
 

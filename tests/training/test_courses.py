@@ -298,7 +298,7 @@ def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options:
 
 
 def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    class RoundFeedback:
+    class EngineOfPromptLengths:
         def __init__(self, _: Any) -> None:
             pass
 
@@ -307,7 +307,7 @@ def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatc
             said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(n)]
             return SimpleNamespace(rounds=[Round(0, "medusa", {}, Nodes(), [], 3, PLAIN, said)])
 
-    monkeypatch.setattr(evaluate, "Engine", RoundFeedback)
+    monkeypatch.setattr(evaluate, "Engine", EngineOfPromptLengths)
     models: Any = None
     found = evaluate.measured(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
     assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)

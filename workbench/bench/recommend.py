@@ -21,7 +21,7 @@ from workbench.methods.known import Known
 from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
-RoundFeedback = Callable[[float, int, str], None]
+Progress = Callable[[float, int, str], None]
 """Called before each run with seconds spent, number of finished runs, and the current run."""
 
 
@@ -78,7 +78,7 @@ def recommend(
     *,
     methods: Sequence[Configured] = (),
     max_new_tokens: int = 64,
-    told: RoundFeedback = lambda *_: None,
+    told: Progress = lambda *_: None,
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:

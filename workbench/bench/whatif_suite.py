@@ -28,7 +28,7 @@ CHAINS: Mapping[str, Mapping[str, Any]] = {
 """Recorded methods: one whose drafts depend on the text alone, and one whose drafts become worse with depth."""
 TREE: Mapping[str, Any] = {"policy": "fixed", "grower": "rsd-c", "branching": "2-2-2", "depth": WIDE_DEPTH, "nodes": 14}
 """`draft-tree` with two siblings at every position."""
-RoundFeedback = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 """Called with finished prompts, total prompts, and the prompt's name."""
 
 
@@ -52,7 +52,7 @@ def measure(
     models: Models,
     prompts: Sequence[BenchPrompt],
     tokens: int = TOKENS,
-    told: RoundFeedback = lambda *_: None,
+    told: Progress = lambda *_: None,
     timed: bool | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Predict and measure on every prompt.

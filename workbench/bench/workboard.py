@@ -32,7 +32,7 @@ PER_KIND, TOKENS, WARM_UP = 3, 48, 12
 COMMAND = "workbench recommend --kinds --report --target"
 
 Row = dict[str, Any]
-RoundFeedback = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 """Called with finished kinds, total kinds, and the current run."""
 
 
@@ -48,7 +48,7 @@ def measure(
     max_new_tokens: int = TOKENS,
     done: Mapping[str, Row] | None = None,
     saved: Callable[[str, Row], None] = lambda key, row: None,
-    told: RoundFeedback = lambda *_: None,
+    told: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
     """Measure kind by kind.
 

@@ -41,7 +41,7 @@ ENV = "WORKBENCH_DATASTORE"
 PIECE = 1 << 20
 """Bytes of text tokenised at a time."""
 
-RoundFeedback = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 """Progress callback: units done, units in total, name of the current step."""
 
 
@@ -60,7 +60,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
         raise WorkbenchError(f"The tokenizer cannot read a text: {said}", "Leave that text out.") from error
 
 
-def sort_suffixes(tokens: np.ndarray, told: RoundFeedback = lambda *_: None) -> np.ndarray:
+def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.ndarray:
     """Return token positions sorted by the `ORDERED` tokens that start there; equal ones keep their order.
 
     Prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks, and pairs of ranks k apart sort by 2 k
@@ -160,7 +160,7 @@ def build(
     out: Path,
     tokenizer: Any,
     target: str,
-    told: RoundFeedback = lambda *_: None,
+    told: Progress = lambda *_: None,
     replace: bool = False,
 ) -> Datastore:
     """Build a datastore from text files.
@@ -217,7 +217,7 @@ def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
 
 
 def _tokenise(
-    work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: RoundFeedback
+    work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Progress
 ) -> list[tuple[str, list[Path]]]:
     """Return the files with the tokens of each text; pieces that exist already are not tokenised again."""
     vocabulary, total, done, number = n_ids(tokenizer), sum(sizes), 0, 0
@@ -253,7 +253,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def _write(
-    work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: RoundFeedback
+    work: Path, texts: list[tuple[str, list[Path]]], tokenizer: Any, target: str, text_bytes: int, told: Progress
 ) -> None:
     """Join and sort the pieces; the card is written last."""
     vocabulary = n_ids(tokenizer)

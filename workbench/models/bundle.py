@@ -15,7 +15,7 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
 SOURCE = "source.json"
 """File in each converted copy of a model that describes the original."""
-RoundFeedback = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Progress callback: bytes of a file that are done, and bytes in total."""
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.kernels.disk_cache import cache_folder
-from workbench.models.bundle import SOURCE, RoundFeedback
+from workbench.models.bundle import SOURCE, Progress
 from workbench.models.checksums import NAME, sum_of, what_is_wrong, write_sums
 from workbench.trace.files import PART, check_regular
 
@@ -102,7 +102,7 @@ def check_gguf(file: Path) -> None:
         raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch it again.")
 
 
-def convert(file: Path, told: RoundFeedback = lambda done, total: None, stem: str | None = None) -> Path:
+def convert(file: Path, told: Progress = lambda done, total: None, stem: str | None = None) -> Path:
     """Return the folder with a GGUF file's converted model; convert it now if there is none.
 
     An existing copy is checked against its checksums and made again if they do not match.
@@ -154,7 +154,7 @@ def is_whole(place: Path) -> bool:
     return bool(lines) and all(len(line) == 2 and not what_is_wrong(place / line[1], line[0]) for line in lines)
 
 
-def _make(file: Path, place: Path, told: RoundFeedback) -> None:
+def _make(file: Path, place: Path, told: Progress) -> None:
     from workbench.models.gguf import dequantise  # imports PyTorch, not needed to look up a copy
 
     fill(place, lambda part: dequantise(file, part, told))

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from workbench.core.errors import ModelError, WorkbenchError
-from workbench.models.bundle import SOURCE, RoundFeedback
+from workbench.models.bundle import SOURCE, Progress
 from workbench.models.gguf_metadata import WHOLE, config_of, first_line, refuse
 from workbench.models.gguf_tokenizer import tokenizer_of
 
@@ -26,7 +26,7 @@ SHARD = 1 << 30
 """Bytes after which a shard is written and the next one begins; at most this much is in memory at once."""
 
 
-def dequantise(file: Path, folder: Path, told: RoundFeedback = lambda done, total: None) -> None:
+def dequantise(file: Path, folder: Path, told: Progress = lambda done, total: None) -> None:
     """Write a GGUF model as configuration, safetensors, tokenizer and chat template into an empty folder.
 
     Quantised matrices are written as float16: their scales are float16, so that rounding adds at most 2⁻¹¹ of a
@@ -106,7 +106,7 @@ class _Weight:
     value: torch.Tensor
 
 
-def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: RoundFeedback) -> Iterator[_Weight]:
+def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) -> Iterator[_Weight]:
     """Yield all weights of the model in the file's order, each with the shape that the model expects."""
     wanted = _wanted(gguf, config)
     have = {tensor.name for tensor in reader.tensors}

@@ -76,7 +76,7 @@ SMOLLM2 = Published(
 PUBLISHED = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
 """Seconds to wait for the Hub's response if there is an alternative."""
-RoundFeedback = converted.RoundFeedback
+Progress = converted.Progress
 
 
 def here(model: Published) -> Path | None:
@@ -167,7 +167,7 @@ def packaged_file(model: Published) -> Path | None:
     return file
 
 
-def obtain(model: Published, from_hub: Callable[[], Path], told: RoundFeedback = lambda done, total: None) -> Path:
+def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lambda done, total: None) -> Path:
     """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
 
     Args:
