@@ -201,6 +201,29 @@ def spoil(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError("the disk is gone"), "the disk is gone"),
+        (OSError(), "OSError"),
+        (OSError(28, "No space left"), "No space left"),
+    ],
+    ids=["a text", "nothing", "a number"],
+)
+def test_an_error_without_a_reason_of_the_system_is_named(
+    error: OSError, why: str, tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`OSError.strerror` is None unless the error was made from a number."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(datastore_builder, "_put", fails)
+    with pytest.raises(WorkbenchError, match=rf"store cannot be used: {why}\.") as refused:
+        build(files, tmp_path / "store", worlds.byte_tokenizer(), "tiny")
+    assert "None" not in refused.value.message
+
+
+@pytest.mark.parametrize(
     "how",
     ["cut tokens", "cut suffixes", "other array", "fewer tokens", "fewer suffixes", "pickle", "no card", "foreign",
      "no json", "no sizes"],
