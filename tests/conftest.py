@@ -118,6 +118,20 @@ def is_proof(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("browser")) and not item.get_closest_marker("smoke")
 
 
+MAKES_PROOF = ("mark.proof", "mark.on_demand", "browser", "others_on_demand")
+"""A module with tests of the proof ring has one of these words: see `is_proof`."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip modules without a test of the proof ring where only that ring is wanted: importing all takes minutes."""
+    expression = str(config.getoption("-m"))
+    if collection_path.suffix != ".py" or "proof" not in expression:
+        return None
+    wanted = Expression.compile(expression)
+    only = wanted.evaluate(lambda name, **_: name == "proof") and not wanted.evaluate(lambda name, **_: False)
+    return True if only and not any(word in collection_path.read_text("utf-8") for word in MAKES_PROOF) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail.

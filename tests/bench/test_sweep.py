@@ -391,7 +391,7 @@ def wait_for_cells(folder: Path, n: int, process: subprocess.Popen[bytes]) -> di
 
 
 @pytest.mark.slow
-@pytest.mark.proof
+@pytest.mark.on_demand
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_a_sweep_on_a_ray_cluster_ends_complete_though_one_of_two_machines_is_killed() -> None:

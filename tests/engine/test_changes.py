@@ -102,11 +102,14 @@ def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
     return write
 
 
-@every_method
+@pytest.mark.parametrize(
+    "name", worlds.others_on_demand(registry.names(), [m.with_params() for m in registry.methods()])
+)
 def test_no_value_of_a_parameter_ends_a_run(
-    method: Method, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
+    name: str, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
     """One after the other in one run: each is in force from the next round on, or said to be impossible."""
+    method = registry.get(name)
     models, cases = seeing if "pictures" in method.needs else text, extremes(method)
     for first in range(0, len(cases), CASES):  # a text has rounds for so many
         go_through(cases[first : first + CASES], method, models, plain_text)
