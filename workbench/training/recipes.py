@@ -66,9 +66,9 @@ class TokenizerOptions:
     Attributes:
         data: Folder with the public training text; missing files are skipped.
         out: Folder of the tokenizer.
-        tokens: Size of the mixture of which a sixth is read.
-        vocab_size: Number of entries.
-        seed: Seed of the mixture.
+        tokens: Size of the training mixture in tokens; the tokenizer is trained on a sixth of its documents.
+        vocab_size: Vocabulary size.
+        seed: Seed of the training mixture.
     """
 
     data: Path = DEFAULT_DATA
@@ -85,9 +85,9 @@ class CorpusOptions:
     Attributes:
         data: Folder with the public training text; missing files are skipped.
         tokenizer: Folder written by the `tokenizer` recipe.
-        out: Folder of the packed corpus.
-        tokens: Training tokens, about.
-        seed: Seed of the mixture.
+        out: Output folder of the packed corpus.
+        tokens: Approximate number of training tokens.
+        seed: Seed of the training mixture.
     """
 
     data: Path = DEFAULT_DATA
@@ -102,7 +102,7 @@ class DrafterOptions(DistillOptions):
     """Options of the `drafter` recipe.
 
     Attributes:
-        own_minutes: Minutes in which the target first writes text of its own to learn from; part of `minutes`.
+        own_minutes: Minutes for generating training text with the target first; part of `minutes`.
     """
 
     own_minutes: float = 4.0
