@@ -65,8 +65,8 @@ class ChatHeadOptions(HeadOptions):
         ensemble: Number of embeddings per prompt token (PPD).
         transfers: Number of future tokens whose hidden states are predicted (hidden transfer).
         transfer_layer: Layer after which they are predicted (hidden transfer).
-        head_learns: Train an LM head of its own for EAGLE-3, as in the paper, initialised with the target's rows for
-            the draft vocabulary. Otherwise EAGLE-3 uses the target's LM head, as EAGLE does, and needs fewer steps.
+        head_learns: Give EAGLE-3 an LM head of its own, as in the paper, initialised with the target's rows for the
+            draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
         ttt: Draft steps unrolled in training: of EAGLE-3's training-time test, and of MTP.
         head_size: Size of an attention head of EAGLE, MTP or block diffusion; 0: the heads divide the target's hidden
             size.
