@@ -66,7 +66,7 @@ def models_folder() -> Path | None:
 
 @contextmanager
 def chromium(*more: str) -> Iterator[Any]:
-    """Open Chromium with further arguments; until it closes, Playwright's event loop counts as running in this thread."""
+    """Open Chromium with further arguments; until it closes, Playwright's event loop runs in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)

@@ -43,9 +43,11 @@ class PretrainOptions(RunOptions):
         layers: Number of decoder layers.
         window: Window length, in tokens.
         rows: Batch size: windows per forward pass.
-        exact_rows: Number of these windows that come from `exact.bin`, with more of the tasks that need exact answers.
-        repeat_rows: Number of windows that are replaced by repeated random spans (see `repeats`) in the first steps.
-        repeat_steps: Number of these first steps.
+        exact_rows: Number of windows per forward pass that come from `exact.bin`, with more of the tasks that need
+            exact answers.
+        repeat_rows: Number of windows that are replaced by repeated random spans (see `repeats`) in the first
+            `repeat_steps`.
+        repeat_steps: Number of first steps with repeated random spans.
         parts: Forward passes per optimizer step (gradient accumulation).
         user_share: Share of the tokens in user turns that have a loss.
         exit_weight: Weight of the early-exit loss.

@@ -59,11 +59,11 @@ class DistillingOptions:
         out: Folder of the study, with one subfolder per cell.
         begin: Folder of a drafter from `chat-drafter`, the initial weights of every cell; none: first train one on
             plain text, for `first` steps of cross-entropy only.
-        first: Training steps of that initial drafter.
+        first: Training steps of the initial drafter if there is no `begin`.
         steps: Training steps per cell.
         losses: Losses to compare on the target's own answers.
         made: Further sources of training text (see `chat-drafter`).
-        crossed: Losses to compare on each of these sources.
+        crossed: Losses to compare on each source in `made`.
         anew: Steps between two generations of text by the drafter itself.
         vocabulary: Size of the draft vocabulary: the tokens that the drafter can propose.
         hidden: Hidden size.

@@ -64,7 +64,7 @@ class ChatHeadOptions(HeadOptions):
         prompts: Number of prompt tokens (PPD).
         ensemble: Number of embeddings per prompt token (PPD).
         transfers: Number of future tokens whose hidden states are predicted (hidden transfer).
-        transfer_layer: Layer after which they are predicted (hidden transfer).
+        transfer_layer: Layer after which the hidden states of future tokens are predicted (hidden transfer).
         head_learns: Give EAGLE-3 an LM head of its own, as in the paper, initialised with the target's rows for the
             draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
         ttt: Draft steps unrolled in training: of EAGLE-3's training-time test, and of MTP.
@@ -79,7 +79,7 @@ class ChatHeadOptions(HeadOptions):
         held: Number of held-out dialogues for evaluation.
         answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
             checkpoint is evaluated by drafting for some held-out prompts.
-        drafted: Number of these prompts.
+        drafted: Number of held-out prompts for the evaluation at each checkpoint.
         begin: Folder of a finished EAGLE layer for these weights, to continue from; EAGLE, PARD and EAGLE-3 can. Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.

@@ -51,7 +51,7 @@ class RolloutOptions:
         spread: Standard deviation of the logarithm of the length.
         longest: Maximum length of an answer, in tokens.
         updates: AdamW steps on the target between two rollouts.
-        rows: Batch size of these steps: texts per step.
+        rows: Batch size of the target's training steps: texts per step.
         target_rate: Learning rate of the target.
         lessons: Training steps of the drafter between two rollouts, while the target is trained.
         every: Rounds between two training steps of the drafter in the tail of a rollout.
@@ -59,7 +59,7 @@ class RolloutOptions:
             on.
         rate: Learning rate of the drafter.
         texts: Number of texts per training step of the drafter.
-        reads: Number of tokens per text.
+        reads: Number of tokens per text in a training step of the drafter.
         again: Recompute the drafter's KV cache after each of its training steps.
         seed: Seed of prompts and lengths.
         threads: Number of CPU threads.

@@ -42,7 +42,7 @@ class VisionOptions(RunOptions):
         out: Folder of the finished model; also written at every checkpoint.
         hidden: Hidden size of the language model.
         layers: Number of decoder layers of the language model.
-        inner: Intermediate size of its MLP.
+        inner: Intermediate size of the language model's MLP.
         rows: Batch size: images per step.
         questions: Number of questions per image, besides its caption.
         favoured: Kinds of question that are asked five times as often as others, separated by commas.
@@ -53,7 +53,7 @@ class VisionOptions(RunOptions):
         unseen: Share of the samples whose image is left out.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
-        reading: Weight of that loss.
+        reading: Weight of the auxiliary loss on these images (`reading_rows`).
         pointing: Weight of a loss on the attention of two heads, which should point at the named object (see
             `pointing`).
         naming: Weight of a loss on the images of `reading_rows`: each patch's projected embedding should be similar to
