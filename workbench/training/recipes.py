@@ -211,13 +211,13 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "scaling",
-            "a scaling study: τ of heads by size and training tokens, and Scylla's scaling law with confidence intervals",
+            "a scaling study: τ of heads by size and training tokens, Scylla's scaling law with confidence intervals",
             ScalingOptions,
             study,
         ),
         Recipe(
             "throughput",
-            "training speed of a head on this machine: tokens per second, and share of its matrix-product speed",
+            "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
             ThroughputOptions,
             throughput,
         ),
@@ -303,7 +303,9 @@ def _whole_options(head: Head) -> type:
 
 
 RECIPES |= {
-    kind: Recipe(kind, f"{kind} heads for any target in one command: answers, hidden states, training, model card", asked, run)
+    kind: Recipe(
+        kind, f"{kind} heads for any target by one command: answers, hidden states, training, card", asked, run
+    )
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
     for asked, run in [(_whole_options(head), partial(train_whole, kind))]
