@@ -1,4 +1,4 @@
-"""Readings of a few short answers of the bundled target, for tests of what learns from them."""
+"""Stored hidden states (readings) of a few short answers of the bundled target, for tests of training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from workbench.training.family.readings import ReadOptions, make_readings
 
 
 def quiet(line: str) -> None:
-    """Nobody listens."""
+    """Discard a progress line."""
 
 
 def readings_in(out: Path, tokens: int = 600, longest: int = 16, given: bool = True) -> ReadOptions:
-    """Answers and their readings, made in a folder; with `given` those of the text's own answers, too."""
+    """Generate answers and their readings in a folder; with `given`, also readings of the training text's answers."""
     answers = AnswersOptions("text-target", out / "none", out / "answers", tokens, max_new_tokens=longest, per_task=12,
                              rows=8, dtype="float32", threads=1)  # fmt: skip
     write_answers(answers, quiet)

@@ -1,4 +1,4 @@
-"""Verifiers that end a round after a few kept drafts: one that keeps the target's law there, and one that does not."""
+"""Verifiers that end a round after a few accepted draft tokens: an exact one, and a wrong one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workbench.engine.parts import Verifier
 
 @dataclass(frozen=True)
 class FirstFew(Verifier):
-    """Speculative sampling of the first drafts of a chain. Behind them nothing is tested: there p itself is emitted."""
+    """Speculative sampling of the first `most` tokens of a chain; the token after them is drawn from p."""
 
     name = "first-few"
     exact_for = frozenset({Sampling.CHAIN})
-    most: int = param(2, ge=1, le=16, doc="drafts kept of a round at most")
+    most: int = param(2, ge=1, le=16, doc="maximum number of draft tokens accepted per round")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         if v.u_stop is None:
@@ -33,7 +33,7 @@ class FirstFew(Verifier):
 
 @dataclass(frozen=True)
 class EmitsResidual(FirstFew):
-    """The same with a mistake: the token behind the last kept draft is drawn from the residual, and not from p."""
+    """A wrong variant: the token after the last accepted one is drawn from the residual distribution instead of p."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)

@@ -1,4 +1,4 @@
-"""What all tests share: where models are, and which tests this machine can run."""
+"""Fixtures and hooks of all tests: location of the models, device, and tests that this machine cannot run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import transformers.modeling_utils  # noqa: F401  (before the import hook, under which nothing compiled is found again)
+import transformers.modeling_utils  # noqa: F401  (before the import hook, with which compiled code is not found again)
 import typechecker
 import weights
 from _pytest.mark.expression import Expression
@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("WORKBENCH_BEHIND", "none")  # no app of a test loads a model of half a gigabyte behind its own
+os.environ.setdefault("WORKBENCH_BEHIND", "none")  # so that no test's app loads a further model of half a gigabyte
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-target-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
 typechecker.install()
-torch.set_num_threads(1)  # test models are small: threads that wait for each other cost more than they bring
+torch.set_num_threads(1)  # test models are small: synchronising threads costs more than they gain
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,9 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def asks_for_gpu(config: pytest.Config) -> bool:
-    """Whether the tests that need CUDA are wanted (`-m gpu`): those with the mark, and all that take a device.
+    """Return whether `-m` selects the tests that need CUDA: those with the mark `gpu`, and all with a device.
 
-    They are where the expression holds for a test that has this mark, and not for one that has none.
+    That is so if the expression is true for a test with only this mark, and false for a test without marks.
     """
     wanted = str(config.getoption("-m"))
     if "gpu" not in wanted:
@@ -57,17 +57,18 @@ def asks_for_gpu(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
-    """Where models live in this run."""
+    """Return the device of the models in this run."""
     config = request.config
     return str(config.getoption("--device") or ("cuda" if asks_for_gpu(config) else "cpu"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What passes cost beside other tests is not remembered for this machine's user; what numba compiles is.
+    """Write measured pass costs to a temporary file; compile native code before a test moves the user's disk cache.
 
-    The folder of that is chosen when it is imported: behind a test that moves the user's cache, as `own_cache` does,
-    each worker compiled all of it once more, for half a minute, and left it to nobody.
+    Costs that are measured while other tests run must not enter the user's disk cache; code that numba compiles may.
+    numba's cache folder is chosen at import: after a test that moves the user's cache, as `own_cache` does, each worker
+    compiled everything again, for half a minute, into a folder that nobody uses later.
     """
     from workbench.kernels import compilation
 
@@ -79,7 +80,7 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is measured and remembered, as the planned policy does, stays in a folder of this run."""
+    """Use a temporary folder as the user's disk cache, for example for the costs that the planned policy measures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -87,7 +88,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def nothing_chosen() -> Iterator[None]:
-    """No heads of one's own are chosen, before a test and behind it."""
+    """Clear the user's choice of heads before and after a test."""
     from workbench.models.checkpoints import user_heads
 
     user_heads.choose()
@@ -97,7 +98,7 @@ def nothing_chosen() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def load() -> Iterator[Callable[[str], Method]]:
-    """Load the method of a file in the folder of the toys; behind the module the register is as it was."""
+    """Return a function that loads the method of a file in `tests/toys`; restore the registry after the module."""
     from workbench.methods import registry
 
     registry.names()
@@ -110,8 +111,8 @@ def load() -> Iterator[Callable[[str], Method]]:
 
 
 def is_proof(item: pytest.Item) -> bool:
-    """Return whether only `.ci/run` runs a test: lessons but the first two, browser tests but one a page (`smoke`)."""
-    if item.get_closest_marker("on_demand"):  # no ring but its own runs it
+    """Return whether only `.ci/run` runs a test: notebooks except the first two, and browser tests without `smoke`."""
+    if item.get_closest_marker("on_demand"):  # only its own ring of tests runs it
         return True
     if item.path.suffix == ".ipynb":
         return item.path.name[:2] not in ("00", "01")
@@ -132,12 +133,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if only and not any(word in collection_path.read_text("utf-8") for word in MAKES_PROOF) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail.
+    """Skip the tests that this machine cannot run, with the reason. WORKBENCH_REQUIRE_BROWSER: fail without a browser.
 
-    What waits for a browser or for other processes is tried once more: on a starved machine a wait may run out. The
-    closing line of pytest counts such tries, and a test that is wrong fails twice.
+    Failed tests that wait for a browser or for other processes are run once more, since a wait may time out on a busy
+    machine. pytest's last line counts these reruns, and a test that is really wrong fails twice.
     """
     has_browser = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     must_have_browser = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))
@@ -156,9 +157,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs chromium: apt-get install chromium"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist tells which tests there are
+@pytest.hookimpl(tryfirst=True)  # before xdist collects the list of tests
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Long files are dealt out first. What is there by now stays: the garbage collector need not look through it."""
+    """Sort the files, long ones first, and exempt all existing objects from garbage collection to save time."""
     weights.sort(session.items)
     gc.collect()
     gc.freeze()
@@ -166,7 +167,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Most of such a test's time would be checks of the same calls, for all that they are made sparingly."""
+    """Switch off shape checks in tests marked `slow` or `unchecked`: repeated checks would take most of their time."""
     typechecker.next_test()
     before, mark = shapes.jaxtyping_disable, request.node.get_closest_marker
     shapes.jaxtyping_disable = before or any(map(mark, ("slow", "unchecked")))
@@ -176,7 +177,10 @@ def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureReques
 
 @pytest.fixture(autouse=True)
 def _default_dtype() -> Iterator[None]:
-    """transformers changes PyTorch's default dtype while it loads; two loads at once in two threads may leave it so."""
+    """Reset PyTorch's default dtype after each test.
+
+    transformers changes it while it loads a model; two loads in two threads at once may leave it changed.
+    """
     yield
     if torch.get_default_dtype() is not torch.float32:
         torch.set_default_dtype(torch.float32)

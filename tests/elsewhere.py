@@ -1,8 +1,8 @@
-"""A GPU that no machine has: the CPU under another name, which refuses what a GPU would refuse.
+"""A simulated GPU: the CPU under the name "cuda", with the device errors of a real GPU.
 
-Inside `Elsewhere`, tensors are made on "cuda" or on "cpu" as they are asked for; all are computed by the CPU, so that a
-run there can be compared with a run here number by number. Tensors of both places in one operation are an error, as are
-random numbers of the CPU's generator drawn there, and NumPy's view of what lies there.
+Inside `Elsewhere`, each tensor has the requested device, "cuda" or "cpu", and everything is computed on the CPU. So the
+results on both devices can be compared number by number. Operations on tensors of both devices raise an error, as do a
+CPU generator for tensors on "cuda", and NumPy views of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 THERE, HERE = torch.device("cuda"), torch.device("cpu")
 _there: Any = WeakIdKeyDictionary()
-"""Tensors that lie there."""
+"""Tensors on the simulated GPU."""
 _MOVES = {Tensor.cpu, Tensor.cuda, Tensor.to}
 _COPIES = {Tensor.copy_, torch._has_compatible_shallow_copy_type, Tensor.data.__set__}  # pyright: ignore[reportAttributeAccessIssue]
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
@@ -35,7 +35,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def lies(tensor: Tensor) -> torch.device:
-    """Where a tensor is said to lie."""
+    """Return the simulated device of a tensor."""
     return THERE if tensor in _there else HERE
 
 
@@ -48,10 +48,10 @@ def _put(tensors: Iterable[Tensor], place: torch.device) -> None:
 
 
 class Elsewhere(TorchFunctionMode):
-    """See the module.
+    """Simulated GPU, see the module's docstring.
 
     Attributes:
-        n: operations that made something there.
+        n: number of operations with results on the simulated GPU.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Elsewhere(TorchFunctionMode):
         self.n = 0
 
     def __enter__(self) -> Elsewhere:
-        """Parameters lie where what they are made of does, which PyTorch makes without asking anybody."""
+        """Give new parameters the device of their data: PyTorch creates them without calling `__torch_function__`."""
         make = self._make = nn.Parameter.__new__
 
         def made(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
@@ -77,7 +77,7 @@ class Elsewhere(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch._C._nn._parse_to:  # of a module's own `to`, which comes back for each of its tensors
+        if func is torch._C._nn._parse_to:  # called by `Module.to`, which then calls `to` of each tensor
             return func(*args, **kwargs)
         if getattr(func, "__self__", None) is Tensor.device:
             return THERE if args[0] in _there else func(*args)
@@ -111,7 +111,7 @@ class Elsewhere(TorchFunctionMode):
 
     @staticmethod
     def _asked(func: Any, args: Any, kwargs: Any) -> torch.device | None:
-        """The place that a call asks for by name."""
+        """Return the device that a call requests explicitly; None if it requests none."""
         if func is Tensor.cpu:
             return HERE
         if func is Tensor.cuda:
@@ -129,7 +129,7 @@ class Elsewhere(TorchFunctionMode):
 
     @staticmethod
     def _refuse_mixed(func: Any, args: Any, given: list[Tensor]) -> None:
-        if func in _INDEXED and lies(args[0]) == THERE:  # indices of a tensor there may lie here
+        if func in _INDEXED and lies(args[0]) == THERE:  # indices of a "cuda" tensor may be on the CPU
             given = [args[0], *(_tensors(args[2]) if len(args) > 2 else ())]
         name = getattr(func, "__name__", str(func))
         is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))

@@ -1,7 +1,7 @@
-"""A training that is killed again and again: `python tests/endless_training.py FOLDER KILLS` prints what each left.
+"""Kill a training repeatedly: `python tests/endless_training.py FOLDER KILLS` prints the state after each kill.
 
-One process imports torch, and each training is a fork of it: fifty starts take seconds. A step of the training depends
-on its number, on how far the run is, and on what was learnt before, as in every recipe.
+One process imports torch, and each training is a fork of it, so that fifty starts take seconds. As in every recipe, a
+step depends on its number, on the progress of the run, and on the weights.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, run_loop
 
 EVERY_S, STEP_S, STEPS = 0.02, 0.001, 4000
-"""Between checkpoints of what may be killed, and of its steps, at least; steps of the whole run."""
+"""Minimum seconds between checkpoints, and per step, of a training to be killed; steps of the whole run."""
 
 
 def train(folder: Path, pause: float = 0.0, every: float = 10.0) -> dict[str, Any]:
-    """Train from where the folder has it to the end."""
+    """Train from the folder's checkpoint to the end; return steps, tokens and weights."""
     layer = nn.Linear(8, 8)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(8))
@@ -49,13 +49,13 @@ def train(folder: Path, pause: float = 0.0, every: float = 10.0) -> dict[str, An
 
 
 def kept(folder: Path) -> int:
-    """The step of its checkpoint, which is whole."""
+    """Return the step of the checkpoint, which must be readable; 0 if there is none."""
     path = folder / "run.pt"
     return torch.load(path, weights_only=True)["steps"] if path.exists() else 0
 
 
 def killed(folder: Path, seconds: float) -> dict[str, int]:
-    """Start it, kill it some time behind its first step; where it began, where it was, and where its checkpoint is."""
+    """Start a training and kill it some time after its first step; return its first, last and checkpointed step."""
     files = len(list(folder.glob(NAMES)))
     if (child := os.fork()) == 0:
         train(folder, STEP_S, EVERY_S)
@@ -70,7 +70,7 @@ def killed(folder: Path, seconds: float) -> dict[str, int]:
 
 
 def newest(folder: Path) -> list[int]:
-    """The steps that the newest of its files knows."""
+    """Return the steps in the newest file of curves."""
     path = max(folder.glob(NAMES), key=lambda path: int(path.suffix[1:]))
     with tempfile.TemporaryDirectory() as alone:
         shutil.copy(path, alone)
@@ -80,7 +80,7 @@ def newest(folder: Path) -> list[int]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     where, chance = Path(sys.argv[1]), random.Random(7)
-    read_curves(Path(__file__).parent)  # what reads them is imported before there are forks
+    read_curves(Path(__file__).parent)  # imports the reader of curves before the forks
     found = [killed(where, chance.uniform(0, 0.06)) for _ in range(int(sys.argv[2]))]
     ended = train(where)
     steps = [step for step, _ in read_curves(where)["loss/off"]]

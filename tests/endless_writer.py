@@ -1,4 +1,4 @@
-"""Processes that write until they are killed. They import little: fifty of them are started."""
+"""Processes that write files until they are killed. They import little, because tests start fifty of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "table.parquet": lambda path: write_rows(ROWS, path),
     "recording.json.gz": lambda path: recorded.write(path, export.read(TRACE.read_bytes())),
 }
-"""What writes a file that a user keeps, by the name of such a file."""
+"""Functions that write files of users, by file name."""
 IMPORTED_BY = os.getpid()
 _open = Path.open
 
 
 def processes() -> Any:
-    """Starts processes from one that has imported this file, and with it Polars, once for all of them.
+    """Return a context that forks processes from a server, which has imported this file and Polars once for all.
 
-    That one sees its environment, not `sys.path` (CPython before 3.14), and says nothing of what it did not find.
+    The server uses PYTHONPATH and not `sys.path` (CPython before 3.14), and reports no failed imports.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["endless_writer"])
@@ -50,13 +50,13 @@ def processes() -> Any:
 
 
 def say_whether_imported_before(found: Any) -> None:
-    """Set an event if this process did not have to import this file itself."""
+    """Set an event if this file was imported before this process was forked."""
     if os.getpid() != IMPORTED_BY:
         found.set()
 
 
 class SlowFile:
-    """A file on a slow disk, so that a good part of the kills falls into a write: its bytes arrive in pieces."""
+    """A file that is written slowly, piece by piece, so that many kills happen during a write."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -79,7 +79,7 @@ class SlowFile:
 
 
 def overwrite_on_and_on(kind: str, file: str, started: Any) -> None:
-    """Write one file over and over, as the commands and the recorder do (see `WRITERS`)."""
+    """Write one file repeatedly, as the commands and the recorder do (see `WRITERS`)."""
     write, path = WRITERS[kind], Path(file)
     write(path)
     Path.open = lambda self, *args, **options: SlowFile(_open(self, *args, **options))  # type: ignore[assignment]
@@ -89,7 +89,7 @@ def overwrite_on_and_on(kind: str, file: str, started: Any) -> None:
 
 
 def keep_on_writing(folder: str, started: Any) -> None:
-    """Keep runs, change them, search and delete, without an end."""
+    """Save, tag, search and delete runs in an endless loop."""
     store, trace = RunStore(folder), export.read(TRACE.read_bytes())
     Path.open = lambda self, *args, **options: SlowFile(_open(self, *args, **options))  # type: ignore[assignment]
     for i in range(10**6):

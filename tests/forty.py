@@ -1,6 +1,6 @@
-"""Forty prompts of every kind that people bring: what a chat model is asked, and text that is continued as it stands.
+"""Forty prompts of many kinds: questions to a chat model, and text to continue without a chat template.
 
-Own words throughout. Many hold what their answer repeats, since methods that copy are to have something to propose.
+All were written for this project. Many contain text that their answer repeats, so that methods that copy have drafts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ class Asked:
     """A prompt.
 
     Attributes:
-        kind: what it is an example of.
-        text: what is asked, or continued.
-        chat: whether it goes through the target's chat format.
+        kind: kind of prompt.
+        text: user message, or text to continue.
+        chat: whether the target's chat template is applied.
     """
 
     kind: str
@@ -65,4 +65,4 @@ FORTY = (
     Asked("other writing", "🙂🙃🙂🙃🙂", chat=False),
     Asked("one token", "The", chat=False),
 )
-"""In this order neighbours are alike, so that methods dealt out in turn meet many kinds each."""
+"""Neighbours are of the same kind, so that methods that take prompts in turn get many kinds each."""

@@ -1,6 +1,6 @@
-"""Checkpoints of other people's heads in their exact layouts: names, shapes and configurations as they are published.
+"""Checkpoints of heads of other projects in their exact layouts: published names, shapes and configurations.
 
-At their published sizes the weights are holes in a file (`write(..., full=True)`); small ones are random. Sources of
+In published sizes, the weights are holes in a sparse file (`write(..., full=True)`); small ones are random. Sources of
 names and configurations: SafeAILab/EAGLE (`eagle/model/cnets1.py`, `cnets.py`, `eagle/train/*_config.json`,
 `eagle/traineagle3/config.json`), sgl-project/SpecForge (`configs/`), FasterDecoding/Medusa (its configuration says 2
 heads, its file has 5), zankner/Hydra (`hydra/model/hydra_heads/`), vllm-project/speculators (`models/eagle.py` of 0.3,
@@ -46,13 +46,13 @@ SMALL = LLAMA | {
     "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
     "rms_norm_eps": 1e-5, "vocab_size": 257, "rope_theta": 500.0,
 }  # fmt: skip
-"""Of no published head: for tiny targets."""
+"""Configuration for tiny targets; no published head has it."""
 SMALL3 = SMALL | {"draft_vocab_size": 32}
 VERIFIER = {"name_or_path": "meta-llama/Llama-3.1-8B-Instruct", "architectures": ["LlamaForCausalLM"]}
 
 
 def speculators(kind: str, layer: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A configuration as speculators writes it."""
+    """Return a configuration in the format of speculators."""
     method = {"proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     own = {"algorithm": kind, "proposal_methods": [method], "default_proposal_method": "greedy", "verifier": VERIFIER}
     layer = {name: value for name, value in layer.items() if name != "draft_vocab_size"}
@@ -60,7 +60,7 @@ def speculators(kind: str, layer: Mapping[str, Any], **more: Any) -> dict[str, A
 
 
 def layer(prefix: str, config: Mapping[str, Any], reads: int, *norms: str, bias: bool = False) -> Shapes:
-    """A decoder layer of transformers' Llama whose attention reads so many numbers."""
+    """Return the shapes of a Llama decoder layer in transformers with this input width of the attention."""
     width, ffn, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     size = config.get("head_dim", width // heads)
     sizes = {"q": heads * size, "k": (kv := config.get("num_key_value_heads", heads) * size), "v": kv}
@@ -73,19 +73,19 @@ def layer(prefix: str, config: Mapping[str, Any], reads: int, *norms: str, bias:
 
 
 def eagle(config: Mapping[str, Any], fc_bias: bool = True, bias: bool = False, embed: bool = True) -> Shapes:
-    """SafeAILab's EAGLE-1 and -2."""
+    """Return the shapes of SafeAILab's EAGLE-1 and EAGLE-2."""
     width = config["hidden_size"]
     found = layer("layers.0.", config, width, bias=bias) | {"fc.weight": (width, 2 * width)}
     return found | ({"fc.bias": (width,)} if fc_bias else {}) | (embedding(config) if embed else {})
 
 
 def embedding(config: Mapping[str, Any]) -> Shapes:
-    """The copy of the target's."""
+    """Return the shape of the copied input embedding of the target."""
     return {"embed_tokens.weight": (config["vocab_size"], config["hidden_size"])}
 
 
 def eagle3(config: Mapping[str, Any], prefix: str = "midlayer.", taps: int = 3) -> Shapes:
-    """SafeAILab's EAGLE-3, SpecForge's and speculators'."""
+    """Return the shapes of EAGLE-3 by SafeAILab, SpecForge and speculators."""
     inner = config.get("transformer_layer_config", config)
     width, proposed = inner["hidden_size"], config["draft_vocab_size"]
     norms = ("hidden_norm", "input_layernorm")
@@ -95,7 +95,7 @@ def eagle3(config: Mapping[str, Any], prefix: str = "midlayer.", taps: int = 3) 
 
 
 def speculators_eagle(config: Mapping[str, Any]) -> Shapes:
-    """speculators' type `eagle`, with and without its norms."""
+    """Return the shapes of the type `eagle` of speculators, with or without norms."""
     inner, norms = config["transformer_layer_config"], bool(config["layernorms"])
     width = inner["hidden_size"]
     found = layer("transformer.", inner, width, *(["input_layernorm"] if norms else []))
@@ -106,7 +106,7 @@ def speculators_eagle(config: Mapping[str, Any]) -> Shapes:
 
 
 def medusa(width: int, vocabulary: int, heads: int = 5, layers: int = 1) -> Shapes:
-    """FasterDecoding's Medusa."""
+    """Return the shapes of FasterDecoding's Medusa."""
     found: Shapes = {}
     for k in range(heads):
         for j in range(layers):
@@ -116,7 +116,7 @@ def medusa(width: int, vocabulary: int, heads: int = 5, layers: int = 1) -> Shap
 
 
 def medusa_vllm(width: int, rows: int, heads: int = 3, shared: bool = False, mapped: bool = False) -> Shapes:
-    """vLLM's Medusa."""
+    """Return the shapes of vLLM's Medusa."""
     found: Shapes = {f"blocks.{k}.layers.0.weight": (width, width) for k in range(heads)}
     found |= (
         {"lm_head.weight": (rows, width)} if shared else {f"lm_heads.{k}.weight": (rows, width) for k in range(heads)}
@@ -125,7 +125,7 @@ def medusa_vllm(width: int, rows: int, heads: int = 3, shared: bool = False, map
 
 
 def hydra(width: int, vocabulary: int, heads: int = 4, layers: int = 1, ffn: int = 0) -> Shapes:
-    """Hydra, and with the width of a feed-forward Hydra++, whose dropouts count in the names."""
+    """Return the shapes of Hydra, or with an MLP width `ffn` of Hydra++, whose names count dropout layers, too."""
     step, found = 2 if ffn else 1, Shapes()
     for k in range(heads):
         for j in range(layers):
@@ -168,11 +168,11 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any], Shapes]] = {
         hydra(4096, 32000, layers=4, ffn=11008),
     ),
 }  # fmt: skip
-"""Layout, architecture, configuration and tensors of what is published."""
+"""Layout, kind of head, configuration and shapes of published checkpoints, by name."""
 
 
 def write(folder: Path, config: Mapping[str, Any], shapes: Shapes, full: bool = False, **given: torch.Tensor) -> Path:
-    """A checkpoint in a folder: random weights of these shapes, or with `full` holes; some tensors may be given."""
+    """Write a checkpoint with random weights of these shapes, or with `full` as holes; some tensors may be given."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     maps = _maps(shapes) | given
@@ -186,7 +186,7 @@ def write(folder: Path, config: Mapping[str, Any], shapes: Shapes, full: bool = 
 
 
 def _maps(shapes: Shapes) -> dict[str, torch.Tensor]:
-    """Every third token until they suffice, or the first ones."""
+    """Return draft-vocabulary maps with every third token, or with the first tokens if the vocabulary is too small."""
     if "d2t" not in shapes:
         return {}
     n, size = shapes["d2t"][0], shapes["t2d"][0]
@@ -197,7 +197,7 @@ def _maps(shapes: Shapes) -> dict[str, torch.Tensor]:
 
 
 def _with_holes(path: Path, shapes: Shapes, kinds: Mapping[str, torch.dtype], maps: Mapping[str, torch.Tensor]) -> Path:
-    """A safetensors file by hand: a header, and nothing on the disk for the weights."""
+    """Write a sparse safetensors file: a header, and no disk blocks for the weights."""
     header, at, written = {}, 0, list[tuple[int, bytes]]()
     for name, shape in shapes.items():
         kind = kinds.get(name, torch.float16)

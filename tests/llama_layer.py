@@ -1,4 +1,4 @@
-"""transformers' own decoder layer with the weights of a layer of ours, which should say the same."""
+"""The decoder layer of transformers with the weights of our layer; both should have equal outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 
 class TheirLayer(torch.nn.Module):
-    """A net's attention and feed-forward with the norms before them, in float64."""
+    """A net's attention and MLP with the norms before them, in float64."""
 
     def __init__(self, net: FeatureNet) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class TheirLayer(torch.nn.Module):
         self.layer.load_state_dict(theirs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What leaves it, [B, n, D], of a stream that is read causally."""
+        """Return the layer's output [B, n, D] for hidden states, with causal attention."""
         places, n = torch.arange(x.shape[1])[None], x.shape[1]
         later = torch.full((n, n), -torch.inf, dtype=x.dtype).triu(1)[None, None]
         found = self.layer(x, attention_mask=later, position_ids=places, position_embeddings=self.rotary(x, places))

@@ -1,9 +1,9 @@
-"""`python tests/mutate.py`: break the code in each way of `mutations.py`, one at a time, and see whether tests notice.
+"""`python tests/mutate.py`: apply each mutation of `mutations.py`, one at a time, and check that its tests fail.
 
-The working tree is never touched: each change is made in a copy of it, in a temporary folder. First the named tests run
-on the unchanged code, because a test that fails anyway notices nothing. The exit code is 0 if each mutation was killed,
-1 if one survived, 2 if something has rotted: a place that is not there, tests that fail on the unchanged code, run none
-or break in importing.
+The working tree is not changed: each mutation is applied to a copy in a temporary folder. First the named tests run on
+the unchanged code, because a test that fails anyway detects nothing. The exit code is 0 if each mutation was killed, 1
+if one survived, 2 if one is out of date: its place is missing, or its tests fail on the unchanged code, select nothing
+or fail to import.
 
 `--function` tries every operator of `mutation_operators.py` at every place of one function instead of the list.
 """
@@ -34,7 +34,7 @@ LIBRARIES = (
     "torch", "transformers", "transformers.models.llama.modeling_llama", "scipy.special", "polars", "httpx",
     "hypothesis.core", "nbformat.v4", "nbclient.client",
 )  # fmt: skip
-"""Imported once, the last three for plugins of pytest: each mutation is tried in a fork, which then takes less time."""
+"""Libraries imported before the forks that test the mutations, to save time; the last three are for pytest plugins."""
 PARTS = ("workbench", "tests", "notebooks", "app.py", "pyproject.toml", "requirements.txt", "README.md", ".github")
 """Files and folders that the tests of a mutation may read, besides the assets."""
 KILLED, SURVIVED, GONE, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
@@ -90,7 +90,7 @@ def main() -> int:
     for library in LIBRARIES:
         importlib.import_module(library)
     importlib.import_module("torch").set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies are removed, whoever ends it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copies are removed
     with tempfile.TemporaryDirectory(prefix="workbench-mutate-") as folder:
         copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(usable))))]
         broken = unbroken(copies[0], usable)
@@ -119,7 +119,7 @@ def all_of(address: str, tests: Sequence[str]) -> list[Mutation]:
 
 
 def copied(folder: Path) -> Path:
-    """Copy all that tests read, without a git repository (CI's copy has none); recordings and models are links."""
+    """Copy the files that tests read, without the git repository, as in CI; recordings and models are links."""
     for name in PARTS:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
@@ -144,7 +144,7 @@ def unbroken(copy: Path, mutations: Iterable[Mutation]) -> str:
 
 
 def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
-    """Try them, as many at once as there are copies; a line is printed for each as soon as it is known."""
+    """Test mutations, one per copy at a time; print the verdict of each as soon as it is known."""
     waiting, free, running, verdicts = list(mutations), list(copies), list[Trial](), list[str]()
     try:
         while waiting or running:
@@ -169,7 +169,7 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
                     by = " / ".join(lines[-3:])
                 say(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
                 verdicts.append(verdict)
-    finally:  # they have a group of their own, which Ctrl-C does not reach
+    finally:  # the forks have their own process groups, which Ctrl-C does not reach
         for trial in running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(trial.pid, signal.SIGKILL)
@@ -201,14 +201,14 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        sys.dont_write_bytecode = True  # two changes of one second and one size would share their bytecode
+        sys.dont_write_bytecode = True  # its key, seconds and size, can be the same for two mutations
         os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
         sys.path[:] = [str(copy), *(entry for entry in sys.path if Path(entry).resolve() not in (ROOT, ROOT / "tests"))]
         for module in ("mutations", "mutation_operators"):
             sys.modules.pop(module, None)
         import pytest
 
-        imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins that came with the libraries
+        imported = "ignore::pytest.PytestAssertRewriteWarning"  # for plugins that the libraries imported
         code = int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", imported, *tests]))
         used = Path(sys.modules["workbench"].__file__ or "").resolve()
         if not used.is_relative_to(copy.resolve()):
@@ -223,7 +223,7 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
 
 
 def say(mutation: Mutation, verdict: str, seconds: float, words: str) -> None:
-    """Print a line of the table, with the command that tries it alone if it is of the list and was not killed."""
+    """Print a line of the table; for a mutation of the list that was not killed, also the command to run it alone."""
     print(f"{verdict:<10} {seconds:4.0f} s  {mutation.name:<44} {words[:150]}", flush=True)
     if verdict != KILLED and mutation in MUTATIONS:
         print(f"{'':18} python tests/mutate.py --only {shlex.quote(mutation.name)}", flush=True)

@@ -1,8 +1,8 @@
-"""Mutations of `python tests/mutate.py`: ways to break promises of this project, and the tests that notice.
+"""Mutations of `python tests/mutate.py`: code changes that break a promise to users, and the tests that must then fail.
 
-Each one guards a promise that matters to users. It is addressed by its function and an operator of
-`mutation_operators.py`, so renamed locals and moved lines do not touch it, and a function that moves to another module
-costs one string. The tests that it names are the smallest and fastest selection that has to fail.
+A mutation is defined by a function and an operator of `mutation_operators.py`. So it is independent of local names and
+line numbers, and if the function moves to another module, only one string changes. The named tests are the smallest and
+fastest selection that has to fail.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change that tests have to notice.
+    """A code change with which some tests must fail.
 
     Attributes:
-        name: kebab-case.
-        function: module and qualified name, as in `workbench.core.rejection:walk`.
-        change: operator that is applied to it.
-        tests: names of pytest's tests.
+        name: name in kebab-case.
+        function: module and qualified name, for example `workbench.core.rejection:walk`.
+        change: operator that is applied to the function.
+        tests: names of the pytest tests that must fail.
         why: consequence for users.
     """
 
@@ -48,7 +48,7 @@ class Mutation:
     why: str
 
     def problem(self) -> str:
-        """Return why it cannot be tried any more, or "": its function, its place or a test of it is not there."""
+        """Return the reason why it cannot be applied: a missing function, expression or test; "" if it can."""
         try:
             self.change.applied(Function.at(self.function, ROOT))
         except MutationError as error:
@@ -90,7 +90,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.rejection:_tested",
         Argument(0, "addcmul", "value", "0"),
         REJECTION + "test_the_emitted_law_is_the_targets_for_any_two_laws",
-        why="after a rejection the corrected token is drawn from p: tokens that the drafter likes come too often",
+        why="after a rejection the corrected token is drawn from p: tokens that are likely under q come too often",
     ),
     _m(
         "acceptance-multiplies-by-q",
@@ -132,14 +132,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.following:following",
         Bypass(0, "scatter"),
         REJECTION + "test_golden_acceptance",
-        why="a deterministic draft that was rejected can be written after all",
+        why="a deterministic draft token that was rejected can be emitted after all",
     ),
     _m(
         "walk-accepts-above-the-probability",
         "core.rejection:walk",
         Compare(2, "<", ">"),
         A_ROUND + "[chain of 2-any-Lossless]",
-        why="likely drafts are rejected and unlikely ones accepted",
+        why="likely draft tokens are rejected and unlikely ones accepted",
     ),
     _m(
         "greedy-nodes-compared-at-another-place",
@@ -153,7 +153,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "methods.verifiers.typical:TypicalAcceptance.rule",
         BinOp(2, "+", "-"),
         REJECTION + "test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for",
-        why="typical acceptance keeps and drops other tokens than the paper's rule",
+        why="typical acceptance accepts and rejects other tokens than the paper's rule",
     ),
     # -- sampling and random numbers ---------------------------------------------------------------------------------
     _m(
@@ -161,7 +161,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.sampling:_scores",
         BinOp(0, "/", "*"),
         WARPERS,
-        why="a low temperature makes text wilder",
+        why="a low temperature makes text more random",
     ),
     _m(
         "top-k-drops-one-too-many",
@@ -210,14 +210,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.sampling:_invert",
         Argument(0, "searchsorted", "right", "False"),
         SAMPLING + "test_inversion_is_the_naive_scan",
-        why="now and then a token that a filter excludes is written",
+        why="now and then a token that a filter excludes is emitted",
     ),
     _m(
         "random-number-depends-on-the-order-of-draws",
         "core.draw:Draw.uniform",
         DropStatement(3, "assign"),
         "tests/core/test_draw.py::test_a_number_depends_on_its_address_and_on_no_order",
-        why="one seed writes another text in a batch, or after a draft that was drawn again",
+        why="one seed gives another text in a batch, or after a draft was sampled again",
     ),
     _m(
         "acceptance-and-corrected-token-share-random-numbers",
@@ -267,7 +267,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kernels.masks:MaskMaker.of_kinds",
         Compare(2, "<", "<="),
         CACHE + "test_masks_say_who_sees_whom",
-        why="targets with sliding windows write other text than Hugging Face's",
+        why="targets with sliding windows generate other text than in Hugging Face Transformers",
     ),
     _m(
         "attention-span-measured-one-short",
@@ -288,14 +288,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kernels.kv_cache:TreeCache.kept",
         DropStatement(1, "assign"),
         CACHE + "test_positions_are_zero_again_where_buffers_were_allocated_meanwhile",
-        why="a drafter's side pass is taken for the target's own reading of the text",
+        why="KV cache entries of a drafter's additional pass are taken for those of the text",
     ),
     _m(
         "round-commits-the-first-nodes",
         "engine.sequence_round:RoundState.commit",
         Argument(0, "commit", 1, "range(len({}))"),
         EVERY_SETTING + "[draft-tree]",
-        why="after an accepted path of a tree the target continues a text that was not written",
+        why="after an accepted path of a tree the target continues a text that was not emitted",
     ),
     _m(
         "hidden-state-of-the-root-after-each-round",
@@ -318,13 +318,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path[draft-model-sampled-together]",
         why="acceptance falls as soon as two requests decode at once",
     ),
-    # -- the end of a text, changes in mid-run -----------------------------------------------------------------------
+    # -- end of a text, changes during a run -------------------------------------------------------------------------
     _m(
         "text-goes-on-after-eos",
         "engine.stop_conditions:_reason",
         Force(0, "if", new=False),
         CONTRACT + "test_nothing_follows_the_end_of_text_inside_a_tree[draft-tree]",
-        why="a text goes on after its own end",
+        why="a text continues after its EOS token",
     ),
     _m(
         "last-stop-string-cuts",
@@ -345,7 +345,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "engine.settings:_kept",
         Compare(1, "==", "!="),
         CHANGES + "test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name",
-        why="after a switch of methods a parameter has a value that meant something else",
+        why="after a switch of methods a parameter has the value of another parameter of that name",
     ),
     # -- chat templates, tokenizers, vocabularies --------------------------------------------------------------------
     _m(
@@ -353,21 +353,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "service.special_ids:_own",
         Force(0, "if-else", new=False),
         "tests/service/test_chat_templates.py::test_a_role_is_part_of_the_format_unless_it_spells_a_marker",
-        why="a message that contains <|im_start|>system is read as the system's",
+        why="a user message that contains <|im_start|>system is processed as a system message",
     ),
     _m(
         "gguf-space-before-each-text",
         "models.gguf_tokenizer:_spaces",
         BoolOp(0, "and", "or"),
         GGUF + "test_a_sentencepiece_vocabulary_begins_with_a_space_unless_the_file_says_no",
-        why="a GGUF target reads a space that its file rules out",
+        why="a GGUF target gets a leading space that its file excludes",
     ),
     _m(
         "gguf-no-bos-by-default",
         "models.gguf_tokenizer:_ends",
         Argument(0, "get", 1, "False"),
         GGUF + "test_the_name_of_the_splitting_decides_bos_and_whole_words_where_the_file_is_silent",
-        why="GGUF targets of the Llama kind read prompts without their first token",
+        why="GGUF targets of the Llama kind get prompts without BOS token",
     ),
     _m(
         "padded-ids-reach-the-draft-model",
@@ -376,34 +376,34 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tests/engine/test_padded_vocabulary.py::test_text_is_the_targets_whatever_ids_the_draft_model_lacks",
         why="a draft model whose embedding has fewer rows ends the run with an IndexError",
     ),
-    # -- figures and what is concluded from them ---------------------------------------------------------------------
+    # -- figures and conclusions from them ---------------------------------------------------------------------------
     _m(
         "undecided-claim-gets-a-verdict",
         "bench.claims:_compared",
         Force(4, "if", new=False),
         VERDICT,
-        why="a claim whose interval holds both sides is called contradicted",
+        why="a claim whose interval contains both outcomes is called contradicted",
     ),
     _m(
         "equivalence-claimed-from-half-an-interval",
         "bench.claims:_compared",
         BoolOp(2, "and", "or"),
         VERDICT,
-        why="“answers are kept” is called reproduced from a handful of prompts",
+        why="the claim that answers do not change is called reproduced after a few prompts",
     ),
     _m(
         "slower-while-the-interval-holds-1",
         "trace.speedup:Estimate.verdict",
         Compare(3, "<", ">"),
         SPEEDUP + "test_no_verdict_while_the_interval_holds_1",
-        why="a method is called slower while its interval holds 1",
+        why="a method is called slower although its interval contains 1",
     ),
     _m(
         "repeats-count-as-prompts",
         "trace.speedup:estimate",
         Force(2, "if", new=False),
         SPEEDUP + "test_the_interval_is_students_over_prompts",
-        why="the interval of a speed-up is narrower than it may be",
+        why="the confidence interval of a speed-up is too narrow",
     ),
     _m(
         "acceptance-rate-over-all-drafts",
@@ -417,14 +417,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "trace.metrics:tau",
         Return("_ratio(accepted(rounds), len(rounds))"),
         "tests/trace/test_events.py::test_figures_by_hand",
-        why="τ is one token a round too small",
+        why="τ is too small by one token per round",
     ),
     _m(
         "alpha-counts-later-siblings",
         "trace.acceptance:_leviathan",
         BoolOp(1, "and", "or"),
         WHATIF + "test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law",
-        why="α is no longer Leviathan's",
+        why="α no longer follows Leviathan et al.'s definition",
     ),
     _m(
         "what-if-ends-at-the-recorded-draft",
@@ -438,7 +438,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "trace.whatif.timing:budget",
         Bypass(0, "calm"),
         WHATIF + "test_nothing_is_concluded_from_rounds_that_stalled[verify_s]",
-        why="one pause of the machine changes what is advised",
+        why="one pause of the machine changes the advice",
     ),
     # -- other users, keys, files, markup ----------------------------------------------------------------------------
     _m(
@@ -461,14 +461,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "service.limits:Limits.check_room",
         Compare(2, ">=", ">"),
         "tests/service/test_limits.py::test_a_user_has_so_many_runs_and_the_backend_so_many_in_all",
-        why="a user takes more rows than the limit says",
+        why="a user runs more sequences than the limit allows",
     ),
     _m(
         "text-of-one-user-drafts-for-others",
         "methods.drafters.trigram:AdaptiveTrigram.prime",
         Force(0, "if-else", new=True),
         "tests/methods/test_trigram.py::test_no_request_drafts_for_another_unless_it_is_asked_to",
-        why="one user's text shows in another one's drafts",
+        why="one user's text appears in another user's drafts",
     ),
     _m(
         "any-key-opens-the-server",
@@ -483,7 +483,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Force(0, "if-else", new=True),
         "tests/server/test_keys.py::"
         "test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_outlasts_the_server",
-        why="short keys are guessed through cookies, which nobody counts",
+        why="short keys can be guessed through cookies, whose attempts are not counted",
     ),
     _m(
         "token-text-as-html-on-the-page",

@@ -1,4 +1,4 @@
-"""The whole app over the bundled models, in this process: pages, Gradio's API, `/v1`, `/health`, `/metrics`."""
+"""The whole app with the bundled models in this process: pages, Gradio's API, `/v1`, `/health`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORY = "Once upon a time, there was a little fox called Pip."
 
 @dataclass(frozen=True)
 class App:
-    """A running app: its address, and the backend behind it."""
+    """Address and backend of a running app."""
 
     url: str
     bench: Workbench
@@ -30,9 +30,9 @@ class App:
 
 @lru_cache(maxsize=1)
 def app() -> App:
-    """The app, started at the first call and served to the end of the process.
+    """Return the app; the first call starts it, and it runs until the process ends.
 
-    In float64, so that a text does not depend on who else runs.
+    It uses float64, so that a text does not depend on other requests in the batch.
     """
     bench = Workbench(dtype="float64", device="cpu", allow_models=())
     bench.load()
@@ -48,20 +48,20 @@ def app() -> App:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def rows(bench: Workbench) -> int:
-    """Runs that hold a row or wait for one."""
+    """Return the number of runs that are in the batch or in the queue."""
     health = bench.health()
     return health["rows"] + health["queue"] + sum(health["runs"].values())
 
 
 def eventually(true: Callable[[], Any], seconds: float = 10.0) -> bool:
-    """Whether something becomes true."""
+    """Return whether a condition becomes true within the time."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -71,5 +71,5 @@ def eventually(true: Callable[[], Any], seconds: float = 10.0) -> bool:
 
 
 def thread_names() -> list[str]:
-    """Threads of this process, by name without numbers."""
+    """Return the names of this process's threads, without numbers."""
     return sorted(thread.name.rstrip("0123456789_") for thread in threading.enumerate())

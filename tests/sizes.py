@@ -1,4 +1,4 @@
-"""What objects take in memory."""
+"""Memory size of objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def size_of(item: Any, seen: set[int]) -> int:
-    """Bytes of an object and all it holds; what is shared counts once."""
+    """Return the size in bytes of an object and of everything it refers to; shared objects count once."""
     if id(item) in seen:
         return 0
     seen.add(id(item))

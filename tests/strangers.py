@@ -1,4 +1,4 @@
-"""The bundled draft model as a target, with a copy of itself that has other numbers for the same tokens."""
+"""The bundled draft model as target, and as drafter a copy of it with other ids for the same tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs
 
 
 def renumbered(work: Path) -> Models:
-    """The bundled draft model as the target, and a copy of it, its tokens shuffled, as a stranger.
+    """Return the bundled draft model as target, and a copy with shuffled token ids as drafter of another vocabulary.
 
     Args:
         work: an empty folder.

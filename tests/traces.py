@@ -1,4 +1,4 @@
-"""Traces for tests: any that hypothesis can think of, and one whose texts are out to do harm."""
+"""Traces for tests: random ones by hypothesis, and one with hostile texts."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ HOSTILE = [
     "../../etc/passwd",
     "\u202etxt.exe",
 ]
-"""Token texts that break out of HTML, scripts, templates, terminals and file names where they are not escaped."""
+"""Token texts that break out of HTML, scripts, templates, terminals and file names if they are not escaped."""
 
 
 def hostile() -> Trace:
-    """A recorded tree whose tokens, prompt, model and notes are all hostile texts."""
+    """Return a trace with trees whose tokens, prompt, model names and notes are all hostile texts."""
     wire = json.loads((FIXTURES / "tree.json").read_text())
     texts = iter(HOSTILE * 10_000)
     header = wire["header"]
@@ -89,7 +89,7 @@ rules = st.builds(Rule, text, text, text, words, text, words, text, text, st.boo
 
 @st.composite
 def nodes(draw: Any) -> Nodes:
-    """A tree with any texts and figures."""
+    """Draw a tree with random texts and figures."""
     n = draw(st.integers(0, 4))
 
     def column(kind: Any) -> list[Any]:
@@ -106,7 +106,7 @@ def nodes(draw: Any) -> Nodes:
 
 @st.composite
 def rounds(draw: Any, index: int) -> Round:
-    """A round whose parts need not agree with each other."""
+    """Draw a round whose parts need not be consistent."""
     tree = draw(nodes())
     places = st.sampled_from([0, len(tree) + 1])
     kinds = st.sampled_from([ACCEPTED, CORRECTED, BONUS])
@@ -135,7 +135,7 @@ def rounds(draw: Any, index: int) -> Round:
 
 @st.composite
 def traces(draw: Any) -> Trace:
-    """A whole trace."""
+    """Draw a whole trace."""
     header = draw(
         st.builds(
             Header, text, text, st.dictionaries(text, json_value, max_size=2), text, st.integers(), text,

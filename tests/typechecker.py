@@ -1,8 +1,8 @@
-"""Shapes and types as tests check them: an int is a float, and what is called again and again is looked at sparingly.
+"""Checks of shapes and types in tests: an int is accepted as a float, and frequent calls are checked only sometimes.
 
-A check takes some fifty microseconds, more than most of what it looks at; and a function within a function, which is
-defined anew each time the outer one runs, has its checker compiled each time, for milliseconds. In tests that decode
-that was two thirds of the time.
+A check takes some fifty microseconds, longer than most checked calls. A nested function is defined again in each call
+of the outer one, and compiling its checker takes milliseconds each time. In tests that decode, that was two thirds of
+the time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from beartype import beartype as _beartype
 from jaxtyping import config
 
 beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
-"""As everywhere else in Python."""
+"""Type checker that accepts an int as a float (PEP 484)."""
 
 OFTEN, THEN_EVERY = 5, 100
-"""In each test the first calls of each function are checked, and of the later ones each hundredth."""
+"""In each test, the first `OFTEN` calls of each function are checked, and then every hundredth call."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
 _test = 0
 
 
 def next_test() -> None:
-    """Count calls from zero."""
+    """Start counting calls from zero."""
     global _test
     _test += 1
 
@@ -40,7 +40,7 @@ def _is_due(n: int) -> bool:
 
 
 def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of which some calls go through its checker, which is compiled at the first of them."""
+    """Return a function of which some calls are checked; the first of these compiles the checker."""
     n, of, checked = 0, _test, None
 
     @functools.wraps(function)
@@ -60,10 +60,10 @@ def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -
 
 
 def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
-    """`jaxtyping.jaxtyped`, with which the import hook decorates every function and every class.
+    """Return a decorator for functions and classes, in place of `jaxtyping.jaxtyped` in the import hook.
 
-    Of functions within functions the first definitions in this process get a checker, and then each hundredth; where
-    shapes go unchecked, none does. The outer functions are always checked.
+    Of a nested function, the first definitions in this process get a checker, and then every hundredth; none gets one
+    while shape checks are switched off. Functions that are not nested always get one.
     """
     check = _jaxtyped(typechecker=typechecker)
 
@@ -86,5 +86,5 @@ def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def install() -> None:
-    """From now on modules that jaxtyping's import hook loads are checked so."""
+    """Use these checks for all modules that jaxtyping's import hook loads from now on."""
     jaxtyping.jaxtyped = sparing

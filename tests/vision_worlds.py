@@ -1,4 +1,4 @@
-"""Tiny vision-language models whose joint law can be computed exactly, and pictures for them."""
+"""Tiny vision-language models whose joint output distribution can be computed exactly, and images for them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 IMAGE = "<|image|>"
-"""Placeholder of the tiny vision-language models."""
+"""Image placeholder token of the tiny vision-language models."""
 SIDE = 8
-"""Side in pixels of the pictures they see."""
+"""Side of their input images, in pixels."""
 
 
 @torch.no_grad()
 def tiny_vision_model(
     vocabulary: int, seed: int, patch: int = 4, width: int = 16, layers: int = 2, spread: float = 0.4
 ) -> LlavaForConditionalGeneration:
-    """A random LLaVA in float64 whose last token is the placeholder; a picture takes (SIDE / patch)² tokens."""
+    """Return a random float64 LLaVA whose last token is the placeholder; an image has (SIDE / patch)² tokens."""
     vision = CLIPVisionConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE,
         patch_size=patch,
@@ -46,7 +46,7 @@ def tiny_vision_model(
 
 
 def tiny_processor(vocabulary: int, patch: int = 4) -> LlavaProcessor:
-    """Reads pictures for `tiny_vision_model`. Every letter is a token; the last token is the placeholder."""
+    """Return the processor of `tiny_vision_model`: each letter is a token, and the last token is the placeholder."""
     letters = dict(zip(string.ascii_letters[: vocabulary - 1], range(vocabulary - 1), strict=True))
     raw = Tokenizer(WordLevel(vocab=letters | {IMAGE: vocabulary - 1}, unk_token="a"))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
@@ -61,13 +61,13 @@ def tiny_processor(vocabulary: int, patch: int = 4) -> LlavaProcessor:
 
 
 def tiny_vision_models(vocabulary: int = 8, seed: int = 1, blind: bool = False, device: str = "cpu") -> Models:
-    """A tiny vision-language target, with a tiny drafter that sees a picture as one token and writes similar words.
+    """Return a tiny vision-language target, and a similar drafter for which an image is one token.
 
     Args:
-        vocabulary: number of tokens, the placeholder included.
-        seed: of the weights.
-        blind: a drafter that reads text only.
-        device: where both go.
+        vocabulary: number of tokens, including the placeholder.
+        seed: seed of the weights.
+        blind: whether the drafter has text input only.
+        device: device of both models.
     """
     processor = tiny_processor(vocabulary)
     target: Any = tiny_vision_model(vocabulary, seed)
@@ -90,6 +90,6 @@ def tiny_vision_models(vocabulary: int = 8, seed: int = 1, blind: bool = False, 
 
 
 def noise_picture(seed: int = 0, side: int = 2 * SIDE) -> Image.Image:
-    """A picture of coloured noise."""
+    """Return an image of coloured noise."""
     pixels = torch.randint(0, 256, (side, side, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     return Image.fromarray(pixels.numpy())

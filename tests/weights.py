@@ -1,8 +1,8 @@
-"""The order in which xdist hands out test files: the longest first, waiting ones beside computing ones.
+"""Order of the test files for xdist: the longest first, and files that wait mixed with files that compute.
 
 xdist itself orders by the number of tests, so that files with a few long tests come last and one worker ends minutes
-after the others. Durations come from `durations.json`, written by `pytest --record-durations`; a file that is not in
-it counts by the kind of its tests.
+after the others. Durations come from `durations.json`, written by `pytest --record-durations`; the time
+of a file without a record is estimated from the kinds of its tests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 RECORD = Path(__file__).with_name("durations.json")
 """Seconds of each test file in the last recorded run."""
 NOTEBOOK_S, WAITING_S, SLOW_S, QUICK_S = 20.0, 6.0, 4.0, 0.2
-"""Seconds assumed for a test of a file without a record: a lesson, one that waits for a browser or processes, a slow
-one, any other."""
+"""Estimated seconds of a test without a record: a notebook, a test that waits for a browser or processes, a slow test,
+any other test."""
 
 
 def file_of(item: pytest.Item) -> str:
@@ -26,26 +26,27 @@ def file_of(item: pytest.Item) -> str:
 
 
 def waits(item: pytest.Item) -> bool:
-    """Return whether others compute for it: a browser, a kernel, servers."""
+    """Return whether a test waits for other processes: a browser, a notebook kernel, servers."""
     marked = item.get_closest_marker("browser") or item.get_closest_marker("processes")
     return bool(marked) or file_of(item).endswith(".ipynb")
 
 
 def assumed_seconds(item: pytest.Item) -> float:
-    """Return about how long a test takes, by its kind."""
+    """Return the estimated duration of a test, in seconds, by its kind."""
     if file_of(item).endswith(".ipynb"):
         return NOTEBOOK_S
     return WAITING_S if waits(item) else SLOW_S if item.get_closest_marker("slow") else QUICK_S
 
 
 def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
-    """Return the names of files in the order in which they are handed out.
+    """Return file names in the order in which workers get them.
 
     Args:
-        files: seconds of each, and whether these are spent waiting.
+        files: for each file its seconds, and whether it spends them waiting.
 
     Returns:
-        The longest first within each kind; the next one is of the kind of which less, in proportion, was handed out.
+        File names, the longest first within each of the two kinds. The next file is always of the kind with the larger
+        share of its total time left.
     """
     kinds = [sorted((name for name in files if files[name][1] is kind), key=lambda name: (-files[name][0], name))
              for kind in (True, False)]  # fmt: skip
@@ -59,12 +60,12 @@ def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
 
 
 def recorded() -> dict[str, float]:
-    """Return the seconds of each recorded file; empty where nothing was recorded."""
+    """Return the recorded seconds of each file; empty if there is no record."""
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Sort tests by the order of their files; within a file they stay as they are."""
+    """Sort tests by the order of their files; the order within a file does not change."""
     record = recorded()
     files: dict[str, tuple[float, bool]] = {}
     for item in items:
@@ -82,11 +83,11 @@ class Recorder:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count set-up, call and tear-down."""
+        """Add the duration of a set-up, call or tear-down to its file."""
         name = report.nodeid.partition("::")[0]
         self.seconds[name] = self.seconds.get(name, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Files that were not run keep their record."""
+        """Write the durations; files that were not run keep their record."""
         rows = {name: round(seconds, 1) for name, seconds in sorted((recorded() | self.seconds).items())}
         RECORD.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")

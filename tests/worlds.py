@@ -1,4 +1,4 @@
-"""Tiny worlds for tests: random float64 models, tokenizers made in code, drafters of chosen quality, no downloads."""
+"""Tiny models for tests: random float64 targets, generated tokenizers, drafters of chosen quality. No downloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from workbench.training.tokenizer import load_tokenizer
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 printable characters that byte-level tokenizers write bytes with, in the order of the bytes."""
+    """Return the 256 printable characters that byte-level tokenizers use for the bytes 0 to 255, in this order."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
@@ -50,7 +50,7 @@ def byte_alphabet() -> list[str]:
 
 @lru_cache
 def byte_tokenizer(size: int = 257) -> PreTrainedTokenizerFast:
-    """A tokenizer whose token 0 ends the text and whose token b + 1 is the byte b; cut to `size` entries."""
+    """Return a tokenizer in which token 0 is EOS and token b + 1 is the byte b, cut to `size` entries."""
     vocabulary = {"<e>": 0} | {c: i + 1 for i, c in enumerate(byte_alphabet()) if i + 1 < size}
     tokenizer = Tokenizer(tokenizer_models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -60,7 +60,7 @@ def byte_tokenizer(size: int = 257) -> PreTrainedTokenizerFast:
 
 @lru_cache
 def letter_tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """Token i is the i-th letter of the alphabet, twice from the 27th on: texts are readable, no token is special."""
+    """Return a tokenizer without special tokens: token i is the i-th letter, and token 26 + i this letter twice."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     vocabulary = {letters[i % 26] * (i // 26 + 1): i for i in range(size)}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(vocab=vocabulary, unk_token="a"))
@@ -70,11 +70,11 @@ def letter_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 # -- models -----------------------------------------------------------------------------------------------------------
 
-hf: Any = transformers  # configurations take more than their stubs know
+hf: Any = transformers  # configurations accept arguments that their type stubs lack
 
 
 def noisy(model: Any, amount: float, seed: int = 0) -> Any:
-    """A copy with noise of `amount` standard deviations mixed into every weight matrix: a middling drafter."""
+    """Return a copy, a drafter of medium quality, with noise of `amount` standard deviations in every weight matrix."""
     twin = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     for weight in twin.parameters():
@@ -93,7 +93,17 @@ def world(
     context: int | None = None,
     **overrides: Any,
 ) -> Models:
-    """A target of a family with a noisy copy as drafter (`noise=None`: none), and random Medusa heads in a folder."""
+    """Return a target of a model family, a noisy copy as its drafter, and random heads.
+
+    Args:
+        name: model family.
+        seed: seed of all weights.
+        noise: noise of the drafter (see `noisy`); None: no drafter.
+        device: device of the models.
+        heads: folder for Medusa heads; the heads of other kinds are written beside it. None: no heads.
+        context: number of positions of target and drafter.
+        overrides: values of the model's configuration.
+    """
     target = family(name, seed, device, **overrides)
     size = target.get_output_embeddings().weight.shape[0]
     tokenizer = byte_tokenizer() if size == 257 else letter_tokenizer(size)
@@ -108,12 +118,12 @@ def world(
 
 
 def alone(models: Models, requests: Sequence[Request]) -> list[list[int]]:
-    """What each request writes in an engine of its own."""
+    """Return the output tokens of each request, each run in a separate engine."""
     return [Engine(models).generate(request).token_ids for request in requests]
 
 
 def beside_each_other(models: Models, requests: Sequence[Request]) -> list[list[int]]:
-    """What each writes as a row of one batch."""
+    """Return the output tokens of each request, all run as sequences of one batch."""
     engine = Engine(models)
     rows = [engine.submit(request) for request in requests]
     while not engine.idle:
@@ -122,7 +132,7 @@ def beside_each_other(models: Models, requests: Sequence[Request]) -> list[list[
 
 
 def each_round(engine: Engine, row: Row) -> Iterator[int]:
-    """Step to the end; behind each round of a primed row, how many tokens it committed."""
+    """Step the engine to the end; after each round of a prefilled sequence, yield the number of tokens it committed."""
     while not engine.idle:
         before = len(row.committed)
         engine.step()
@@ -133,13 +143,19 @@ def each_round(engine: Engine, row: Row) -> Iterator[int]:
 def small_world(
     vocabulary: int = 6, seed: int = 3, noise: float | None = 0.35, device: str = "cpu", **overrides: Any
 ) -> Models:
-    """A world whose joint law of the first tokens can be enumerated: a handful of tokens, a law far from flat."""
+    """Return models with a vocabulary of a few tokens, whose distributions are far from uniform.
+
+    The joint distribution of the first tokens can be enumerated.
+    """
     overrides = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2} | overrides
     return world("llama", seed, noise, device, vocab_size=vocabulary, **overrides)
 
 
 def random_store(models: Models, n: int = 600) -> Datastore:
-    """In the place of the bundled texts, of which few tokens of a tiny vocabulary are left: texts that repeat."""
+    """Return a datastore of a repeating and a random text.
+
+    It replaces the bundled datastore, whose texts have few tokens in a tiny vocabulary.
+    """
     end = n_ids(models.tokenizer)
     ids = [*repeating_prompt(n // 2, min(end, VOCABULARY), period=7), end, *random_prompt(n // 2, min(end, VOCABULARY))]
     tokens = np.array([*ids, end], dtype_of(end))
@@ -148,7 +164,7 @@ def random_store(models: Models, n: int = 600) -> Datastore:
 
 
 def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0) -> HeadInfo:
-    """Write untrained Medusa heads as `workbench train medusa` would, and describe them."""
+    """Write untrained Medusa heads in the format of `workbench train medusa`, and return their description."""
     width = models.target.hidden_size
     generator = torch.Generator().manual_seed(seed)
     weights = {
@@ -168,7 +184,7 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
 
 
 def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
-    """Write untrained nets of every kind but Medusa's, and describe them; the draft model is as wide as the target."""
+    """Write untrained heads of every kind except Medusa, and return their descriptions by kind."""
     found = {}
     width = models.target.hidden_size
     sizes = {
@@ -199,14 +215,14 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
 
 
 def picture_heads() -> list[str]:
-    """The kinds of trained heads that see pictures."""
+    """Return the kinds of trained heads that have image inputs."""
     return [kind for kind, head in registry.heads().items() if head.recipe == "vision-heads"]
 
 
 def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
-    """One of those that grow the same trees, draw siblings alike and are judged by the same rule, the last.
+    """Return the last method of each combination of tree builder, sibling sampling and verifier.
 
-    What is different in the others, where their drafts come from, is no part of what is judged.
+    The others of a combination differ only in the source of their drafts, which verification does not depend on.
     """
     kinds: dict[tuple[Any, ...], Configured] = {}
     for m in methods:
@@ -219,14 +235,14 @@ def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
 def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
     """Return parameters of a test: the names of `of_each_kind`, and the others with the mark `on_demand`.
 
-    For what is tried of every method elsewhere, and here once more in another way.
+    For properties that another test checks for every method, and that are checked here in a second way.
     """
     kinds = {m.name for m in of_each_kind(methods)}
     return [name if name in kinds else pytest.param(name, marks=pytest.mark.on_demand) for name in names]
 
 
 def text_methods() -> list[Method]:
-    """The methods that run without a picture."""
+    """Return the methods that run without an image."""
     return [method for method in registry.methods() if "pictures" not in method.needs]
 
 
@@ -234,7 +250,7 @@ def text_methods() -> list[Method]:
 
 
 def save_stranger(folder: Path, layers: int = 4) -> Path:
-    """A small random Llama that nobody bundled, with the bundled vocabulary: a target's folder."""
+    """Save a small random Llama, which is not a bundled model, with the bundled tokenizer; return its folder."""
     tokenizer = bundled_tokenizer("text-target")
     config = hf.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=layers,
@@ -250,18 +266,18 @@ def save_stranger(folder: Path, layers: int = 4) -> Path:
 
 
 def random_prompt(length: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[int]:
-    """Token ids, never 0."""
+    """Return random token ids from 1 on: token 0 is EOS."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(1, vocabulary, (length,), generator=generator).tolist()
 
 
 def repeating_prompt(length: int, vocabulary: int = VOCABULARY, seed: int = 0, period: int = 4) -> list[int]:
-    """A prompt that repeats itself, so that methods that copy have something to propose."""
+    """Return a prompt that repeats itself, so that methods that copy from the text have drafts."""
     return (random_prompt(period, vocabulary, seed) * length)[:length]
 
 
 def hf_greedy(model: Any, prompt: Sequence[int], n: int, eos: int | None = None, **options: Any) -> list[int]:
-    """What Hugging Face's own greedy `generate` writes after a prompt."""
+    """Return the greedy continuation of a prompt by Hugging Face's `generate`."""
     ids = torch.tensor([list(prompt)], device=model.device)
     config = hf.GenerationConfig(max_new_tokens=n, do_sample=False, eos_token_id=eos, pad_token_id=eos or 0)
     with torch.inference_mode():
@@ -270,7 +286,7 @@ def hf_greedy(model: Any, prompt: Sequence[int], n: int, eos: int | None = None,
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:
-    """Nodes from the first level down to `node`, by walking up."""
+    """Return the nodes on the path from the first level down to `node`."""
     path = []
     while node >= 0:
         path.append(node)
@@ -279,7 +295,7 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
 
 
 def tree_segment(slot: Slot, root: int, tokens: Sequence[int], parents: Sequence[int], device: str = "cpu") -> Segment:
-    """The last committed token and a tree behind it, as the engine hands them to the target."""
+    """Return the input segment of the last committed token and a tree after it, in the engine's format."""
     shifted = torch.tensor([-1, *(p + 1 for p in parents)], device=device)
     sees = ancestors(shifted, len(shifted))
     return Segment(slot, torch.tensor([root, *tokens], device=device), sees, sees.sum(1) - 1)
@@ -288,14 +304,14 @@ def tree_segment(slot: Slot, root: int, tokens: Sequence[int], parents: Sequence
 def tree_error(
     logits: Tensor, beginning: Sequence[int], tokens: Sequence[int], parents: Sequence[int], ask: Any
 ) -> float:
-    """Largest difference between tree logits [N+1, V] and those of a separate full forward of each path.
+    """Return the largest difference between tree logits [N+1, V] and those of a separate full forward of each path.
 
     Args:
-        logits: at the root and after each node.
-        beginning: committed tokens, the root last.
-        tokens: of the nodes.
-        parents: of the nodes.
-        ask: ids (list) → logits [V] after the last one.
+        logits: logits at the root and after each node.
+        beginning: committed tokens; the last one is the root.
+        tokens: tokens of the nodes.
+        parents: parents of the nodes.
+        ask: function from token ids to the logits [V] after the last one.
     """
     worst = 0.0
     for node in range(-1, len(tokens)):
@@ -305,7 +321,7 @@ def tree_error(
 
 
 def ask_model(model: Any, **extra: Any) -> Callable[[Sequence[int]], Tensor]:
-    """ids → logits after the last one, by a plain forward without a cache."""
+    """Return a function from token ids to the logits after the last one, by a plain forward without a KV cache."""
 
     def ask(ids: Sequence[int]) -> Tensor:
         with torch.inference_mode():
@@ -317,9 +333,9 @@ def ask_model(model: Any, **extra: Any) -> Callable[[Sequence[int]], Tensor]:
 def law_behind_pixels(
     model: Any, images: dict[str, Tensor], sampling: SamplingParams, n_tokens: int
 ) -> dict[tuple[int, ...], float]:
-    """The exact law of the first tokens after a prompt with pictures, by whole forwards, pixels and all.
+    """Return the exact joint distribution of the first tokens after a prompt with images, by full forward passes.
 
-    Processors may not depend on what was generated.
+    Logits processors must not depend on the generated tokens.
     """
     prompt = images["input_ids"][0].tolist()
 
@@ -338,7 +354,7 @@ def law_behind_pixels(
 
 
 def tiny_scene_target() -> tuple[Any, Any]:
-    """A random LLaVA in the layout of the bundled one, with the bundled tokenizer: model and tokenizer."""
+    """Return a random LLaVA with the layout of the bundled one, and the bundled tokenizer."""
     tokenizer = load_tokenizer(Path("assets/models/text-target"))
     vision = tower_config(hidden=16, layers=1, inner=16)
     config = vision_language_config(tokenizer, vision, language_config(tokenizer, hidden=64, layers=1, inner=32))
@@ -349,7 +365,7 @@ def tiny_scene_target() -> tuple[Any, Any]:
 
 
 def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
-    """Logits at each token of a text that is fed in pieces of these sizes."""
+    """Return the logits at each token of a text that is processed in pieces of these sizes."""
     slot, found, at = runner.open(), [], 0
     for size in pieces:
         found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
@@ -360,7 +376,7 @@ def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
 
 
 def assert_as_prefilled(row: Row) -> None:
-    """What of a row is committed to its target's cache is what a clean prefill of the same text writes there."""
+    """Check that a sequence's committed keys and values equal those of a new prefill of the same text."""
     target, n = row.models.target, row.place.length
     clean = target.open()
     target.prefill(clean, row.committed[:n])
@@ -372,7 +388,10 @@ def assert_as_prefilled(row: Row) -> None:
 def assert_leftovers_change_the_text(
     models: Models, prompt: list[int], method: Configured, monkeypatch: pytest.MonkeyPatch, n: int = 24
 ) -> None:
-    """A part of the target drafts: verification that reads the draft behind itself, not over it, is another text."""
+    """Check that verification overwrites the KV cache entries of a draft by a part of the target.
+
+    If the verified tokens are stored after these entries instead of over them, the text changes.
+    """
     plain = Block.segment
 
     def behind(self: Block, row: Row, of: Models) -> Any:

@@ -1,7 +1,6 @@
-"""A local Ray cluster of two machines, one of which is killed with a cell in hand. Says how the sweep on it ended.
+"""Run a sweep on a local Ray cluster of two nodes, kill one while it measures a cell, and print how the sweep ended.
 
-A script of its own, for `test_sweep`. Nothing happens at import: pytest looks for doctests in this file as in all
-others, in each of its processes.
+A script for `test_sweep`. It does nothing at import, because every pytest process imports it to look for doctests.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAN: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False}
-"""Of either machine. What starts beside a machine competes with it for the cores, and Ray gives it 15 s to start."""
+"""Options of both nodes: few processes, because they compete for the cores, and Ray allows 15 s for the start."""
 HEAD = LEAN | {"include_dashboard": False, "no_monitor": True, "_system_config": {"health_check_period_ms": 500}}
-"""It looks often whether the other one is there. One that is slow to answer has its usual ten seconds each time."""
+"""Options of the head node: frequent health checks of the other node, each with the usual timeout of ten seconds."""
 TASK = b"ray::_measure"
-"""How Ray calls a process that measures a cell."""
+"""Name that Ray gives to a process that measures a cell."""
 
 
 def children(pid: int) -> set[int]:
-    """Processes that a process, or one of its threads, started."""
+    """Return the ids of the child processes of a process."""
     found: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -36,7 +35,7 @@ def children(pid: int) -> set[int]:
 
 
 def measuring(raylet: int) -> set[int]:
-    """Of a machine's processes those that are at a cell."""
+    """Return the processes of a node that are measuring a cell."""
     found = set()
     for pid in children(raylet):
         with contextlib.suppress(OSError):
@@ -46,7 +45,7 @@ def measuring(raylet: int) -> set[int]:
 
 
 def machine(cluster: Any, options: dict[str, Any], tries: int = 4) -> Any:
-    """One more machine. A busy computer may start it too late for Ray: then what there is of it goes, and once more."""
+    """Add a node to the cluster. If it starts too late for Ray on a busy machine, kill its processes and try again."""
     for left in reversed(range(tries)):
         before = children(os.getpid())
         try:
@@ -93,7 +92,7 @@ def main() -> None:
         if result.state == FAILED:
             print(result.error, file=sys.stderr)
     deadline = time.monotonic() + 60
-    while alive() == before and time.monotonic() < deadline:  # the head notices it a little later
+    while alive() == before and time.monotonic() < deadline:  # the head node detects it a little later
         time.sleep(0.1)
     said = {
         "states": [result.state for result in update.results.values()],

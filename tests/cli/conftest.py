@@ -13,7 +13,7 @@ from workbench.cli import main
 
 @dataclass
 class Result:
-    """What a command did."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -34,7 +34,7 @@ def _no_defaults_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def workbench(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process."""
+    """Return a function that runs a command in this process."""
 
     def run(*args: str) -> Result:
         status = main(args)

@@ -1,7 +1,7 @@
-"""What every registered method keeps, whoever wrote it: the target's greedy text and its sampled law, in every setting.
+"""Properties of every registered method in every setting: its greedy text is the target's, and runs end correctly.
 
-A method is under test from the moment it is registered. All that is asked of it at a time runs as rows of one engine,
-so that it costs seconds, and so that its rows have batch mates. Its law is in test_round_laws.py and
+Every registered method is tested automatically. All requests of a test run as sequences of one engine, so that a test
+takes seconds and its sequences share a batch. Sampled distributions are tested in test_round_laws.py and
 test_exact_sampling.py.
 """
 
@@ -29,7 +29,7 @@ N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 LENGTH = 24
 SETTINGS = 14
-"""Of a method, that one text is written in."""
+"""Number of settings of a method that are used within one text."""
 
 every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
 Greedy = Callable[..., list[int]]
@@ -37,18 +37,18 @@ Greedy = Callable[..., list[int]]
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """A target, a drafter of middling quality, and heads."""
+    """Return a target, a drafter of medium quality, and heads."""
     return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def twins(llama: Models) -> Models:
-    """The same target with a copy of it as drafter: every path is accepted to its end."""
+    """Return the same target with a copy of it as drafter: each draft path is accepted completely."""
     return with_copy(llama)
 
 
 def with_copy(models: Models, context: int | None = None) -> Models:
-    """The models with a drafter that is a copy of the target; both with fewer positions."""
+    """Return the models with a copy of the target as drafter, and with this context length if one is given."""
     model = models.target.model
     target = models.target if context is None else Runner(model, context)
     return dataclasses.replace(models, target=target, drafter=Runner(worlds.noisy(model, 0.0), context), shared={})
@@ -56,7 +56,7 @@ def with_copy(models: Models, context: int | None = None) -> Models:
 
 @pytest.fixture(scope="module")
 def greedy(llama: Models) -> Greedy:
-    """Hugging Face's continuation of a prompt, asked once: (prompt, tokens, options of `generate`)."""
+    """Return a cached function for Hugging Face's greedy text: (prompt, tokens, options of `generate`) → token ids."""
 
     @cache
     def write(prompt: tuple[int, ...], n: int, options: tuple[tuple[str, Any], ...]) -> list[int]:
@@ -69,7 +69,7 @@ def greedy(llama: Models) -> Greedy:
 
 
 def values_of(spec: ParamSpec) -> list[Any]:
-    """The ends of a parameter's range, cut to what a tiny model has; every choice."""
+    """Return both ends of a parameter's range, limited to the layers of a tiny model, or all of its choices."""
     if spec.kind == "choice":
         return list(spec.choices)
     if spec.kind == "bool":
@@ -81,11 +81,11 @@ def values_of(spec: ParamSpec) -> list[Any]:
 
 
 def corners(method: Method) -> list[dict[str, Any]]:
-    """The defaults, each parameter of its own drafter at each end, and all numbers at the same end.
+    """Return settings to test: the defaults, each own parameter of the drafter at each end, and all numbers at one end.
 
-    A policy, a tree builder, a verifier and what comes with them are the same part in every method: each of their
-    values is tried in the first and in the last method of the catalogue that has it. `test_lossless.py` draws settings
-    of every method at random.
+    Policies, tree builders and verifiers are the same parts in every method: each value of their parameters is tested
+    in the first and in the last method of the catalogue that has it. `test_lossless.py` draws random settings of every
+    method.
     """
     sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec) if is_tried(method, name, v)]
     sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
@@ -93,7 +93,7 @@ def corners(method: Method) -> list[dict[str, Any]]:
 
 
 def is_tried(method: Method, name: str, value: Any) -> bool:
-    """Whether a parameter is its drafter's own, or the method the first or last one with this value of a part."""
+    """Return whether a parameter is the drafter's own, or this method is the first or last one with that value."""
     if name in {field.name for field in dataclasses.fields(method.drafter)}:
         return True
     doc, same = method.params[name].doc, [m for m in worlds.text_methods() if name in m.params]
@@ -105,7 +105,7 @@ def is_tried(method: Method, name: str, value: Any) -> bool:
 
 
 def others(method: Method) -> Method:
-    """A method to come from and to go to: the next one of the catalogue."""
+    """Return another method, to switch from and to: the next one of the catalogue."""
     methods = worlds.text_methods()
     return methods[(methods.index(method) + 1) % len(methods)]
 
@@ -115,13 +115,13 @@ def others(method: Method) -> Method:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A request, and what has to come of it.
+    """A request and its expected result.
 
     Attributes:
-        request: of a greedy run.
-        tokens: all that is emitted.
-        reason: why the text ends.
-        text: of the tokens; None: not looked at.
+        request: request with greedy decoding.
+        tokens: all emitted tokens.
+        reason: reason for which the run ends.
+        text: decoded text; None: not checked.
     """
 
     request: Request
@@ -130,7 +130,7 @@ class Case:
     text: str | None = None
 
     def wrong(self, row: Row) -> str:
-        """What is not as it has to be; empty where all is."""
+        """Return a description of the first difference from the expected result; empty if there is none."""
         assert row.trace is not None
         footer = row.trace.footer
         if row.error is not None or footer.reason != self.reason:
@@ -143,7 +143,7 @@ class Case:
 
 
 def wrong_ones(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
-    """Run all at once. What is wrong with which, besides what a run left behind."""
+    """Run all cases in one engine; return the failures by name, including slots that were not released."""
     engine = Engine(models, max_rows=len(cases))
     rows = {name: engine.submit(case.request) for name, case in cases.items()}
     while not engine.idle:
@@ -153,12 +153,12 @@ def wrong_ones(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
 
 
 def nothing_left(models: Models) -> bool:
-    """Whether no model holds a row any more."""
+    """Return whether all models have released the slots of all sequences."""
     return not models.target.slots and (models.drafter is None or not models.drafter.slots)
 
 
 class Wander(LogitsProcessor):
-    """Forbids the token that is the sum of the history modulo the vocabulary, and its neighbour."""
+    """Logits processor that forbids the token (sum of the history modulo the vocabulary size), and the next one."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         size = scores.shape[1]
@@ -171,8 +171,10 @@ PROCESSORS: dict[str, LogitsProcessor] = {"own": Wander(), "Hugging Face's": NoR
 
 @every_method
 def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Models, greedy: Greedy) -> None:
-    """Token for token in float64: at the corners of its parameters, and with penalties and processors, which see each
-    node's own path."""
+    """Token for token in float64: at the ends of its parameters' ranges, and with penalties and logits processors.
+
+    Penalties and processors depend on the path of each node.
+    """
     text = greedy(PROMPT, LENGTH)
     cases = {f"{values}": Case(Request(PROMPT, method.with_params(**values), max_new_tokens=20), text[:20])
              for values in corners(method)}  # fmt: skip
@@ -188,7 +190,7 @@ def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Mo
 
 @every_method
 def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy) -> None:
-    """At its length, and at stop strings across the borders of tokens: nothing of what was accepted behind is told."""
+    """At the length limit, and at stop strings across token borders: accepted tokens after the end are not emitted."""
     text, decode = greedy(PROMPT, LENGTH), twins.tokenizer.decode
     cases = {f"{n} tokens": Case(Request(PROMPT, method, max_new_tokens=n), text[:n]) for n in (1, 2, 3, 7)}
     written = decode(text)
@@ -204,7 +206,7 @@ def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy
 def test_nothing_follows_the_end_of_text_inside_a_tree(
     method: Method, twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the first token, in the first draft, or later; which of these is dealt out among the methods."""
+    """The EOS token is the first token, in the first draft, or later; the methods take these cases in turn."""
     text = greedy(PROMPT, LENGTH)
     end = text[(0, 3, 10)[worlds.text_methods().index(method) % 3]]
     wanted = text[: text.index(end) + 1]
@@ -218,7 +220,7 @@ def test_nothing_follows_the_end_of_text_inside_a_tree(
 def test_the_end_of_text_is_the_last_node_of_its_path(
     twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a chain of five drafts holds it: there is no bonus behind it."""
+    """EOS within a chain of five draft tokens: there is no bonus token after it."""
     text = greedy(PROMPT, LENGTH)
     monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", text[3])
     last = Engine(twins).generate(Request(PROMPT, registry.get("draft-model"), max_new_tokens=LENGTH)).rounds[-1]
@@ -243,14 +245,14 @@ def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: M
 
 @every_method
 def test_a_run_may_come_to_it_change_its_settings_and_leave_it(method: Method, llama: Models, greedy: Greedy) -> None:
-    """Greedy text stays the target's, whichever setting drafted which part of it; each has its rounds."""
+    """Greedy text stays the target's whichever settings drafted its parts, and every setting has rounds."""
     settings = corners(method)
-    for first in range(0, len(settings), SETTINGS):  # a text has rounds for so many
+    for first in range(0, len(settings), SETTINGS):  # one text has enough rounds for this number of settings
         changes_of_one_run(method, settings[first : first + SETTINGS], llama, greedy)
 
 
 def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Models, greedy: Greedy) -> None:
-    """From another method to these settings, that one between them, and to it in the end."""
+    """Switch from another method to these settings, to that method once between them, and back to it at the end."""
     other, engine = others(method), Engine(llama)
     row = engine.submit(Request(PROMPT, other, max_new_tokens=200))
     steps = [(method, values) for values in settings]

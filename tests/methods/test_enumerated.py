@@ -1,9 +1,9 @@
-"""What a whole round writes, as an exact law: every draft and every way through it is enumerated, nothing is sampled.
+"""Exact output distribution of a whole round: all drafts and all verification outcomes are enumerated, none is sampled.
 
-A world is a table: p and q after every text of a few tokens. For each way of drafting, the law of the output's first
-depth + 1 tokens (accepted ones, the corrected or bonus token, the rest from p) is summed over all drafts and compared
-with the target's own. One place by itself is checked in tests/core/test_rejection.py, the engine in
-test_exact_sampling.py, and that the stochastic beam draws what `beams` enumerates in test_drafts.py.
+A world is a table of p and q after every text of a few tokens. For each way of drafting, the distribution of the first
+depth + 1 output tokens (accepted ones, the corrected or bonus token, the rest from p) is summed over all drafts and
+compared with the target's. A single position is tested in tests/core/test_rejection.py, the engine in
+test_exact_sampling.py; test_drafts.py tests that the stochastic beam draws what `beams` enumerates.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from workbench.methods.verifiers.reflective import Reflective, second_reading
 pytestmark = pytest.mark.unchecked
 Text = tuple[int, ...]
 Drafts = Iterator[tuple[DraftTree, float]]
-"""Every tree that can be drafted, with its probability."""
+"""All trees that can be drafted, each with its probability."""
 WARM, GREEDY = SamplingParams(temperature=1.0), SamplingParams()
 EXACTLY = 1e-12
-"""Rounding of float64 over some hundred sums; a broken rule differs by more than 1e-3."""
+"""Tolerance for rounding errors of some hundred float64 sums; a wrong rule differs by more than 1e-3."""
 
 
 # -- worlds -----------------------------------------------------------------------------------------------------------
@@ -55,13 +55,13 @@ EXACTLY = 1e-12
 
 @dataclass(frozen=True)
 class World:
-    """The target's and the drafter's law after every text.
+    """The target's and the drafter's next-token distribution after every text.
 
     Attributes:
-        size: of the vocabulary.
-        depth: levels of a draft.
-        p: [V] after each text of up to `depth` tokens.
-        q: [V], likewise.
+        size: vocabulary size V.
+        depth: number of levels of a draft.
+        p: the target's distribution [V] after each text of up to `depth` tokens.
+        q: the drafter's distribution [V] after each text of up to `depth` tokens.
     """
 
     size: int
@@ -70,7 +70,7 @@ class World:
     q: Mapping[Text, Tensor]
 
     def joint(self) -> dict[Text, Tensor]:
-        """The target's law of all that follows each text, up to depth + 1 tokens: float64 [V, …, V]."""
+        """Return the joint distribution of the tokens after each text, up to depth + 1 in total: float64 [V, …, V]."""
         found: dict[Text, Tensor] = {}
         for text in sorted(self.p, key=len, reverse=True):
             if len(text) == self.depth:
@@ -81,7 +81,7 @@ class World:
         return found
 
     def of(self, distributions: Mapping[Text, Tensor], text: Text) -> float:
-        """Probability of a text."""
+        """Return the probability of a text."""
         return math.prod(float(distributions[text[:i]][token]) for i, token in enumerate(text))
 
 
@@ -89,13 +89,13 @@ KINDS = ("any", "other", "zeros", "equal", "disjoint")
 
 
 def world(kind: str, size: int, depth: int) -> World:
-    """Seeded laws: two without a zero, one with zeros here and there, q = p, and no token in common."""
+    """Return random distributions: without zeros ("any", "other"), with some zeros, q = p, or p and q disjoint."""
     generator = torch.Generator().manual_seed(10 * size + depth + 100 * KINDS.index(kind))
     p, q = dict[Text, Tensor](), dict[Text, Tensor]()
     for length in range(depth + 1):
         for text in itertools.product(range(size), repeat=length):
             a, b = torch.rand(2, size, dtype=torch.float64, generator=generator) ** 2 + 0.01
-            if kind == "zeros":  # each law lacks a token, not always the same
+            if kind == "zeros":  # each distribution lacks one token, a different one each time
                 lacks = torch.randint(size, (2,), generator=generator)
                 a[lacks[0]], b[lacks[1]] = 0, 0
             if kind == "disjoint":
@@ -109,7 +109,7 @@ def world(kind: str, size: int, depth: int) -> World:
 
 
 def texts_of(tree: DraftTree) -> list[Text]:
-    """What stands before each place of a tree, as drafted: of the root, then up to and including each node."""
+    """Return the drafted text at the root (empty), and then up to and including each node of a tree."""
     texts: list[Text] = [()]
     for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
         texts.append((*texts[parent + 1], token))
@@ -117,7 +117,7 @@ def texts_of(tree: DraftTree) -> list[Text]:
 
 
 def sampled(w: World, tokens: Sequence[int], parents: Sequence[int], how: Sampling) -> DraftTree:
-    """A tree that was drawn from q, with the laws it was drawn from."""
+    """Return a tree that was sampled from q, with the distributions that it was sampled from."""
     tree = replace(DraftTree.of(tokens, parents), sampling=how)
     inner = [i for i in range(len(tokens) + 1) if i - 1 in parents]
     q_of = torch.full((len(tokens) + 1,), -1)
@@ -128,7 +128,7 @@ def sampled(w: World, tokens: Sequence[int], parents: Sequence[int], how: Sampli
 
 
 def chains(w: World) -> Drafts:
-    """A token after the other from q."""
+    """Yield chains whose tokens are sampled from q one after the other."""
     for text in itertools.product(range(w.size), repeat=w.depth):
         if (chance := w.of(w.q, text)) > 0:
             distributions = torch.stack([w.q[text[:i]] for i in range(w.depth)])
@@ -136,7 +136,10 @@ def chains(w: World) -> Drafts:
 
 
 def independent(w: World, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
-    """Two drafts for the first place, two behind the elder, one behind the younger; equal ones may occur."""
+    """Yield trees of independent samples: two at the first position, two after the first of them, one after the second.
+
+    Siblings may be equal.
+    """
     for tokens in itertools.product(range(w.size), repeat=len(parents)):
         tree = DraftTree.of(tokens, parents)
         texts = texts_of(tree)
@@ -146,7 +149,7 @@ def independent(w: World, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
 
 
 def fixed_number(w: World, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
-    """Two drafts for the first place, one behind the younger; siblings differ."""
+    """Yield trees sampled without replacement: two nodes at the first position, one after the second of them."""
     for tokens in itertools.product(range(w.size), repeat=len(parents)):
         texts, chance = texts_of(DraftTree.of(tokens, parents)), 1.0
         for i, token in enumerate(tokens):
@@ -159,7 +162,7 @@ def fixed_number(w: World, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
 
 
 def in_order(weights: Mapping[Text, float], n: int) -> Iterator[tuple[tuple[Text, ...], float]]:
-    """Every ordered draw of n without replacement, with its probability."""
+    """Yield all ordered draws of n texts without replacement, each with its probability."""
     if n == 0:
         yield (), 1.0
         return
@@ -171,10 +174,10 @@ def in_order(weights: Mapping[Text, float], n: int) -> Iterator[tuple[tuple[Text
 
 
 def beams(w: World, width: int) -> Drafts:
-    """RSD-S: the first `width` of all texts of each length, in the order of a race whose rates are q(text).
+    """Yield RSD-S trees: of each length the first `width` texts in the order of an exponential race with rates q(text).
 
-    The last level is an ordered draw without replacement of whole texts. A beginning comes in when the first of its
-    texts does: those of texts drawn come in their order, and the next ones, of which nothing was drawn, race on.
+    The last level is an ordered draw of whole texts without replacement. A prefix arrives with the first of its texts:
+    first the prefixes of the drawn texts, in their order; then the others continue the race among themselves.
     """
     rates = [
         {t: rate for t in itertools.product(range(w.size), repeat=n) if (rate := w.of(w.q, t)) > 0}
@@ -199,7 +202,7 @@ def beams(w: World, width: int) -> Drafts:
 
 
 def head_and_sample(w: World, said: Sampling) -> Drafts:
-    """At each place the drafter's likeliest token, and one drawn from what that leaves; the draft goes on below it."""
+    """Yield trees with two nodes per level: the most likely token, and a sample from the others, which is continued."""
 
     def grown(
         text: Text, tokens: list[int], distributions: list[int], chance: float
@@ -224,9 +227,9 @@ def head_and_sample(w: World, said: Sampling) -> Drafts:
 
 
 def best(w: World) -> Drafts:
-    """EAGLE-2's choice: the drafter's two likeliest tokens everywhere, of which the four most promising nodes stay."""
+    """Yield EAGLE-2's tree: the two most likely tokens at each node, reduced to the four nodes with the best scores."""
     texts, parents, score = list[Text]([()]), list[int](), list[float]()
-    for at, text in enumerate(texts):  # it grows
+    for at, text in enumerate(texts):  # the list grows in the loop
         if len(text) < w.depth:
             for token in w.q[text].topk(2).indices.tolist():
                 texts.append((*text, token))
@@ -238,7 +241,7 @@ def best(w: World) -> Drafts:
 
 
 def points(text: Text) -> Callable[[World], Drafts]:
-    """One chain that is proposed whatever the laws say, as n-grams do."""
+    """Return a drafter of one deterministic chain that does not depend on the distributions, as n-gram drafts."""
     return lambda w: iter([(DraftTree.chain(text), 1.0)])
 
 
@@ -255,7 +258,7 @@ WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
     "of both kinds": (lambda w: head_and_sample(w, Sampling.MIXED), 3, 2),
     "no draft": (lambda w: iter([(DraftTree.empty(), 1.0)]), 3, 2),
 } | {f"n-gram {text}": (points(text), 3, 2) for text in itertools.product(range(3), repeat=2)}
-"""How it is drafted, the size of the vocabulary, and the depth."""
+"""For each way of drafting: its function, the vocabulary size and the depth."""
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------
@@ -264,9 +267,9 @@ WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
 def ends(
     verifier: Verifier, tree: DraftTree, ruling: AcceptanceDecision, sampling: SamplingParams
 ) -> Iterator[tuple[VerificationResult, float]]:
-    """Every way the walk can go, with its probability. Its `bonus` is the place at which it ended, not a token.
+    """Yield all verification results with their probabilities; `bonus` is the position of the last token, not a token.
 
-    The walk that most verifiers share does nothing but compare, so that its ways are those of the tree's shape.
+    The walk that most verifiers share only compares numbers, so that its results depend on the tree's shape alone.
     """
     parents, accept = tuple(tree.parents.tolist()), ruling.accept.tolist()
     score = None if ruling.score is None else ruling.score.tolist()
@@ -284,16 +287,16 @@ def ends(
 
 @cache
 def ways(parents: tuple[int, ...]) -> list[VerificationResult]:
-    """All that the shared walk can come to in a tree of this shape."""
+    """Return all results of the shared walk in a tree of this shape."""
     return [verdict for verdict, _ in gone(Lossless(), parents, [0.5] * len(parents), None)]
 
 
 def gone(
     verifier: Verifier, parents: Sequence[int], accept: Sequence[float], score: Sequence[float] | None
 ) -> Iterator[tuple[VerificationResult, float]]:
-    """Every way of a verifier's own walk, with its probability.
+    """Yield all results of a verifier's own walk with their probabilities.
 
-    It is called with uniforms just below and at each threshold; what it has tested tells which node comes next.
+    The walk is called with random numbers just below and at each threshold; its list of tested nodes shows the next.
     """
     places = range(len(parents) + 1)
     waiting: list[tuple[dict[int, float], float]] = [({}, 1.0)]
@@ -313,7 +316,7 @@ def gone(
 
 
 def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
-    """Chances of 0 and 1 among them."""
+    """For random acceptance probabilities, including 0 and 1."""
     generator = torch.Generator().manual_seed(0)
     for parents in ([-1], [-1, 0, 1], [-1, -1, -1], [-1, -1, 0, 0, 1], [-1, 0, -1, 1, 1, 2, 0, -1]):
         for _ in range(20):
@@ -329,22 +332,22 @@ def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
 
 
 MARK = 1 << 40
-"""Beyond every token."""
+"""Number above all token ids."""
 
 
 class Drawn:
-    """What a rule's calls of `pick` draw from, however many and whichever rows it gives them.
+    """Records the distributions that a verifier's rule passes to `pick`, in any number of calls.
 
-    While it is asked, `pick` gives every row a mark in place of a token; where a mark stands in
-    `AcceptanceDecision.stop`, that row's law is what is emitted there. So a rule may do with a drawn token nothing but
-    emit it: that it does no more is seen by ruling once more with real tokens.
+    While a rule is traced, `pick` returns for each row a mark in place of a token. A mark in `AcceptanceDecision.stop`
+    identifies the distribution of the token emitted there. A rule may therefore only emit a drawn token and must not
+    use it otherwise; this is checked by a second call with real tokens.
     """
 
     def __init__(self, really: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.really, self.asked, self.distributions = really, False, list[Tensor]()
 
     def seen(self, weights: Tensor, u: Tensor) -> Tensor:
-        """In place of `pick`."""
+        """Replacement of `pick`."""
         if not self.asked:
             return self.really(weights, u)
         first = MARK + sum(map(len, self.distributions))
@@ -352,7 +355,7 @@ class Drawn:
         return torch.arange(first, first + len(weights), device=weights.device)
 
     def rule(self, verifier: Verifier, v: Verification) -> tuple[AcceptanceDecision, Tensor]:
-        """A verifier's ruling, and the law of the token that it emits at each place: float64 [N+1, V]."""
+        """Return a verifier's decision, and the distribution of its token at each position: float64 [N+1, V]."""
         self.asked, self.distributions = True, []
         try:
             ruling = verifier.rule(v)
@@ -370,7 +373,7 @@ class Drawn:
 
 @contextmanager
 def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[Drawn]:
-    """Tells what a verifier's rule draws from: see `Drawn.rule`."""
+    """Replace `pick` in all modules, to record the distributions that a rule draws from (`Drawn.rule`)."""
     drawn, really = Drawn(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
@@ -379,9 +382,10 @@ def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[Drawn]:
 
 
 def state_of(verifier: Verifier, size: int) -> Any:
-    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle.
+    """Return the per-sequence state of a verifier for these tests; None if it has none.
 
-    Of `Judge`, a judge of one-hot states that finds every token good but the first.
+    For `Nearest`: token embeddings on a circle. For `Judge`: a judge of one-hot states that accepts every token except
+    the first. For `EntropyAdaptive`: the draft model generates.
     """
     if isinstance(verifier, EntropyAdaptive):
         return Writing(Pen(small=True, since=0))
@@ -394,7 +398,7 @@ def state_of(verifier: Verifier, size: int) -> Any:
 
 
 def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> Probed | None:
-    """What a verifier hears of its probes: at its second reading `Reflective` is told p with its tokens reversed."""
+    """Return the target's results at probe positions: for `Reflective`, p with the order of the tokens reversed."""
     if not isinstance(verifier, Reflective) or not len(tree):
         return None
     second = p.log().flip(1)
@@ -404,14 +408,14 @@ def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> Probed | None:
 def written(
     w: World, drafts: Drafts, verifier: Verifier, patch: pytest.MonkeyPatch, sampling: SamplingParams = WARM
 ) -> Tensor:
-    """The law of the output's first depth + 1 tokens, float64 [V, …, V], where one round is speculative.
+    """Return the distribution of the first depth + 1 output tokens, float64 [V, …, V], after one speculative round.
 
     Args:
-        w: the laws; of a greedy one, p has all its weight on one token.
-        drafts: all of them.
-        verifier: it rules and walks.
-        patch: to read the law that the last token is drawn from.
-        sampling: what the verifier is told.
+        w: distributions; for greedy decoding, each p is a point mass.
+        drafts: all possible drafts.
+        verifier: verifier under test.
+        patch: for recording the distribution of the last token.
+        sampling: sampling parameters for the verifier.
     """
     joint, whole = w.joint(), 0.0
     out = torch.zeros_like(joint[()])
@@ -431,14 +435,16 @@ def written(
 def written_behind(
     v: Verification, verifier: Verifier, joint: Mapping[Text, Tensor], depth: int, drawn: Drawn
 ) -> Tensor:
-    """The same where this is the draft: summed over all ways through it, with plain decoding behind each.
+    """Return the output distribution for one draft, summed over all verification results.
+
+    Plain decoding follows each of them.
 
     Args:
-        v: the draft, and what the target says of it.
-        verifier: it rules and walks.
-        joint: the target's law of all that follows each text; see `World.joint`.
-        depth: at most, of the draft.
-        drawn: see `laws_drawn_from`.
+        v: the draft and the target's distributions for it.
+        verifier: verifier under test.
+        joint: the target's joint distributions after each text (`World.joint`).
+        depth: maximum depth of the draft.
+        drawn: recorder of `laws_drawn_from`.
     """
     ruling, last = drawn.rule(verifier, v)
     texts, tokens = texts_of(v.tree), v.tree.tokens.tolist()
@@ -446,22 +452,22 @@ def written_behind(
     for verdict, by in ends(verifier, v.tree, ruling, v.sampling):
         text = texts[verdict.bonus]
         assert tuple(tokens[node] for node in verdict.path) == text
-        left = depth - len(text)  # behind the token that ends the round comes plain decoding
+        left = depth - len(text)  # plain decoding follows the last token of the round
         then = torch.stack([joint[(*text, token)] for token in range(size)]) if left else torch.ones(())
         out[text] += by * last[verdict.bonus].view(-1, *[1] * left) * then
     return out
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Total variation."""
+    """Return the total variation distance."""
     return float((a - b).abs().sum() / 2)
 
 
 VERIFIERS = {
-    AsDrafted(),  # of all settings in the catalogue the one that keeps everything
+    AsDrafted(),  # its setting that accepts everything; the catalogue has others
     *(v for m in registry.methods() for v in m.verifiers if not isinstance(v, Exact | AsDrafted)),
 }
-"""Those of `verifiers.offered` are put to the proof in test_exact_verifiers.py, where they differ from `Lossless`."""
+"""Verifiers under test; test_exact_verifiers.py tests those of `verifiers.offered` that differ from `Lossless`."""
 EXACT = {verifier for verifier in VERIFIERS if verifier.exact_for}
 APPROXIMATE = VERIFIERS - EXACT
 
@@ -474,7 +480,7 @@ APPROXIMATE = VERIFIERS - EXACT
 def test_a_round_writes_by_the_targets_law(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every combination that follows from the declarations is put to the proof, and no other."""
+    """For every combination of drafts and verifier that is declared exact."""
     drafts, size, depth = WAYS[way]
     w = world(kind, size, depth)
     found = next(drafts(w), None)
@@ -498,7 +504,10 @@ def test_a_round_writes_by_the_targets_law(
 def test_a_drafter_that_says_it_drew_otherwise_is_caught(
     way: str, said: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A false declaration costs the law, but for one: a draw may be taken for a choice, and costs acceptance only."""
+    """A false declaration makes the output distribution wrong, with one exception.
+
+    Sampled drafts may be declared deterministic: this only lowers acceptance.
+    """
     drafts, size, depth = WAYS[way]
     w = world("other", size, depth)
 
@@ -515,7 +524,7 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "equal"])
 def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that calls `pick` twice is read rightly; one that emits the residual there is caught."""
+    """A rule that calls `pick` twice is traced correctly; one that wrongly draws from the residual is detected."""
     w = world(kind, 3, 3)
     wanted = w.joint()[()]
     assert distance(written(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
@@ -525,7 +534,7 @@ def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypat
 
 @dataclass(frozen=True)
 class FollowsDraw(Lossless):
-    """Draws first, and keeps a draft that was drawn: its verdict says no chance."""
+    """A rule that draws a token first and accepts a draft that equals it: its decision contains no probabilities."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         assert v.u_stop is not None
@@ -534,7 +543,7 @@ class FollowsDraw(Lossless):
 
 
 def test_a_rule_that_accepts_by_what_it_drew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its accepted drafts are outcomes, not chances, so that no sum over them is a law."""
+    """Its decisions are outcomes and not probabilities, so that they cannot be summed to a distribution."""
     w = world("any", 3, 2)
     with pytest.raises(AssertionError, match="accept by chances, and emit what was drawn"):
         written(w, chains(w), FollowsDraw(), monkeypatch)
@@ -548,7 +557,7 @@ GREEDY_EXACT = {verifier for verifier in VERIFIERS if verifier.keeps_greedy}
 def test_a_greedy_round_writes_what_the_target_would(
     way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was drafted: approximate verifiers promise it, too, unless they say otherwise."""
+    """For all drafts; approximate verifiers promise this, too, unless they declare otherwise."""
     drafts, size, depth = WAYS[way]
     w = world("any", size, depth)
     sure = {text: torch.zeros_like(p).scatter_(0, p.argmax(0, keepdim=True), 1.0) for text, p in w.p.items()}
@@ -557,7 +566,7 @@ def test_a_greedy_round_writes_what_the_target_would(
 
 
 @pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize(  # what p excludes is never kept: nothing to see
+@pytest.mark.parametrize(  # tokens with p = 0 are never accepted, so disjoint worlds show nothing
     ("kind", "way"),
     [
         *itertools.product(("any", "equal"), ("chain of 2", "independent siblings", "beam of 2", "top-k tree")),
@@ -568,13 +577,13 @@ def test_a_greedy_round_writes_what_the_target_would(
 def test_an_approximate_verifier_does_not(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless all is kept of drafts that have the target's law already: nothing is paid then, either."""
+    """An approximate verifier changes the distribution, unless q = p and it accepts everything."""
     drafts, size, depth = WAYS[way]
     w = world(kind, size, depth)
     if isinstance(verifier, Nearest):
-        verifier = replace(verifier, mass=1.0)  # of three tokens a neighbour has more than the default lends
+        verifier = replace(verifier, mass=1.0)  # with three tokens, a neighbour's probability exceeds the default limit
     apart = distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()])
     keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest | Judge)
-    if isinstance(verifier, EntropyAdaptive | AsDrafted):  # they judge trees exactly
+    if isinstance(verifier, EntropyAdaptive | AsDrafted):  # they verify trees exactly
         keeps_all = kind == "equal" or way != "chain of 2"
     assert apart < EXACTLY if keeps_all else apart > 1e-3

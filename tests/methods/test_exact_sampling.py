@@ -1,7 +1,7 @@
-"""Methods that promise exactness sample from the target's own joint law: goodness of fit on tiny vocabularies.
+"""Exact methods sample from the target's joint distribution: goodness-of-fit tests with tiny vocabularies.
 
-Every test fixes its seeds and fails with probability below 1e-5 if the promise holds. Each method's round is summed
-over all ways through its drafts in test_round_laws.py; here the whole engine runs.
+All seeds are fixed; a test of a correct method fails with probability below 1e-5. test_round_laws.py sums single rounds
+over all verification outcomes; here whole runs of the engine are tested.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.slow]
 ALPHA = 1e-5
 VOCABULARY = 6
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
-"""It repeats itself, so that methods that copy have something to propose."""
+"""A prompt that repeats itself, so that methods that copy from the text have drafts."""
 START = PROMPT[:1]
-"""Enough where a short text is drawn again and again; it saves the prefill."""
+"""A prompt of one token for many short runs, to save prefill time."""
 
 PLAIN = SamplingParams(temperature=1.0)
 FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
@@ -40,13 +40,15 @@ FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """Six tokens, a drafter that is right often but far from always, untrained heads."""
+    """Return models with six tokens, a drafter of medium quality and untrained heads."""
     return worlds.small_world(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 def test_the_world_is_worth_testing_in(models: Models) -> None:
-    """Neither law is flat, and they differ: acceptance is neither near 0 nor near 1. And the law depends on the text:
-    in a world where it does not, a rule that reads the wrong place of the tree would pass."""
+    """Both distributions are far from uniform and differ, so that acceptance is neither near 0 nor near 1.
+
+    The target's distribution also depends on the text; otherwise a rule that uses another node's one would pass.
+    """
     ids = torch.tensor([PROMPT], device=models.target.device)
     assert models.drafter is not None
     with torch.inference_mode():
@@ -70,9 +72,9 @@ def draw(
     begin: int = 0,
     prompt: Sequence[int] = START,
 ) -> list[list[int]]:
-    """Independent generations, a hundred at once; a little longer than what is tested, so that drafts are not cut.
+    """Return independent generations, run a hundred at a time, with the seeds `begin` to `runs` − 1.
 
-    Their seeds are `begin` to `runs`.
+    They have one token more than is tested, so that drafts are not cut.
     """
     found = list[list[int]]()
     for engine, rows in primed(models, method, sampling, n_tokens, range(begin, runs), prompt):
@@ -86,21 +88,21 @@ def draw(
 def primed(
     models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, seeds: range, prompt: Sequence[int]
 ) -> Iterator[tuple[Engine, list[Row]]]:
-    """Hundreds of rows for `draw`, ready to start together: batches are full."""
+    """Yield engines with up to a hundred prefilled sequences, which then start together in full batches."""
     engine = Engine(models, max_rows=100, record=False)
     for first in seeds[::100]:
         rows = [
             engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False))
             for seed in range(first, min(first + 100, seeds.stop))
         ]
-        while engine._admit():  # the step's beginning: a whole step would look through all rows for each of them
+        while engine._admit():  # a step's first part: whole steps would visit all sequences each time
             pass
         assert all(row.primed for row in rows)
         yield engine, rows
 
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
-    """Sampled first tokens against their exact joint law."""
+    """Return the goodness of fit of sampled first tokens to their exact joint distribution."""
     exact = joint_law(models.target.model, START, n_tokens, lambda logits: to_probs(logits[None], sampling)[0])
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
@@ -137,13 +139,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def setting(name: str) -> Configured:
-    """Short drafts, so that all of their endings are seen within three tokens."""
+    """Return a method with short drafts, so that three tokens cover all outcomes of their verification."""
     return registry.get(name).with_params(**SETTINGS.get(name, {}))
 
 
 EXACT = [m.name for m in worlds.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]
 END_TO_END = ("draft-model", "draft-tree", "draft-tree-sampled")
-"""A chain that is drawn, a tree that is chosen, one that is drawn: from a ruling to tokens all methods go one way."""
+"""A sampled chain, a deterministic tree and a sampled tree; after verification all methods share the same code."""
 
 
 @pytest.mark.parametrize("name", END_TO_END)
@@ -163,14 +165,14 @@ def test_sampled_tokens_follow_the_target(
 def long_run_fits(
     models: Models, steps: Sequence[Configured], sampling: SamplingParams, runs: int = 24, n: int = 50
 ) -> list[Fit]:
-    """Every token of long runs against the law that its own text gives it: by itself, and with the next one.
+    """Return the goodness of fit of the tokens of long runs to their conditional distributions: singly, and in pairs.
 
     Args:
-        models: to run on.
-        steps: what is in force, each for a round, over and over; one alone stays.
-        sampling: of all runs.
-        runs: how many.
-        n: tokens of each.
+        models: target and drafter.
+        steps: methods, one per round in turn.
+        sampling: sampling parameters of all runs.
+        runs: number of runs.
+        n: tokens per run.
     """
     engine, rng, cells, pairs = Engine(models, max_rows=runs, record=False), np.random.default_rng(0), [], []
     rows = [engine.submit(Request(PROMPT, steps[0], sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
@@ -195,12 +197,12 @@ def long_run_fits(
 
 
 TEXTS = [n for n in EXACT if n not in ("msd", "specvlm")]
-"""Without a picture these are EagleVLM."""
+"""MSD and SpecVLM are left out: without an image they equal EagleVLM."""
 
 
 @pytest.mark.parametrize("name", worlds.others_on_demand(TEXTS, map(setting, TEXTS)))
 def test_every_token_of_a_long_run_follows_its_law(name: str, models: Models) -> None:
-    """Rounds of every method are summed in test_round_laws.py; here it is whole runs."""
+    """Whole runs; single rounds of every method are tested in test_round_laws.py."""
     for fit in long_run_fits(models, [setting(name)], PLAIN):
         assert fit.fits(ALPHA), fit
 
@@ -208,14 +210,14 @@ def test_every_token_of_a_long_run_follows_its_law(name: str, models: Models) ->
 @pytest.mark.on_demand
 @pytest.mark.parametrize("name", [m.name for m in worlds.of_each_kind(map(setting, TEXTS))])
 def test_every_token_of_a_long_filtered_run_follows_its_law(name: str, models: Models) -> None:
-    """Filters change the law that is judged by; every method's rounds are summed under it in test_round_laws.py."""
+    """Filters change the target's distribution; test_round_laws.py tests single rounds of every method with them."""
     for fit in long_run_fits(models, [setting(name)], FILTERED):
         assert fit.fits(ALPHA), fit
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, FILTERED], ids=["plain", "filtered"])
 def test_a_run_that_changes_its_method_follows_the_law(sampling: SamplingParams, models: Models) -> None:
-    """All methods in turn, a round each."""
+    """All methods in turn, one round each."""
     for fit in long_run_fits(models, [setting(name) for name in EXACT], sampling):
         assert fit.fits(ALPHA), fit
 
@@ -226,7 +228,7 @@ def test_what_writes_in_rounds_of_its_own_follows_the_law(
     load: Callable[[str], Method],
     models: Models,
 ) -> None:
-    """By itself, and in turn with methods that draft and verify."""
+    """Alone, and in turn with methods that draft and verify."""
     toy = load(name).with_params()
     for steps in ([toy], [toy, setting("draft-tree-sampled"), setting("prompt-lookup")]):
         for fit in long_run_fits(models, steps, PLAIN):
@@ -247,7 +249,7 @@ Rule = Callable[[DraftTree, torch.Tensor, torch.Tensor], AcceptanceDecision]
 
 @dataclasses.dataclass(frozen=True)
 class Wrong(Lossless):
-    """A verifier with one mistake in it."""
+    """A verifier with one mistake."""
 
     mistake: str = ""
 
@@ -276,7 +278,7 @@ def test_a_rule_that_ignores_elder_siblings_is_caught_end_to_end(models: Models)
 
 
 def test_typical_acceptance_keeps_what_exceeds_its_threshold(models: Models) -> None:
-    """min(ε, δ·exp(−H)), read back from the trace."""
+    """The threshold is min(ε, δ·exp(−H)), computed from the trace."""
     method = registry.get("medusa-typical").with_params(epsilon=0.3, delta=0.8, depth=2)
     trace = Engine(models).generate(Request(PROMPT, method, PLAIN, 30, stop_at_eos=False))
     kept = 0

@@ -1,8 +1,8 @@
-"""The law of a round of every method, through the engine: what was drafted is sampled, what comes of it is summed.
+"""Output distribution of a round of every method, in the engine: drafts are sampled, verification results summed.
 
-Each draft that the engine hands to the verifier leads to outputs whose law is exact, as in test_enumerated.py: so a
-draft says what thousands of runs of it would. Every test fixes its seeds and fails with probability below 1e-5 if the
-promise holds. That whole runs do as their rounds say is seen in test_exact_sampling.py.
+For each draft that the verifier gets, the exact output distribution is computed as in test_enumerated.py, so that one
+draft is worth thousands of runs. All seeds are fixed; a test of a correct method fails with probability below 1e-5.
+Whole runs are tested in test_exact_sampling.py.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
 FEW, DRAFTS = 10, 300
 TOO_FAR = 5.5
-"""Standard errors. Of a round that keeps the law, one of some twenty figures is off by more in one run of a million."""
+"""Limit in standard errors; for an exact method, one of about twenty figures exceeds it in one test of a million."""
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """Six tokens, a drafter that is right often but far from always, untrained heads."""
+    """Return models with six tokens, a drafter of medium quality and untrained heads."""
     return worlds.small_world(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> World:
-    """The law after the prompt and up to `DEPTH` tokens, by plain forwards."""
+    """Return the target's distributions after the prompt and up to `DEPTH` further tokens, by plain forward passes."""
     found: dict[tuple[int, ...], torch.Tensor] = {}
     for length in range(DEPTH + 1):
         texts = list(itertools.product(range(VOCABULARY), repeat=length))
@@ -71,21 +71,21 @@ def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> 
 
 
 def prompt_of(method: Configured) -> list[int]:
-    """Text to copy from, for what does not draft with a model of its own."""
+    """Return the prompt of a method: a longer one, with repetitions to copy, for methods without a draft model."""
     return START if "drafter" in method.needs else PROMPT
 
 
 class EnoughError(Exception):
-    """Ends a row whose draft has been seen."""
+    """Ends a sequence whose draft has been recorded."""
 
 
 @dataclasses.dataclass
 class Known:
-    """What was worked out for some models and one way of sampling.
+    """Cached results for some models and one kind of sampling.
 
     Attributes:
-        drafts: first drafts that were drawn, by what they may depend on: not by who judges them.
-        worlds: the target's laws, by the prompt.
+        drafts: sampled first drafts, by the parts that they may depend on (not by the verifier).
+        worlds: the target's distributions, by prompt.
     """
 
     drafts: dict[Hashable, list[tuple[Verification, int]]] = dataclasses.field(default_factory=dict)
@@ -94,7 +94,7 @@ class Known:
     )
 
     def world(self, models: Models, prompt: list[int], sampling: SamplingParams) -> tuple[World, Any]:
-        """The laws behind a prompt, each by itself and of all that follows."""
+        """Return the distributions after a prompt: for each position, and joint."""
         if tuple(prompt) not in self.worlds:
             w = target_laws(models, prompt, sampling)
             self.worlds[tuple(prompt)] = w, w.joint()
@@ -102,7 +102,7 @@ class Known:
 
 
 def drawn_by(method: Configured) -> Hashable:
-    """What first drafts depend on; a verifier that says more than a rule is part of it."""
+    """Return the parts that first drafts depend on; among them verifiers with a state or probe positions."""
     verifier = method.verifier
     is_rule = type(verifier).prime is Verifier.prime and type(verifier).probes is Part.probes
     return method.drafter, method.policy, method.grower, None if is_rule else verifier
@@ -111,13 +111,13 @@ def drawn_by(method: Configured) -> Hashable:
 def first_drafts(
     models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch, known: Known, w: World
 ) -> list[tuple[Verification, int]]:
-    """The different first drafts of `DRAFTS` runs, as the verifier sees them, and how often each was made.
+    """Return the different first drafts of `DRAFTS` runs, as the verifier gets them, and their counts.
 
-    Each of their nodes is judged by the law of its own path.
+    Also check that each node is verified with the target's distribution on its own path.
 
-    Of a drafter that chooses, where others draw, a few runs say as much. These go on to their end; of the many, which
-    are there for their drafts, a row ends where its draft is seen. Another rule gets the same many: the drafts of its
-    few runs have to be among them.
+    The first `FEW` runs go on to their end. For a deterministic drafter they suffice. Otherwise many more runs follow,
+    and each of these ends as soon as its draft is recorded. Other verifiers with the same drafter reuse these drafts:
+    the drafts of their own few runs must be among them.
     """
     prompt, rule, enough = prompt_of(method), type(method.verifier).rule, False
     found: dict[tuple[tuple[int, ...], ...], list[Verification]] = {}
@@ -158,10 +158,10 @@ def error(
     patch: pytest.MonkeyPatch,
     known: Known | None = None,
 ) -> float:
-    """How far the law of a round is from the target's, in standard errors of the drafts that were drawn.
+    """Return the largest deviation of a round's distribution from the target's, in standard errors over the drafts.
 
-    Compared are the probabilities of each first token, and sixteen sums over all outputs of `DEPTH` + 1 tokens, with
-    random signs. Where all runs draft the same, nothing is left to chance, and any difference is infinitely far.
+    The test compares the probability of each first token, and sixteen sums with random signs over all outputs of
+    `DEPTH` + 1 tokens. If all runs have the same draft, the standard error is 0 and any difference is far too large.
     """
     known = Known() if known is None else known
     w, joint = known.world(models, prompt_of(method), sampling)
@@ -184,23 +184,25 @@ FAR_ENOUGH: dict[str, dict[str, float]] = {
     "judge": {"judge_threshold": 0.3},
     "as-drafted": {"sure": 0.0},
 }
-"""Knobs of verifiers that by default change too little of a first round in this world to be seen in its drafts."""
+"""Parameters for verifiers whose deviation in a first round would be too small to detect by default."""
 WHOLE = ("unified-skip", "as-drafted")
-"""In two layers, of which first and last draft, it is the target itself; see test_as_drafted.py."""
+"""Exact here: with two layers, the first and the last, the drafter is the target itself; see test_as_drafted.py."""
 
 
 DRAWING = ("draft-model", "draft-tree-sampled")
-"""Methods with which rules that are exact beside `lossless` are tried: a chain and a tree that are drawn. What these
-rules do with siblings is the same whoever drew them, and enumerated in test_enumerated.py; and untrained heads may be
-so sure of themselves, or so much at odds with the target, that a few hundred draws do not hold those that count
-(hydra: 2 different drafts in 300)."""
+"""Methods with which all exact verifiers are tested: a sampled chain and a sampled tree.
+
+These verifiers do not depend on the source of the siblings and are enumerated in test_enumerated.py. Untrained heads
+can be so confident, or so different from the target, that a few hundred samples lack the relevant drafts (hydra: 2
+different drafts in 300)."""
 
 
 def choices(method: Method) -> list[Configured]:
-    """Short drafts, with each choice of a policy and a verifier; of a grower over one drafter (see test_shapes.py).
+    """Return settings with short drafts, one per policy and verifier; tree builders with `draft-tree` only.
 
-    Numbers of exact verifiers are at their low ends too: a cap of two drafts is not reached in two levels. A verifier
-    that is made for other drafts than the default grower's is tried with the first one that it suits, too.
+    test_shapes.py tests tree builders. Numbers of exact verifiers are also set to their lower limits, since two levels
+    do not reach a cap of two draft tokens. A verifier for other drafts than those of the default tree builder is also
+    tested with the first suitable one.
     """
     chosen = SETTINGS.get(method.name, {})
     told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
@@ -218,7 +220,7 @@ def choices(method: Method) -> list[Configured]:
 
 
 def is_tried(method: Method, values: dict[str, Any]) -> bool:
-    """Whether the method is the first or the last of the catalogue that offers a policy or a verifier."""
+    """Return whether the method is the first or last one of the catalogue with this policy or verifier."""
     name, value = next(iter(values.items()))
     if name not in ("policy", "verifier"):
         return True
@@ -228,7 +230,7 @@ def is_tried(method: Method, values: dict[str, Any]) -> bool:
 
 NAMES = [m.name for m in worlds.text_methods() if m.promise is not Promise.GREEDY_EXACT]
 DEALT = [(name, (FILTERED, PENALISED)[i % 2]) for i, name in enumerate(NAMES)]
-"""Filters and penalties change the distributions that are compared, in one place for all methods."""
+"""Each method is tested with filters or with a penalty: one shared function applies them for all methods."""
 
 
 @pytest.mark.parametrize(
@@ -239,18 +241,18 @@ DEALT = [(name, (FILTERED, PENALISED)[i % 2]) for i, name in enumerate(NAMES)]
 def test_a_round_writes_by_the_targets_law_or_promises_nothing(
     name: str, sampling: SamplingParams, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each choice of a policy and of a verifier in the first and last methods that offer it, without filters.
+    """Without filters, each policy and verifier is tested in the first and last method that has it.
 
-    A rule that is exact for other drafts than these may come so near that only enumeration tells: test_exact_verifiers.
+    A verifier that is exact for other drafts than these may deviate too little to detect: see test_exact_verifiers.py.
     """
     method, known, learnt = registry.get(name), Known(), dict[str, Any]()
     if SETTINGS.get(name, {}).get("warm"):
         draw(models, setting(name), sampling, DEPTH, FEW, prompt=prompt_of(setting(name)))
         learnt = {name: models.shared[name]}
     for configured in choices(method) if sampling is PLAIN else [setting(name)]:
-        models.shared |= copy.deepcopy(learnt)  # what serves all runs is the same for every choice
+        models.shared |= copy.deepcopy(learnt)  # state that all runs share is the same for every setting
         far = error(models, configured, sampling, monkeypatch, known)
-        # a policy that begins without drafts, as planned does, shows nothing in a first round
+        # policies that start without drafts, such as `planned`, cannot deviate in a first round
         drafts = not method.policies or configured.policy.name == method.policies[0].name
         drafts &= (name, configured.verifier.name) != WHOLE
         if configured.promise is not Promise.APPROXIMATE or (drafts and not configured.verifier.exact_for):
@@ -274,7 +276,7 @@ def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models, monkeyp
 
 
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the low end of the cap, which `choices` tries."""
+    """With the cap at its lower limit, one of the settings of `choices`."""
     for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
         method = dataclasses.replace(registry.get("draft-model"), verifier=rule, other_verifiers=(), growers=(Chain(),))
         far = {c.values["most"]: error(models, c, PLAIN, monkeypatch) for c in choices(method)}
@@ -284,7 +286,7 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeyp
 
 @dataclasses.dataclass(frozen=True)
 class KeepsLikeliest(SampledTree):
-    """Draws three siblings without replacement and verifies the two likeliest: a choice that looks at identities."""
+    """Draws three siblings without replacement and verifies the two most likely; this choice depends on the tokens."""
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         tree = super().propose_row(row, Plan(1, grower=plan.grower))

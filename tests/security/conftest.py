@@ -1,4 +1,4 @@
-"""A model that writes hostile text, what it wrote, and a public app on a read-only file system."""
+"""A model that generates hostile text, a trace of it, and a public app on a read-only file system."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_trace(hostile_folder: Path) -> Trace:
-    """Two times through all pieces; the second time round they are drafted."""
+    """Return a trace in which all hostile texts occur twice; the second time they are drafted."""
     backend = Backend(str(hostile_folder), None, device="cpu", dtype="float32")
     try:
         run = backend.start(hostile_model.PIECES[0], "prompt-lookup", max_new_tokens=2 * len(hostile_model.PIECES))
@@ -45,15 +45,15 @@ NOBODY = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
 
 
 def can(command: list[str]) -> bool:
-    """Whether this machine lets tests run a command."""
+    """Return whether a command can run on this machine."""
     return shutil.which(command[0]) is not None and not subprocess.run(command, capture_output=True).returncode
 
 
 @pytest.fixture(scope="session")
 def public_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
-    """`python app.py --public` as the image runs it: no rights, nothing writable but /tmp. Yields address and process.
+    """Run `python app.py --public` as in the image: without rights, only /tmp writable. Yield its address and log.
 
-    Where the machine does not let tests do that (no root), it runs as an ordinary process.
+    If the machine does not allow this (no root), the app runs as an ordinary process.
     """
     if models_folder() is None:
         pytest.skip("needs the bundled models: assets/models is empty")
@@ -66,7 +66,7 @@ def public_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     command = [sys.executable, "app.py", "--public", "--port", str(port)]
     if can([*NOBODY, sys.executable, "-c", "import torch"]):
         command = [*NOBODY, *command]
-    there = f"test -e {ROOT}/app.py -a -x {sys.executable}"  # not where the repository itself is in /tmp
+    there = f"test -e {ROOT}/app.py -a -x {sys.executable}"  # fails if the repository itself is in /tmp
     if can(["unshare", "-m", "bash", "-c", READ_ONLY.removesuffix("exec ") + there]):
         command = ["unshare", "-m", "bash", "-c", READ_ONLY + " ".join(command)]
     with log.open("w") as out:

@@ -1,4 +1,4 @@
-"""Tiny models saved to disk, loaded as anybody's would be, and backends on them."""
+"""Tiny models saved to disk, and backends that load them like any other model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPT = "abcabcabc"
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A target and a noisy copy of it, in Hugging Face's layout."""
+    """Save a target and a noisy copy of it in Hugging Face's layout; return both folders."""
     base = tmp_path_factory.mktemp("models")
     target = worlds.family("llama", vocab_size=257)
     for name, model in (("target", target), ("drafter", worlds.noisy(target, 0.2))):
@@ -27,7 +27,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture
 def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
-    """Makes backends on the tiny pair, and closes them."""
+    """Return a function that starts backends with the tiny models; close them after the test."""
     made: list[Backend] = []
 
     def make(**options: object) -> Backend:
@@ -40,7 +40,7 @@ def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
 
 
 def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold in time"
@@ -48,15 +48,15 @@ def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def rounds(run: Run) -> int:
-    """Rounds recorded so far."""
+    """Return the number of rounds recorded so far."""
     return 0 if run.trace is None else len(run.trace.rounds)
 
 
 def allocate_too_much() -> None:
-    """What PyTorch's CPU allocator raises, from PyTorch itself."""
+    """Raise the out-of-memory error of PyTorch's CPU allocator."""
     torch.empty(1 << 55)
 
 
 def cuda_is_full() -> None:
-    """What PyTorch raises on a GPU."""
+    """Raise PyTorch's out-of-memory error of a GPU."""
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

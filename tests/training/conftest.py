@@ -1,4 +1,4 @@
-"""A few answers of the bundled target, and readings of them, once for a file of tests."""
+"""A few answers of the bundled target and their stored hidden states (readings), once per test file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .courses import quiet
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few answers of the bundled target."""
+    """Return a folder with a few answers of the bundled target."""
     out = tmp_path_factory.mktemp("answers")
     options = AnswersOptions("text-target", out / "none", out, 700, max_new_tokens=24, per_task=12, rows=8,
                              dtype="float32", threads=1)  # fmt: skip
@@ -25,11 +25,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> ReadOptions:
-    """Readings of these, with one layer tapped, made in two goes."""
+    """Return the options of readings of these answers, with two captured layers, computed in two runs."""
     out = tmp_path_factory.mktemp("readings")
     options = ReadOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
     make_readings(replace(options, tokens=300), quiet)
-    for name in ("ids", "features", "rows"):  # killed while it wrote the next one
+    for name in ("ids", "features", "rows"):  # as if the first run was killed while it wrote the next answer
         with (out / f"{name}.bin").open("ab") as file:
             file.write(b"\x01" * 7)
     make_readings(options, quiet)

@@ -1,4 +1,4 @@
-"""A browser and two running apps: one over synthetic rounds, one over the bundled models."""
+"""A browser and two running apps: one with synthetic rounds, one with the bundled models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 ARGS += ["--disable-component-update", "--disable-sync"]
 OFF = ["WebUIOmniboxPopup", "WebUIOmniboxAimPopup"]
-"""What each new window would load for its address bar, a fifth of the time that the opening of a page takes."""
+"""Address-bar features that each new window would load, a fifth of the time for opening a page."""
 OFF += ["AimEnabled", "HttpsUpgrades", "HttpsFirstBalancedModeAutoEnable", "MediaRouter", "LensOverlay", "PaintHolding"]
 OFF += ["OptimizationHints", "NetworkTimeServiceQuerying", "PreconnectToSearch", "ThirdPartyStoragePartitioning"]
 OFF += ["AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "AvoidCorsURLLoaderRestartOnRedirect"]
-ARGS += [f"--disable-features={','.join(OFF)}"]  # Chromium heeds the last such list, so it repeats Playwright's own
+ARGS += [f"--disable-features={','.join(OFF)}"]  # Chromium uses only the last such list, so this repeats Playwright's
 READY = ".wb[data-ready=true]"
 
 
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def serve(command: list[str], port: int, log: Path, **env: str) -> Iterator[str]:
-    """Run a server until the generator is closed; yields its address once it answers."""
+    """Run a server until the generator is closed; yield its address as soon as it responds."""
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **env})
@@ -56,7 +56,7 @@ def serve(command: list[str], port: int, log: Path, **env: str) -> Iterator[str]
 
 
 def models_folder() -> Path | None:
-    """Bundled models: those of the repository, else the newest snapshots of a training that is under way."""
+    """Return the folder of the bundled models: the repository's, or the newest snapshots of a running training."""
     named = os.environ.get("WORKBENCH_MODELS")
     for folder in ([Path(named)] if named else []) + [ROOT / "assets" / "models", ROOT / ".cache" / "models"]:
         if (folder / "text-target" / "config.json").is_file():
@@ -66,7 +66,7 @@ def models_folder() -> Path | None:
 
 @contextmanager
 def chromium(*more: str) -> Iterator[Any]:
-    """Chromium with further arguments; while it is open, Playwright's event loop counts as running in this thread."""
+    """Open Chromium with further arguments; until it closes, Playwright's event loop runs in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
@@ -79,13 +79,13 @@ def chromium(*more: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, for one module."""
+    """Open Chromium for one module."""
     with chromium() as opened:
         yield opened
 
 
 class Opener:
-    """Opens pages, each in a fresh profile, and collects what went wrong in any of them."""
+    """Opens pages, each in a new profile, and collects the errors of all of them."""
 
     def __init__(self, browser: Any) -> None:
         self.browser = browser
@@ -95,7 +95,7 @@ class Opener:
 
     def __call__(self, url: str, ready: str = READY, **options: Any) -> Any:
         context = self.browser.new_context(**({"viewport": {"width": 1440, "height": 1100}} | options))
-        context.set_default_timeout(60_000)  # machines are shared; what is slow is not wrong
+        context.set_default_timeout(60_000)  # slowness on shared machines is no failure
         self.contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: self.problems.append(logged(m)) if m.type == "error" else None)
@@ -111,7 +111,7 @@ class Opener:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Opener]:
-    """An opener. At the end: no page logged an error and none asked anything outside this machine."""
+    """Return an opener; afterwards check that no page logged an error or sent a request to another machine."""
     opener = Opener(browser)
     yield opener
     for context in opener.contexts:
@@ -120,12 +120,12 @@ def open_page(browser: Any) -> Iterator[Opener]:
 
 
 def logged(message: Any) -> str:
-    """A console message and what it is about: Chromium's own name no address in their text."""
+    """Return a console message with its URL, which the text of Chromium's own messages lacks."""
     return f"{message.text} ({message.location.get('url', '')})"
 
 
 def drawn(page: Any) -> None:
-    """Wait until the page has drawn what was asked for: views draw once per frame, after the key or click was heard."""
+    """Wait until the page is drawn: views draw once per frame, after the event handler of the key or click."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -135,7 +135,7 @@ def outside(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page over synthetic rounds, twenty a second."""
+    """Run the app with synthetic rounds, twenty per second; yield its address."""
     port, folder = free_port(), tmp_path_factory.mktemp("fake")
     command = [sys.executable, "tests/ui/serve_fake.py", str(port), "0.05"]
     yield from serve(command, port, folder / "log", WORKBENCH_RUNS=str(folder / "runs"))
@@ -143,13 +143,13 @@ def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the app over the bundled models keeps its sweeps."""
+    """Return the folder of sweeps of the app with the bundled models."""
     return tmp_path_factory.mktemp("sweeps")
 
 
 @pytest.fixture(scope="session")
 def real_app(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Iterator[str]:
-    """`python app.py` with the bundled models."""
+    """Run `python app.py` with the bundled models; yield its address."""
     folder = models_folder()
     if folder is None:
         pytest.skip("needs the bundled models: assets/models is empty")

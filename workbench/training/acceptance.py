@@ -58,22 +58,22 @@ enough."""
 
 @dataclass
 class AcceptanceOptions(RunOptions):
-    """Options of the `acceptance` recipe, beside those of every run.
+    """Options of the `acceptance` recipe, besides those of `RunOptions`.
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Name or folder of the draft model; "auto": the target's own.
-        answers: Folder written by the `answers` recipe.
-        out: Folder above that of the finished head, which is named after the target.
-        tokens: Answer tokens to learn from, at most.
-        blocks: Residual blocks D.
-        tied: One block for all, as in the paper's code.
-        drawn: Share of the tokens of an answer that give way to the draft model's.
-        draws: Times that each answer is read with tokens drawn anew, to learn from.
-        rejection_weight: Weight of a rejection in the loss.
-        swept: Held-out problems of the sweep; 0: no sweep.
-        swept_tokens: Length limit of its generations.
-        rows: Drafts per step.
+        drafter: Name or folder of the draft model; "auto": the draft model that belongs to the target.
+        answers: Folder with the target's answers, written by the `answers` recipe.
+        out: Parent folder of the finished head's folder, which is named after the target.
+        tokens: Maximum number of answer tokens to train on.
+        blocks: Number of residual blocks, D in the paper.
+        tied: Share the weights of all residual blocks, as in the paper's code.
+        drawn: Share of an answer's tokens that are replaced by samples from the draft model.
+        draws: Number of passes over each training answer, each with new samples from the draft model.
+        rejection_weight: Weight of rejected tokens in the loss, relative to accepted ones.
+        swept: Number of held-out problems for the threshold sweep; 0: no sweep.
+        swept_tokens: Maximum length of a generation in the sweep, in tokens.
+        rows: Batch size: draft tokens per step.
         dtype: Number format of the target.
     """
 

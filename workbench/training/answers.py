@@ -63,20 +63,20 @@ class AnswersOptions:
     Attributes:
         target: Name or folder of the target.
         data: Folder with the public training text; missing files are skipped.
-        out: Folder of the answers: `answers.jsonl`, and `train.bin` and `held.bin`, packed from it.
-        tokens: Answer tokens after which it ends.
-        minutes: Or after so long; none: no limit.
-        after: Prompts left out from the beginning of their list: those that an earlier run has had.
-        max_new_tokens: Longest answer.
-        longest_prompt: Prompts of more tokens are left out.
-        per_task: Prompts of each of the generators' tasks.
-        rows: Answers written at once.
-        dtype: Number format of the target; "auto" is that in which it runs fastest here.
-        seed: Order of the prompts, and every random number.
-        threads: CPU threads.
-        device: Where the target answers: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
-        given: Take the answers that the public text gives, in place of the target's own. Prompts that are kept for
-            measuring are left out.
+        out: Output folder: `answers.jsonl`, and `train.bin` and `held.bin`, the token files packed from it.
+        tokens: Stop after this number of answer tokens.
+        minutes: Stop after this many minutes; none: no time limit.
+        after: Skip this many prompts at the start of the list, for example those that an earlier run answered.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        longest_prompt: Skip prompts longer than this, in tokens.
+        per_task: Number of prompts per task of the built-in generators.
+        rows: Batch size: answers generated at once.
+        dtype: Number format of the target; "auto": the fastest on this machine.
+        seed: Seed of the prompt order and of sampling.
+        threads: Number of CPU threads.
+        device: Device of the target: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
+        given: Store the answers in the training text instead of generating the target's own. Held-out prompts are
+            skipped.
     """
 
     target: str = "smollm2"

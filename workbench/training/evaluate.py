@@ -26,12 +26,12 @@ class EvaluateOptions:
     Attributes:
         target: Folder of the target.
         drafter: Folder of the drafter; skipped if it does not exist.
-        corpus: Folder of the corpus, for the held-out losses; skipped if it does not exist.
+        corpus: Folder of the corpus, for the held-out loss; skipped if it does not exist.
         out: JSON file for the results.
-        count: Held-out instances per task.
-        tasks: Tasks to measure; empty measures all.
-        rows: Prompts generated at once.
-        threads: CPU threads.
+        count: Number of held-out problems per task.
+        tasks: Tasks to measure; empty: all.
+        rows: Batch size: prompts generated at once.
+        threads: Number of CPU threads.
         hardware: Description of the machine for the model cards.
     """
 

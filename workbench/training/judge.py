@@ -46,20 +46,21 @@ CALIBRATED = 3
 
 @dataclass
 class JudgeOptions(RunOptions):
-    """Options of the `judge` recipe, beside those of every run.
+    """Options of the `judge` recipe, besides those of `RunOptions`.
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Draft model whose tokens are swapped in; "auto": the target's own.
-        groups: Generators' tasks that problems come from; empty: all tasks.
-        out: Folder above that of the finished judge, which is named after the target.
-        count: Problems of each task to learn from and to set the bias with.
-        held: Problems of each task to measure with, kept out of training.
-        tokens: Length limit of an answer.
-        together: Answers that the target writes at once.
-        wrong_weight: Weight of wrong tokens in the loss; harmless ones together have 1.
-        penalty: Weight of the squared length of the weights in the loss, on standardised states.
-        rows: Harmless tokens per step, and wrong ones.
+        drafter: Draft model whose tokens replace those of the target's answers; "auto": the draft model that belongs to
+            the target.
+        groups: Tasks of the built-in generators to take problems from; empty: all.
+        out: Parent folder of the finished judge's folder, which is named after the target.
+        count: Number of problems per task, for training and for setting the bias.
+        held: Number of held-out problems per task, for evaluation.
+        tokens: Maximum length of an answer, in tokens.
+        together: Batch size: answers generated at once.
+        wrong_weight: Weight of wrong tokens in the loss; harmless tokens have a total weight of 1.
+        penalty: Weight of the L2 penalty on the judge's weights, for standardised hidden states.
+        rows: Batch size: harmless tokens per step, plus as many wrong tokens.
         dtype: Number format of the target.
     """
 

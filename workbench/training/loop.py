@@ -30,16 +30,16 @@ class RunOptions:
     """Options of all training recipes: length, resuming, learning rates. Each recipe has its own defaults.
 
     Attributes:
-        checkpoint: Checkpoint file; None keeps none.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights, batches and noise.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
-        curves: Folder for the run's curves, as TensorBoard event files; none: none are written.
+        checkpoint: Checkpoint file; none: no checkpoints.
+        minutes: Length of the run in minutes.
+        steps: Length of the run in optimizer steps; overrides `minutes`.
+        resume: Continue from the checkpoint.
+        matrix_rate: Peak learning rate of Muon.
+        other_rate: Peak learning rate of AdamW.
+        seed: Seed of initial weights, batches and noise.
+        threads: Number of CPU threads.
+        checkpoint_seconds: Seconds between checkpoints.
+        curves: Folder for training curves as TensorBoard event files; none: no curves.
     """
 
     checkpoint: Path | None = None

@@ -33,25 +33,27 @@ from workbench.training.windows import Windows, held_windows, user_positions
 
 @dataclass
 class PretrainOptions(RunOptions):
-    """Options of the `target` recipe, beside those of every run.
+    """Options of the `target` recipe, besides those of `RunOptions`.
 
     Attributes:
         corpus: Folder written by the `corpus` recipe.
         tokenizer: Folder written by the `tokenizer` recipe.
         out: Folder of the finished model; also written at every checkpoint.
         hidden: Hidden size.
-        layers: Number of layers.
-        window: Tokens per window.
-        rows: Windows per forward.
-        exact_rows: How many of them come from `exact.bin`, more of the tasks that need exactness.
-        repeat_rows: How many windows of the mixture give way to repeated random spans (see `repeats`) ...
-        repeat_steps: ... during the first steps.
-        parts: Forwards per optimizer step.
-        user_share: Share of the tokens inside user turns that are predicted.
+        layers: Number of decoder layers.
+        window: Window length, in tokens.
+        rows: Batch size: windows per forward pass.
+        exact_rows: Number of windows per forward pass that come from `exact.bin`, with more of the tasks that need
+            exact answers.
+        repeat_rows: Number of windows that are replaced by repeated random spans (see `repeats`) in the first
+            `repeat_steps`.
+        repeat_steps: Number of first steps with repeated random spans.
+        parts: Forward passes per optimizer step (gradient accumulation).
+        user_share: Share of the tokens in user turns that have a loss.
         exit_weight: Weight of the early-exit loss.
-        exit_layers: Layers that take turns.
+        exit_layers: Layers trained for early exit, one per step in turn.
         compile: Compile the layers with torch.compile.
-        decay: Share of the run in which the learning rate falls.
+        decay: Share of the run, at its end, in which the learning rate decreases.
     """
 
     corpus: Path = Path(".cache/train/corpus")

@@ -66,9 +66,9 @@ class TokenizerOptions:
     Attributes:
         data: Folder with the public training text; missing files are skipped.
         out: Folder of the tokenizer.
-        tokens: Size of the mixture of which a sixth is read.
-        vocab_size: Number of entries.
-        seed: Seed of the mixture.
+        tokens: Size of the training mixture in tokens; the tokenizer is trained on a sixth of its documents.
+        vocab_size: Vocabulary size.
+        seed: Seed of the training mixture.
     """
 
     data: Path = DEFAULT_DATA
@@ -85,9 +85,9 @@ class CorpusOptions:
     Attributes:
         data: Folder with the public training text; missing files are skipped.
         tokenizer: Folder written by the `tokenizer` recipe.
-        out: Folder of the packed corpus.
-        tokens: Training tokens, about.
-        seed: Seed of the mixture.
+        out: Output folder of the packed corpus.
+        tokens: Approximate number of training tokens.
+        seed: Seed of the training mixture.
     """
 
     data: Path = DEFAULT_DATA
@@ -102,7 +102,7 @@ class DrafterOptions(DistillOptions):
     """Options of the `drafter` recipe.
 
     Attributes:
-        own_minutes: Minutes in which the target first writes text of its own to learn from; part of `minutes`.
+        own_minutes: Minutes for generating training text with the target first; part of `minutes`.
     """
 
     own_minutes: float = 4.0
@@ -181,61 +181,61 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "judge",
-            "Judge Decoding's linear judge, on swapped tokens that spoil an answer or do not",
+            "Judge Decoding's linear judge, on replaced tokens that make an answer wrong or do not",
             JudgeOptions,
             _judge,
         ),
         Recipe(
             "readings",
-            "what a chat model makes of its own answers: the features that all its drafters learn from",
+            "hidden states of a chat model over its own answers: the training data of all its drafters",
             ReadOptions,
             make_readings,
         ),
         Recipe(
             "chat-drafter",
-            "a draft model with a trimmed vocabulary for a chat model, distilled from its readings",
+            "a draft model with a reduced vocabulary for a chat model, distilled from its hidden states (`readings`)",
             ChatDrafterOptions,
             _chat_drafter,
         ),
         Recipe(
             "chat-heads",
-            "heads of any kind for a chat model, on its readings: method=eagle, eagle-3, medusa, hydra, kangaroo …",
+            "heads of any kind for a chat model, from `readings`: method=eagle, eagle-3, medusa, hydra, kangaroo …",
             ChatHeadOptions,
             _chat_heads,
         ),
         Recipe(
             "chat-evaluate",
-            "acceptance of a chat model's drafters by position, on policy, and their cards",
+            "on-policy acceptance of a chat model's drafters by draft position, and their model cards",
             ChatEvaluateOptions,
             evaluate_family,
         ),
         Recipe(
             "scaling",
-            "a scaling study: heads of several sizes and trainings, τ of each, and Scylla's law with intervals",
+            "a scaling study: τ of heads by size and training tokens, Scylla's scaling law with confidence intervals",
             ScalingOptions,
             study,
         ),
         Recipe(
             "throughput",
-            "how fast a head is trained here: tokens a second, and the share of what this machine's products reach",
+            "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
             ThroughputOptions,
             throughput,
         ),
         Recipe(
             "rollouts",
-            "a study of TLT: rollouts of a target that is trained between them, EAGLE's head frozen and learning",
+            "a study of TLT: rollouts of a target that is trained between them, with a frozen and a trained EAGLE head",
             RolloutOptions,
             roll_out,
         ),
         Recipe(
             "distilling",
-            "a study of distillation: one draft model taught by each loss on each kind of text, α of each",
+            "a study of distillation: α of one draft model after training with each loss on each kind of text",
             DistillingOptions,
             distilling,
         ),
         Recipe(
             "trimming",
-            "a study of VocabTrim: drafters that keep fewer tokens, acceptance and speed of each size",
+            "a study of VocabTrim: acceptance and speed of drafters by size of the draft vocabulary",
             TrimmingOptions,
             trimming,
         ),
@@ -253,7 +253,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "vision-tower",
-            "the vision tower, taught to say what every patch of a rendered scene shows",
+            "the vision tower, trained to predict what each patch of a rendered scene shows",
             TowerOptions,
             lambda options, report: dataclasses.asdict(train_tower(options, report)),
         ),
@@ -265,13 +265,13 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "vision-text-drafter",
-            "the blind drafter of the vision-language target, tuned on the target's own answers",
+            "the text-only drafter of the vision-language target, tuned on the target's own answers",
             TextDrafterOptions,
             lambda options, report: _finish_begun(train_text_drafter, options, report),
         ),
         Recipe(
             "vision-drafter",
-            "the seeing drafter (MASSV): the target's tower, a new projector, a small language model",
+            "the drafter with image input (MASSV): the target's tower, a new projector, a small language model",
             VisionDrafterOptions,
             lambda options, report: _finish_begun(train_vision_drafter, options, report),
         ),
@@ -303,7 +303,9 @@ def _whole_options(head: Head) -> type:
 
 
 RECIPES |= {
-    kind: Recipe(kind, f"{kind} heads for any target, all in one: answers, readings, training, card", asked, run)
+    kind: Recipe(
+        kind, f"{kind} heads for any target by one command: answers, hidden states, training, card", asked, run
+    )
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
     for asked, run in [(_whole_options(head), partial(train_whole, kind))]

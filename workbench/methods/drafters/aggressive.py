@@ -70,8 +70,10 @@ class Aggressive(Drafter):
     §3.1 (input-guided).
     """
 
-    begin: int = param(0, ge=0, le=4096, doc="prompt tokens before the text to be edited")
-    longest: int = param(4, ge=1, le=16, doc="most newest tokens to look up after the output differs from the input")
+    begin: int = param(0, ge=0, le=4096, doc="number of prompt tokens before the text to be edited")
+    longest: int = param(
+        4, ge=1, le=16, doc="longest suffix to look up after the output differs from the input, in tokens"
+    )
 
     def siblings(self) -> frozenset[Sampling]:
         """Copied."""

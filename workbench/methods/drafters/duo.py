@@ -50,9 +50,9 @@ class Duo(Thinning):
     """
 
     source: ClassVar[str] = "duo"
-    share: float = param(0.5, ge=0.05, le=1.0, doc="columns of a small MLP / columns of the big one")
-    big: int = param(0, ge=0, le=64, doc="layers that keep their big MLP in drafts: those that would lose most")
-    read: int = param(64, ge=1, le=256, doc="last tokens of the text whose activations choose the columns")
+    share: float = param(0.5, ge=0.05, le=1.0, doc="size of the reduced MLP, as a share of the full MLP")
+    big: int = param(0, ge=0, le=64, doc="number of layers that keep their full MLP: those that would lose most")
+    read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def prime(self, row: Row, models: Models) -> Narrow:
         """Read the end of the text once more, and choose the target's columns by their activations."""

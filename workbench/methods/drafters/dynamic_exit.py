@@ -106,7 +106,7 @@ class DynamicExit(Exiting):
 
     source: ClassVar[str] = "del"
     exits_seen: int = param(5, ge=1, le=32, doc="number of exit layers to try, spread evenly over the target")
-    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, decay of past rounds' weight per round")
+    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, factor on the weight of past rounds, applied every round")
 
     def layers(self, n_layers: int) -> list[int]:
         """Return the exits: some of 1 … L − 1."""

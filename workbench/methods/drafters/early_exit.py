@@ -134,7 +134,7 @@ class EarlyExit(Exiting):
     """
 
     source: ClassVar[str] = "early-exit"
-    exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
+    exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
     def prime(self, row: Row, models: Models) -> ExitStates:
         """Check that the target is deep enough; its cache is the only state between rounds."""

@@ -79,7 +79,7 @@ class LexicalUnit(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reads_target: ClassVar[bool] = True
     usual: ClassVar[Grower | None] = Chain()
-    places: int = param(2, ge=1, le=6, doc="m, placeholders after each position where a round may end")
+    places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def prime(self, row: Row, models: Models) -> Unit:
         """Read placeholders after all but the last committed token: their predictions are the first draft."""

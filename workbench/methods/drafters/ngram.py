@@ -102,7 +102,9 @@ class NGram(Drafter):
     """
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix to look up, in tokens")
-    occurrence: str = param("latest", choices=("latest", "first", TRANSFORMERS), doc="earlier occurrence to continue")
+    occurrence: str = param(
+        "latest", choices=("latest", "first", TRANSFORMERS), doc="which earlier occurrence of the suffix to copy from"
+    )
 
     def siblings(self) -> frozenset[Sampling]:
         """Copied."""

@@ -128,18 +128,21 @@ class OmniDraft(Drafter):
     extra: int = param(8, ge=0, le=64, doc="drafter tokens allowed beyond the draft length")
     rate: float = param(0.0, ge=0.0, le=0.1, doc="learning rate of the drafter's layers while drafting; 0: no training")
     every: int = param(2, ge=1, le=100_000, doc="rounds with training data between two training steps", when="rate > 0")
-    reads: int = param(128, ge=8, le=512, doc="newest tokens of its text that a training step reads", when="rate > 0")
+    reads: int = param(128, ge=8, le=512, doc="number of newest drafter tokens per training step", when="rate > 0")
     spelt: float = param(
         0.3,
         ge=0.0,
         le=10.0,
-        doc=("λ, weight of target tokens that the drafter spells in several tokens"),
+        doc=("λ, loss weight of target tokens that correspond to several drafter tokens"),
         when="rate > 0",
     )
     stop: float = param(
-        0.0, ge=0.0, le=1.0, doc="stop when the predicted probability that all drafts are accepted is below; 0: never"
+        0.0,
+        ge=0.0,
+        le=1.0,
+        doc="stop drafting when the predicted probability of accepting everything is below this; 0: never",
     )
-    warm: bool = warmth("what was learnt")
+    warm: bool = warmth("the trained weights")
 
     def make_ready(self, models: Models) -> None:
         """Build the mapping between both vocabularies."""

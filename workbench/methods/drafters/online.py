@@ -64,8 +64,8 @@ class Online(Drafter):
     places: str = param(
         ALL, choices=(REJECTED, ALL), doc=("positions to train on: those where a draft was rejected, or all")
     )
-    reads: int = param(128, ge=8, le=512, doc="newest tokens of the text that a training step reads")
-    warm: bool = warmth("what was learnt")
+    reads: int = param(128, ge=8, le=512, doc="number of newest tokens per training step")
+    warm: bool = warmth("the trained weights")
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""

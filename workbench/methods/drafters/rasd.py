@@ -104,10 +104,12 @@ class Rasd(TreeFromModel):
     source: ClassVar[str] = MODEL
     usual: ClassVar[Grower | None] = OWN
     store: str = stored()
-    retrieved: int = param(8, ge=0, le=32, doc="most nodes from the datastore, beside the draft model's")
-    levels: int = param(4, ge=1, le=16, doc="levels of the draft model's tree; retrieved branches may go deeper")
+    retrieved: int = param(8, ge=0, le=32, doc="maximum number of nodes from the datastore, besides the draft model's")
+    levels: int = param(
+        4, ge=1, le=16, doc="number of levels in the draft model's tree; retrieved branches may be deeper"
+    )
     top: int = param(
-        8, ge=1, le=64, doc=("m: retrieved branches must begin with one of the draft model's m likeliest tokens")
+        8, ge=1, le=64, doc=("m: retrieved branches must start with one of the draft model's m most likely tokens")
     )
     longest: int = longest()
     shortest: int = shortest()

@@ -43,10 +43,7 @@ def stored() -> Any:
     return param(
         "own",
         choices=("own", "bundled"),
-        doc=(
-            "own: the datastore that WORKBENCH_DATASTORE names, if any; otherwise, and with bundled, this project's "
-            "own texts"
-        ),
+        doc="own: the datastore in WORKBENCH_DATASTORE, else the bundled one; bundled: this project's texts",
     )
 
 

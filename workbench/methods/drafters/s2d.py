@@ -238,11 +238,11 @@ class S2D(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (S2DNet.kind, "trees")
     usual: ClassVar[Grower | None] = Chain()
-    sure: float = param(
-        0.8, ge=0.0, le=1.0, doc="least top probability at which the smallest size's token is used; 1: never"
+    sure: float = param(0.8, ge=0.0, le=1.0, doc="minimum top probability to use the smallest size's token; 1: never")
+    sure_later: float = param(
+        0.6, ge=0.0, le=1.0, doc="minimum top probability to use the token of an intermediate size"
     )
-    sure_later: float = param(0.6, ge=0.0, le=1.0, doc="the same for sizes between the smallest and the largest")
-    least: float = param(0.2, ge=0.0, le=1.0, doc="top probability of the largest size below which the draft ends")
+    least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
     def prime(self, row: Row, models: Models) -> S2DState:
         """Return an empty state; tokens are read when a draft needs them."""

@@ -66,12 +66,16 @@ class Swift(Skipping):
 
     source: ClassVar[str] = "swift"
     ratio: float = param(
-        0.45, ge=0.0, le=0.9, doc=("r, share of attentions and MLPs skipped between first and last layer")
+        0.45, ge=0.0, le=0.9, doc=("r, share of attention blocks and MLPs skipped; the first and last layer always run")
     )
-    window: int = param(32, ge=4, le=96, doc="committed tokens on which a set is scored")
-    steps: int = param(48, ge=0, le=1000, doc="most sets tried per text; 0: keep the evenly spread one")
-    every: int = param(4, ge=1, le=100, doc="steps between choices by the surrogate model; random sets otherwise")
-    enough: float = param(0.95, ge=0.0, le=1.0, doc="matchness at which the search stops")
+    window: int = param(32, ge=4, le=96, doc="number of committed tokens on which a set of skipped layers is scored")
+    steps: int = param(
+        48, ge=0, le=1000, doc="maximum number of layer sets tried per sequence; 0: keep the evenly spaced set"
+    )
+    every: int = param(
+        4, ge=1, le=100, doc="steps between two sets proposed by the surrogate model; other sets are random"
+    )
+    enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
     def prime(self, row: Row, models: Models) -> Search:
         """Return an initial state with evenly spread skipped layers, by the ratio."""

@@ -91,12 +91,14 @@ class TLT(Eagle):
 
     state: ClassVar[type[FeatureState]] = TLTState
     every: int = param(4, ge=1, le=100_000, doc="rounds between two training steps, while training")
-    tail: float = param(0.5, ge=0.0, le=1.0, doc="train while at most this share of the batch's sequences still runs")
+    tail: float = param(
+        0.5, ge=0.0, le=1.0, doc="train while at most this share of the batch's sequences is still running"
+    )
     rate: float = param(3e-4, ge=0.0, le=0.1, doc="learning rate of AdamW; 0: no training")
-    texts: int = param(4, ge=1, le=64, doc="most texts per training step")
-    reads: int = param(64, ge=8, le=512, doc="most tokens per text")
-    again: bool = param(False, doc="recompute the text's cache entries after a training step")
-    warm: bool = warmth("what was learnt")
+    texts: int = param(4, ge=1, le=64, doc="maximum number of texts per training step")
+    reads: int = param(64, ge=8, le=512, doc="maximum number of tokens per text")
+    again: bool = param(False, doc="recompute the drafter's KV cache of the sequence after a training step")
+    warm: bool = warmth("the trained weights")
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""

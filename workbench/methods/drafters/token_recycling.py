@@ -100,7 +100,7 @@ class TokenRecycling(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     warm: bool = warmth("the table")
-    prompt: bool = param(False, doc="also store the target's likeliest successors of the prompt's tokens")
+    prompt: bool = param(False, doc="also store the target's most likely next tokens at each prompt position")
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: looked up, so deterministic."""

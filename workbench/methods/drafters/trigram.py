@@ -52,9 +52,11 @@ class AdaptiveTrigram(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(12, **NODES)
-    search: str = param("mcts", choices=("mcts", "best-first"), doc="how to choose the drafted sentences")
-    iterations: int = param(30, ge=1, le=150, doc="sentences that the search tries", when="search = mcts")
-    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight that a tri-gram gains when written")
+    search: str = param("mcts", choices=("mcts", "best-first"), doc="search algorithm for draft sequences")
+    iterations: int = param(
+        30, ge=1, le=150, doc="number of search iterations; each tries one sequence", when="search = mcts"
+    )
+    increment: float = param(0.04, ge=0.0, le=1.0, doc="weight added to a trigram each time it is generated")
     rate: float = param(
         0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
     )

@@ -20,7 +20,9 @@ class UnifiedSkip(Skipping):
     """
 
     source: ClassVar[str] = "unified-skip"
-    speedup: float = param(1.25, ge=1.0, le=8.0, doc="s, wanted speed-up per pass: L / s layers draft")
+    speedup: float = param(
+        1.25, ge=1.0, le=8.0, doc="s, target speed-up per pass; L / s of the L layers are used as drafter"
+    )
 
     def without(self, row: Row) -> Halves:
         """Return all halves but those of round(L / s) layers, at least two."""

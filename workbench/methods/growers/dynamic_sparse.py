@@ -113,8 +113,10 @@ class DynamicSparse(Grower):
     name: ClassVar[str] = "dynamic-sparse"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
-    places: int = param(24, ge=2, le=MOST_NODES, doc="most nodes and probe positions per pass")
-    counts_time: bool = param(True, doc="use the measured cost of passes; otherwise the tree has its maximum size")
+    places: int = param(24, ge=2, le=MOST_NODES, doc="maximum number of draft nodes and probe positions per pass")
+    counts_time: bool = param(
+        True, doc="choose the tree size by measured forward-pass costs; otherwise use the maximum size"
+    )
 
     def prime(self, drafter: Drafter, models: Models) -> Sizing:
         """Return the costs of passes, measured by the first run of these models on this machine."""

@@ -61,8 +61,8 @@ class DySpec(Grower):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
     nodes: int = param(12, **NODES)
-    form: str = param("heap", choices=("heap", "threshold"), doc="how a dyspec tree chooses its nodes")
-    worth: float = param(0.08, ge=0.01, le=1.0, doc="for threshold: least probability that a node is reached")
+    form: str = param("heap", choices=("heap", "threshold"), doc="how the dyspec tree builder chooses nodes")
+    worth: float = param(0.08, ge=0.01, le=1.0, doc="minimum probability that a node is reached, for form = threshold")
     claims: ClassVar[tuple[Claim, ...]] = tuple(
         Claim(
             f"τ / τ of Sequoia's tree of {nodes} nodes, temperature 0.6", "LLaMA-2 70B with a small drafter",

@@ -123,7 +123,9 @@ class Sequoia(Grower):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     nodes: int = param(12, **NODES)
-    counts_time: bool = param(True, doc="use the measured cost of passes; otherwise the tree has its maximum size")
+    counts_time: bool = param(
+        True, doc="choose the tree size by measured forward-pass costs; otherwise use the maximum size"
+    )
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "τ / τ of a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",

@@ -8,10 +8,10 @@ MOST_NODES = 96
 """Most nodes per tree."""
 
 WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes expanded per level; for eagle-2 also children per node"}
-NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "nodes verified per round"}
+NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "maximum number of draft nodes verified per round"}
 BRANCHING: dict[str, Any] = {
     "choices": ("3-2-1-1", "2-2-2", "4-2-1", "1-1-3-1-1", "4-1-1-1", "8-1-1"),
-    "doc": "children per node, level by level; then one each",
+    "doc": "children per node at each level, from the root; at deeper levels 1",
 }
 
 

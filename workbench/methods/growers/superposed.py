@@ -114,7 +114,7 @@ class Superposed(Grower):
     )  # fmt: skip
     width: int = param(3, **WIDTH)
     ngrams: float = param(
-        0.0, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far: 0.54 in the paper; 0: not used"
+        0.0, ge=0.0, le=1.0, doc="α, weight of an n-gram model of the text so far; 0.54 in the paper, 0: off"
     )
 
     def prime(self, drafter: Drafter, models: Models) -> NGrams:

@@ -17,7 +17,7 @@ from workbench.engine.request import Row
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
 from workbench.methods.policies.laps import Lap, Laps, whose
 
-REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "newest rounds of the run that count"}
+REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in the estimate"}
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Bandit(Policy):
     name: ClassVar[str] = "bandit"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    exploration: float = param(0.2, ge=0.0, le=2.0, doc="c, weight of exploration")
+    exploration: float = param(0.2, ge=0.0, le=2.0, doc="c, weight of the exploration bonus (UCB)")
     remembered: int = param(200, **REMEMBERED)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(

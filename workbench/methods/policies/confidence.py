@@ -29,7 +29,7 @@ class Confidence(Policy):
 
     name: ClassVar[str] = "confidence"
     depth: int = param(4, **DEPTH)
-    threshold: float = param(0.4, ge=0.0, le=1.0, doc="drafter's top probability below which drafting stops")
+    threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         """Plan depth K with the stop."""

@@ -28,8 +28,8 @@ class DynamicTree(Policy):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     grows: ClassVar[type[Grower] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
-    path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
-    children: int = param(4, ge=1, le=8, doc="most children per node")
+    path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
+    children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         """Plan depth K with the threshold's tree builder."""

@@ -57,7 +57,7 @@ class Entropy(Policy):
         ),
     )  # fmt: skip
     root_entropy: float = param(
-        1.0, ge=0.0, le=4.0, doc=("√H, in √nat, of the drafter's distribution above which drafting stops")
+        1.0, ge=0.0, le=4.0, doc=("stop drafting when √H is above this; H: entropy of the draft distribution in nats")
     )
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:

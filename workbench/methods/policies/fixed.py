@@ -20,7 +20,7 @@ class Bounds(TypedDict):
     doc: str
 
 
-DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: most draft levels per round, in tokens"}
+DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: maximum number of draft levels per round"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
 """Fixed lengths; claims compare adaptive policies with the fastest of them."""

@@ -151,7 +151,7 @@ class Planned(Policy):
     name: ClassVar[str] = "planned"
     timed: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
-    forgetting: float = param(0.9, ge=0.5, le=1.0, doc="decay of past rounds' weight per round")
+    forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
     def start(self) -> list[Belief]:
         """Return initial estimates, in a list so that another drafter can start new ones."""

@@ -86,9 +86,11 @@ class SpecDecPlusPlus(Policy):
         "model's last hidden state.",
         recipe="acceptance",
     )
-    risk: float = param(0.7, ge=0.05, le=1.0, doc="h, probability of a rejection above which drafting stops")
-    shortest: int = param(2, ge=1, le=8, doc="fewest tokens drafted per round")
-    longest: int = param(16, ge=1, le=20, doc="most tokens drafted per round")
+    risk: float = param(
+        0.7, ge=0.05, le=1.0, doc="h, stop drafting when the predicted probability of a rejection is above this"
+    )
+    shortest: int = param(2, ge=1, le=8, doc="minimum number of draft tokens per round")
+    longest: int = param(16, ge=1, le=20, doc="maximum number of draft tokens per round")
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "tokens per second / those of the best fixed length, temperature 1", "LLaMA-2-chat 7B → 70B, Alpaca", 1.072,

@@ -82,7 +82,10 @@ class AsDrafted(Verifier):
     reads_laws: ClassVar[bool] = True
     keeps_greedy: ClassVar[bool] = False
     sure: float = param(
-        0.0, ge=0.0, le=1.0, doc="β, draft probability above which a draft is accepted unverified; 1 is exact"
+        0.0,
+        ge=0.0,
+        le=1.0,
+        doc="β, accept draft tokens unverified if their draft probability is above this; 1 is exact",
     )
 
     def prime(self, row: Row, models: Models) -> None:

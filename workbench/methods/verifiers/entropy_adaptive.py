@@ -122,10 +122,12 @@ class EntropyAdaptive(Verifier):
         1.5,
         ge=0.0,
         le=16.0,
-        doc="τ, in bits: mean entropy below which the small model writes; 0 is exact",
+        doc="τ, in bits: the draft model generates while its mean entropy is below; 0 is exact",
     )
     entropy_window: int = param(5, ge=1, le=32, doc="w, number of last tokens in the mean entropy")
-    least_run: int = param(5, ge=1, le=64, doc="d, least tokens between two switches of the writing model")
+    least_run: int = param(
+        5, ge=1, le=64, doc="d, minimum number of tokens between two switches of the generating model"
+    )
 
     def prime(self, row: Row, models: Models) -> Writing:
         """Return the initial state: the target writes first; it may switch after its first token."""

@@ -132,7 +132,7 @@ class Judge(Verifier):
         ),
     )  # fmt: skip
     judge_threshold: float = param(
-        0.5, ge=0.0, le=1.0, doc="δ, the judge's score above which a draft is accepted; 1 is exact"
+        0.5, ge=0.0, le=1.0, doc="δ, accept draft tokens if the judge's score is above this; 1 is exact"
     )
 
     def reads_draft_states(self, models: Models) -> bool:

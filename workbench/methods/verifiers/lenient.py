@@ -62,7 +62,9 @@ class Lenient(Verifier):
             "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (direction; recalled, no figure)",
         ),
     )  # fmt: skip
-    lenience: float = param(0.5, ge=0.05, le=1.0, doc="λ, factor on the draft probabilities; 1 is exact")
+    lenience: float = param(
+        0.5, ge=0.05, le=1.0, doc="λ, factor on the draft probabilities in the acceptance test; 1 is exact"
+    )
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p/λ."""

@@ -123,10 +123,12 @@ class Nearest(Verifier):
         for temperature in (0.0, 0.7)
     )  # fmt: skip
     keeps_greedy: ClassVar[bool] = False
-    neighbours: int = param(8, ge=0, le=MOST, doc="k, nearest tokens whose probability may be added to a draft's")
-    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability added; with λ = 0, 0 is exact")
+    neighbours: int = param(
+        8, ge=0, le=MOST, doc="k, number of nearest tokens whose probability may be added to a draft token's"
+    )
+    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, maximum probability added; with λ = 0, 0 is exact")
     mass_ratio: float = param(
-        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft's own probability; use δ = 0"
+        0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )
 
     def prime(self, row: Row, models: Models) -> Neighbours:

@@ -82,7 +82,7 @@ class OptimalTwo(ByEmission):
             )},
         ),
     )  # fmt: skip
-    free: int = param(32, ge=1, le=256, doc="tokens with a weight of their own; more come closer to the optimum")
+    free: int = param(32, ge=1, le=256, doc="number of tokens with individual weights; more are closer to the optimum")
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def prime(self, row: Row, models: Models) -> None:

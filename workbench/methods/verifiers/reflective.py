@@ -85,8 +85,8 @@ class Reflective(Verifier):
     )  # fmt: skip
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
-    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 is exact")
-    again: int = param(8, ge=1, le=32, doc="m, committed tokens repeated before the second reading of the draft")
+    reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second look at the draft; 0 is exact")
+    again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def prime(self, row: Row, models: Models) -> Int[Tensor, " R"]:
         """Return the question in the target's tokens; all sequences share one copy."""

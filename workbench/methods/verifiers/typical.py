@@ -62,8 +62,10 @@ class TypicalAcceptance(Verifier):
             "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (direction; recalled)",
         ),
     )  # fmt: skip
-    epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
-    delta: float = param(0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy), the threshold at high entropy")
+    epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, always accept tokens with a target probability above this")
+    delta: float = param(
+        0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy): the acceptance threshold at high entropy"
+    )
 
     def prime(self, row: Row, models: Models) -> None:
         """Return no state; compile the sums over wide distributions now rather than in a round."""

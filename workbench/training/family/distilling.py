@@ -52,29 +52,31 @@ class DistillingOptions:
 
     Attributes:
         target: Name or folder of the target.
-        readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
-        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
-        out: Folder of the study, with one for each cell.
-        begin: Folder of a drafter that `chat-drafter` made, with which each cell begins; none: one is taught plain text
-            first, `first` steps of the cross-entropy alone.
-        first: Steps of such a start.
-        steps: Steps of each cell.
-        losses: What is tried on the target's own answers.
-        made: Kinds of text beside these (see `chat-drafter`).
-        crossed: Losses that are tried on each of these, too.
-        anew: Steps after which the drafter writes anew.
-        vocabulary: Tokens that it can propose.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe. For the text
+            kind "given" it must also contain those of the training text's answers.
+        answers: Folder with the target's answers that `readings` was computed from; its held-out prompts are the
+            evaluation set.
+        out: Folder of the study, with one subfolder per cell.
+        begin: Folder of a drafter from `chat-drafter`, the initial weights of every cell; none: first train one on
+            plain text, for `first` steps of cross-entropy only.
+        first: Training steps of the initial drafter if there is no `begin`.
+        steps: Training steps per cell.
+        losses: Losses to compare on the target's own answers.
+        made: Further sources of training text (see `chat-drafter`).
+        crossed: Losses to compare on each source in `made`.
+        anew: Steps between two generations of text by the drafter itself.
+        vocabulary: Size of the draft vocabulary: the tokens that the drafter can propose.
         hidden: Hidden size.
-        layers: Number of layers.
-        inner: Width of the feed-forward.
-        rows: Texts a step.
-        positions: Places a step at which laws are compared.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        each: Prompts of each group.
-        max_new_tokens: Longest answer.
-        seed: Seed of weights, batches and texts.
-        threads: CPU threads.
+        layers: Number of decoder layers.
+        inner: Intermediate size of the MLP.
+        rows: Batch size: texts per step.
+        positions: Positions per step at which draft and target distributions are compared.
+        matrix_rate: Peak learning rate of Muon.
+        other_rate: Peak learning rate of AdamW.
+        each: Number of held-out prompts per group of tasks.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        seed: Seed of initial weights, batches and generated texts.
+        threads: Number of CPU threads.
     """
 
     target: str = "text-target"

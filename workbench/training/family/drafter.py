@@ -41,31 +41,32 @@ from workbench.training.models import half_precision, save_tokenizer, save_weigh
 
 @dataclass
 class ChatDrafterOptions(RunOptions):
-    """Options of the `chat-drafter` recipe, beside those of every run.
+    """Options of the `chat-drafter` recipe, besides those of `RunOptions`.
 
     Attributes:
         target: Name or folder of the target.
-        readings: Folder written by the `readings` recipe.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe.
         out: Folder of the finished drafter.
-        vocabulary: Tokens that it can propose.
+        vocabulary: Size of the draft vocabulary: the tokens that the drafter can propose.
         hidden: Hidden size.
-        layers: Number of layers.
-        inner: Width of the feed-forward.
-        head_size: Width of an attention head.
-        rows: Dialogues per step.
-        positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
-        text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
-        loss: Divergences from the target and their weights: forward_kl, reverse_kl, jensen_shannon, total_variation,
-            tvd_plus_plus, …, as "reverse_kl:1+ce_hard:0.1".
-        held: Dialogues kept out of training on which agreement is measured.
-        begin: Folder of a finished drafter for this target, whose shape and tokens it keeps and with whose weights it
-            begins; none: fresh ones.
-        average: Share of the weights of `begin` in those that are kept at the end (see `chat-heads`).
-        made: Who wrote what it learns from: "all" answers that were read, the "target"'s own, those that the training
-            text has "given", the "drafter"'s, as it then is, to the same prompts, or a "mix", half of each step the
-            target's and half the drafter's. What the drafter wrote has no cross-entropy on the text.
-        anew: Steps after which the drafter writes anew.
-        device: Where it learns: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
+        layers: Number of decoder layers.
+        inner: Intermediate size of the MLP.
+        head_size: Size of an attention head.
+        rows: Batch size: dialogues per step.
+        positions: Positions per step at which draft and target distributions are compared; the LM heads take most of
+            the time.
+        text_weight: Weight of the cross-entropy on the text itself, relative to the divergence from the target.
+        loss: Divergences from the target with their weights: forward_kl, reverse_kl, jensen_shannon, total_variation,
+            tvd_plus_plus, …, for example "reverse_kl:1+ce_hard:0.1".
+        held: Number of held-out dialogues on which agreement with the target is measured.
+        begin: Folder of a finished drafter for this target, to continue training from. Its shape and draft vocabulary
+            are kept. None: random initial weights.
+        average: Share of the weights of `begin` in the final weights; the rest is this run's (see `chat-heads`).
+        made: Source of the training answers: "all" stored answers, the "target"'s own, those "given" in the training
+            text, the "drafter"'s own, sampled from its current weights for the same prompts, or a "mix": half of each
+            batch from the target, half from the drafter. Answers of the drafter have no cross-entropy loss on the text.
+        anew: Steps between two generations of text by the drafter itself.
+        device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
 
     target: str = "smollm2"

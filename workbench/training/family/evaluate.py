@@ -39,14 +39,15 @@ class ChatEvaluateOptions:
 
     Attributes:
         target: Name or folder of the target.
-        answers: Folder written by the `answers` recipe: its held-out prompts are answered again.
-        models: Folder with the drafters, one folder each: `smollm2-drafter`, `smollm2-eagle`, …
-        each: Prompts of each group.
-        max_new_tokens: Longest answer.
-        dtype: Number format of the target; "auto" is that in which it runs fastest here.
-        threads: CPU threads.
-        only: Kind of the one drafter that is measured; "": all there are.
-        device: Where they are measured: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
+        answers: Folder with the target's answers, from the `answers` recipe; its held-out prompts are the evaluation
+            set.
+        models: Folder with the drafters, each in its own subfolder: `smollm2-drafter`, `smollm2-eagle`, …
+        each: Number of held-out prompts per group of tasks.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        dtype: Number format of the target; "auto": the fastest on this machine.
+        threads: Number of CPU threads.
+        only: Kind of the only drafter to measure; "": all that exist.
+        device: Device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
 
     target: str = "smollm2"

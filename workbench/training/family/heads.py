@@ -42,52 +42,53 @@ class ChatHeadOptions(HeadOptions):
     """Options of the `chat-heads` recipe.
 
     Attributes:
-        method: What to train, the kind of a head: "eagle", "kangaroo", "medusa", "hydra", "eagle-3", …
-        loss: Losses and their weights; by default the method's own. Medusa's heads know one alone and refuse others.
+        method: Kind of head to train: "eagle", "kangaroo", "medusa", "hydra", "eagle-3", …
+        loss: Losses with their weights; by default those of the method. Medusa has one fixed loss and accepts no other.
         target: Name or folder of the target.
-        readings: Folder written by the `readings` recipe.
-        out: Folder above that of the finished heads, which is named after target and method.
-        vocabulary: Tokens that they can propose.
-        blocks: Medusa's, Hydra's or Chimera's heads; Clover's levels.
-        cond: Numbers that Hydra's heads are told of a token; the width inside Hydra++'s, Clover's and Chimera's, and
-            inside block diffusion's fusion; the width of S2D's layers; of the state of Falcon's LSTM, 0: a third of the
-            target's width.
-        draft_vocab_size: Tokens that EAGLE-3 can propose; 0: `vocabulary`, or with an LM head of its own a quarter of
-            the target's.
-        taps: Layers that EAGLE-3 and block diffusion fuse, counted from 1; none: low, middle and high.
-        block: Places of a block (block diffusion, the known token's among them; Falcon).
-        glance: Of the blocks, as many as Falcon guesses wrong times this are shown their first answer when training
-            begins, at places drawn by chance; it falls to two ninths of that.
-        layers: Of a block diffusion drafter.
-        augmenting: Layers of Clover's augmenting block: 1 is Clover's, 2 Clover-2's.
-        mixes: Let the newest token into that block, as Clover-2 does.
-        prompts: Prompt tokens of PPD.
-        ensemble: Embeddings of each of them.
-        transfers: Tokens ahead for which hidden transfer makes states.
-        transfer_layer: Layer behind which it makes them.
-        head_learns: Give EAGLE-3 an LM head of its own, as in its paper, which begins as the target's rows of its
-            tokens. Without, it speaks by the target's, as EAGLE does, and its layer learns in fewer steps.
-        ttt: Steps of a draft in EAGLE-3's training-time test, and in MTP's.
-        head_size: Numbers of an attention head of a layer of EAGLE's, MTP's or block diffusion's; 0: the heads share
-            the target's width.
-        wide: Times the target's width in which the token selects (FSPAD).
-        apart: Let FSPAD's LM head read a map of the guessed feature, and not the guess itself.
-        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps. Also the
-            one behind which M2R2's fast stream is read.
-        rank: Of M2R2's adapters.
-        exits: Layers of each size of S2D's drafter, rising.
-        held: Dialogues kept out of training for measuring.
-        answers: Folder of the answers that were read. With it and `curves`, the heads as they are at each checkpoint
-            draft for some of its held-out prompts.
-        drafted: Prompts that they draft for.
-        begin: Folder of a finished layer of EAGLE's for these weights, with whose weights EAGLE's, PARD's or EAGLE-3's
-            begins and whose tokens and sizes it keeps, whatever `vocabulary`, `heads` and `ffn` say; none: fresh ones.
-        average: For EAGLE's layer: share of the weights of `begin` in those that are kept at the end; the rest is what
-            this run came to. Of two runs on different texts the mean knows both, where the second alone has forgotten
-            some of the first. Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
-        everywhere: Learn behind the tokens of prompts, too. They are not the target's words, and its laws there cost
-            nothing more: a run that has little time, or few answers, learns more a step.
-        device: Where they learn: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe.
+        out: Parent folder of the finished heads' folder, which is named after target and method.
+        vocabulary: Size of the draft vocabulary: the tokens that the heads can propose.
+        blocks: Number of heads of Medusa, Hydra or Chimera; levels of Clover.
+        cond: Internal width: of Hydra's token vectors; of the layers of Hydra++, Clover, Chimera and S2D; rank of the
+            fusion in block diffusion; state size of Falcon's LSTM (0: a third of the target's hidden size).
+        draft_vocab_size: Draft vocabulary of EAGLE-3; 0: `vocabulary`, or a quarter of the target's vocabulary if
+            EAGLE-3 has an LM head of its own.
+        taps: Layers whose hidden states EAGLE-3 and block diffusion fuse, counted from 1; none: a low, a middle and a
+            high layer.
+        block: Block size in positions: of block diffusion, including the known token; of Falcon.
+        glance: Glancing rate (Falcon): number of randomly chosen blocks that get the correct answer as their first
+            input, relative to the number of wrong predictions. It decreases to 2/9 of this value during training.
+        layers: Number of layers of a block diffusion drafter.
+        augmenting: Layers of Clover's augmenting block: 1 in Clover, 2 in Clover-2.
+        mixes: Feed the newest token into Clover's augmenting block, as Clover-2 does.
+        prompts: Number of prompt tokens (PPD).
+        ensemble: Number of embeddings per prompt token (PPD).
+        transfers: Number of future tokens whose hidden states are predicted (hidden transfer).
+        transfer_layer: Layer after which the hidden states of future tokens are predicted (hidden transfer).
+        head_learns: Give EAGLE-3 an LM head of its own, as in the paper, initialised with the target's rows for the
+            draft vocabulary. Otherwise it uses the target's LM head, as EAGLE does, and needs fewer training steps.
+        ttt: Draft steps unrolled in training: of EAGLE-3's training-time test, and of MTP.
+        head_size: Size of an attention head of EAGLE, MTP or block diffusion; 0: the heads divide the target's hidden
+            size.
+        wide: Width of the gated space in FSPAD, as a multiple of the target's hidden size.
+        apart: Let FSPAD's LM head read a learned projection of the predicted feature, not the feature itself.
+        exit_layer: Layer whose output Kangaroo's adapter reads; the readings must have it in `taps`. For M2R2: layer
+            after which the fast residual stream is read.
+        rank: Rank of the adapters (M2R2).
+        exits: Number of layers of each size of S2D's drafter, ascending.
+        held: Number of held-out dialogues for evaluation.
+        answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
+            checkpoint is evaluated by drafting for some held-out prompts.
+        drafted: Number of held-out prompts for the evaluation at each checkpoint.
+        begin: Folder of a finished EAGLE layer for these weights, to continue from; EAGLE, PARD and EAGLE-3 can. Its
+            draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
+            weights.
+        average: Share of the weights of `begin` in the final weights (EAGLE only); the rest is this run's. Averaging
+            two runs on different texts keeps what both learned; the second run alone forgets some of the first. Source:
+            Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+        everywhere: Train on the prompts' tokens, too. The target did not generate them, but its distributions there
+            need no extra computation. This helps runs with little time or few answers.
+        device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
 
     method: str = FeatureNet.kind

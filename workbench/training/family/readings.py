@@ -46,14 +46,14 @@ class ReadOptions:
 
     Attributes:
         target: Name or folder of the target.
-        answers: Folder written by the `answers` recipe.
-        out: Folder of the readings.
-        taps: Layers whose output is kept, too, counted from 1.
-        tokens: Tokens read, prompts among them, after which it ends.
-        longest: Prompts with answers of more tokens are left out.
-        dtype: Number format of the target; "auto" is that in which it runs fastest here.
-        threads: CPU threads.
-        device: Where it reads: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
+        answers: Folder with answers, written by the `answers` recipe.
+        out: Output folder for the stored hidden states (readings).
+        taps: Layers whose output is stored besides the last hidden states, counted from 1.
+        tokens: Stop after this number of tokens, prompts included.
+        longest: Skip answers that are longer than this together with their prompt, in tokens.
+        dtype: Number format of the target; "auto": the fastest on this machine.
+        threads: Number of CPU threads.
+        device: Device of the target: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
 
     target: str = "smollm2"

@@ -43,25 +43,26 @@ class RolloutOptions:
     """Options of the `rollouts` recipe.
 
     Attributes:
-        target: Name or folder of the target; it needs EAGLE's head.
+        target: Name or folder of the target; it needs an EAGLE head.
         out: Folder of the report.
-        steps: Rollouts; between two of them the target is trained.
-        batch: Prompts of each.
-        median: Median length of an answer, in tokens.
-        spread: Standard deviation of the logarithm of lengths.
-        longest: Longest answer.
-        updates: Steps of AdamW on the target between two rollouts.
-        rows: Texts of each.
+        steps: Number of rollouts; the target is trained between them.
+        batch: Number of prompts per rollout.
+        median: Median length of an answer, in tokens (log-normal distribution).
+        spread: Standard deviation of the logarithm of the length.
+        longest: Maximum length of an answer, in tokens.
+        updates: AdamW steps on the target between two rollouts.
+        rows: Batch size of the target's training steps: texts per step.
         target_rate: Learning rate of the target.
-        lessons: Lessons of the drafter between two rollouts, while the target is trained.
-        every: Rounds between two lessons in the tail of a rollout.
-        share: Share of the rows, from which on the drafter learns and what is left is called the tail.
+        lessons: Training steps of the drafter between two rollouts, while the target is trained.
+        every: Rounds between two training steps of the drafter in the tail of a rollout.
+        share: The tail begins when at most this share of the sequences still runs; the drafter is trained from there
+            on.
         rate: Learning rate of the drafter.
-        texts: Texts of a lesson.
-        reads: Tokens of each.
-        again: Compute the drafter's entries anew after a lesson.
+        texts: Number of texts per training step of the drafter.
+        reads: Number of tokens per text in a training step of the drafter.
+        again: Recompute the drafter's KV cache after each of its training steps.
         seed: Seed of prompts and lengths.
-        threads: CPU threads.
+        threads: Number of CPU threads.
     """
 
     target: str = "text-target"

@@ -46,24 +46,26 @@ class ScalingOptions:
     """Options of the `scaling` recipe.
 
     Attributes:
-        method: What is trained, the kind of a head.
+        method: Kind of head to train.
         target: Name or folder of the target.
-        readings: Folder written by the `readings` recipe.
-        answers: Folder of the answers that were read; its held-out prompts are answered again.
-        out: Folder of the study, with one for each run.
-        ffn: Widths of the head's feed-forward: its sizes.
-        tokens: Tokens that a run reads, about: a run of each size for each number.
-        heads: Attention heads.
-        form: Draft that is measured, as the method's own rows name it: "chain" or "tree".
-        each: Prompts of each group.
-        max_new_tokens: Longest answer.
-        rows: Answers a step.
-        places: Places a step at which laws are compared.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe.
+        answers: Folder with the target's answers that `readings` was computed from; its held-out prompts are the
+            evaluation set.
+        out: Folder of the study, with one subfolder per run.
+        ffn: MLP widths to compare: the sizes of the head.
+        tokens: Approximate numbers of training tokens to compare; there is one run per size and number.
+        heads: Number of attention heads.
+        form: Shape of the measured draft: "chain" or "tree".
+        each: Number of held-out prompts per group of tasks.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        rows: Batch size: answers per step.
+        places: Positions per step at which draft and target distributions are compared.
         half: Compute in bfloat16.
-        seed: Seed of weights and batches.
-        threads: CPU threads of each run.
-        ray: Ray cluster whose machines train side by side: its address, as in "ray://head:10001", "auto" for the one
-            that runs here, "local" to start one here; they all have to see the folders. Empty: one run after the other.
+        seed: Seed of initial weights and batches.
+        threads: Number of CPU threads per run.
+        ray: Address of a Ray cluster whose machines train in parallel: for example "ray://head:10001", "auto" for the
+            cluster that runs on this machine, "local" to start one here. All machines need access to the folders.
+            Empty: one run after the other.
     """
 
     method: str = "eagle"

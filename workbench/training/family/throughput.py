@@ -38,10 +38,10 @@ WARM_UP, SHOWN = 3, 8
 
 @dataclass
 class ThroughputOptions(ChatHeadOptions):
-    """Options of the `throughput` recipe: those of `chat-heads`; nothing is written.
+    """Options of the `throughput` recipe: those of `chat-heads`. No files are written.
 
     Attributes:
-        timed: Steps that are timed.
+        timed: Number of steps to time.
     """
 
     method: str = "eagle-3"

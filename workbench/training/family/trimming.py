@@ -50,18 +50,20 @@ class TrimmingOptions:
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Name or folder of its draft model.
-        kinds: What is trimmed: "drafter", the draft model, or kinds of heads that speak through the target's LM head.
-        form: Draft that is measured, as the methods' own rows name it: "chain" or "tree".
-        readings: Folder written by the `readings` recipe, of the target's answers and, for "given", of the text's own.
-        answers: Folder of the target's answers that were read; its held-out prompts are answered again.
+        drafter: Name or folder of the target's draft model.
+        kinds: Drafters to trim: "drafter" for the draft model, or kinds of heads that use the target's LM head.
+        form: Shape of the measured draft: "chain" or "tree".
+        readings: Folder with stored hidden states, from the `readings` recipe: of the target's answers and of the
+            training text's answers (`given`).
+        answers: Folder with the target's answers that `readings` was computed from; its held-out prompts are the
+            evaluation set.
         out: Folder of the report.
-        sizes: Tokens kept; the whole vocabulary is measured in any case.
-        each: Prompts of each group.
-        max_new_tokens: Longest answer.
-        repeats: Times that each prompt is answered, for its speed.
+        sizes: Draft vocabulary sizes to measure; the full vocabulary is always measured, too.
+        each: Number of held-out prompts per group of tasks.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        repeats: Timed repetitions of each prompt.
         dtype: Number format of the target and of its draft model.
-        threads: CPU threads.
+        threads: Number of CPU threads.
     """
 
     target: str = "text-target"

@@ -39,37 +39,41 @@ class WholeOptions:
     """Options of the recipes that are named after a head.
 
     Attributes:
-        target: Name or folder of the target, or its Hub id.
-        data: Folder with public training text for prompts; missing files are skipped, the generators' remain.
-        work: Folder for answers, readings and checkpoints, each target's in one of its name.
-        out: Folder above that of the head; none: that of the bundled models, where whoever drafts finds it.
-        answer_tokens: The target's own tokens that are written to learn from.
-        longest_prompt: Prompts of more tokens are left out.
-        max_new_tokens: Longest answer.
-        per_task: Prompts of each of the generators' tasks.
-        minutes: Length of the head's training by the clock; the answers come before it.
-        steps: Its length in steps; wins over `minutes`.
-        loss: Losses and their weights, as in "smooth_l1:1+ce_soft:0.1"; by default the kind's own, as its card says.
-        rows: Answers a step.
-        places: Places a step at which laws are compared.
-        ffn: Width of the head's feed-forward, where it has one; 0: two thirds of the target's width.
+        target: Name, folder or Hub id of the target.
+        data: Folder with public training text for prompts; missing files are skipped. The built-in generators add
+            further prompts.
+        work: Folder for answers, stored hidden states and checkpoints, with one subfolder per target.
+        out: Parent folder of the finished head; none: `run`, or the folder of the bundled models, where every command
+            finds it.
+        answer_tokens: Training data: number of tokens that the target generates.
+        longest_prompt: Skip prompts longer than this, in tokens.
+        max_new_tokens: Maximum length of an answer, in tokens.
+        per_task: Number of prompts per task of the built-in generators.
+        minutes: Training time of the head in minutes, without generating the answers.
+        steps: Number of training steps of the head; overrides `minutes`.
+        loss: Losses with their weights, for example "smooth_l1:1+ce_soft:0.1"; by default those of the kind of head,
+            which its card lists.
+        rows: Batch size: answers per step.
+        places: Positions per step at which draft and target distributions are compared.
+        ffn: MLP width of the head, if it has an MLP; 0: about two thirds of the target's hidden size.
         half: Compute in bfloat16.
         dtype: Number format of the target.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        vocabulary: Tokens that the head can propose, those that the target says most.
-        everywhere: Learn behind the tokens of prompts, too.
-        begin: Folder of a finished layer of EAGLE's for this target, with whose weights EAGLE's, PARD's or EAGLE-3's
-            begins; none: fresh ones.
-        seed: Seed of answers, weights and batches.
-        threads: CPU threads.
-        resume: Go on from what is there; without it the head starts over, answers and readings stay.
-        each: Prompts of each group on which it is measured.
-        measured_tokens: Longest answer then.
-        checkpoint_seconds: Time between checkpoints.
-        device: Where the target answers and the head learns: cpu, cuda, cuda:1 …; auto takes a GPU where there is one.
-        run: Folder of a run of its own: the head, its checkpoint, and its curves as TensorBoard event files, among them
-            how well the head drafts at each checkpoint; none: no curves, and the checkpoint is in `work`.
+        matrix_rate: Peak learning rate of Muon.
+        other_rate: Peak learning rate of AdamW.
+        vocabulary: Size of the draft vocabulary: the tokens that the target generates most often.
+        everywhere: Train on the prompts' tokens, too.
+        begin: Folder of a finished EAGLE layer for this target, to continue from; EAGLE, PARD and EAGLE-3 can. None:
+            random initial weights.
+        seed: Seed of answers, initial weights and batches.
+        threads: Number of CPU threads.
+        resume: Continue from existing files; otherwise the head is trained from scratch. Answers and stored hidden
+            states are reused in both cases.
+        each: Number of held-out prompts per group of tasks for the final measurement.
+        measured_tokens: Maximum length of an answer in the final measurement, in tokens.
+        checkpoint_seconds: Seconds between checkpoints.
+        device: Device of the target and of training: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
+        run: Separate folder for this run: the head, its checkpoint, and training curves as TensorBoard event files,
+            including the drafting quality at each checkpoint. None: no curves; the checkpoint is in `work`.
     """
 
     target: str = "text-target"

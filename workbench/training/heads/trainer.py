@@ -29,25 +29,26 @@ Says = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class HeadOptions(RunOptions):
-    """Options for training one drafter, besides those of every run.
+    """Options for training one drafter, besides those of `RunOptions`.
 
     Attributes:
         method: Name of the method.
-        ffn: Width of the gated feed-forward.
-        heads: Attention heads.
-        latents: Latent vectors of a picture (flash).
-        ahead: Future features of one state (flash); tokens of a draft (pard).
-        loss: Losses and their weights. The papers have 1 and 0.1; at this size equal weights agree more often with the
-            target (86.0 against 85.1 % after 100 steps of EagleVLM).
-        noise: Uniform noise on the features that enter, as a share of their standard deviation.
-        own: Share of the features of texts that are replaced by the drafter's own guesses at them, as it will meet them
-            from the second level of a draft on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, in one step
-            and at random places instead of one network pass for each level.
-        text_share: Share of batches without pictures.
-        curriculum: Begin with text alone, then mix pictures in (MSD).
-        price: What a vision token costs the gate, in units of the loss for the whole picture (specvlm).
-        rows: Dialogues per step.
-        places: Places per step at which laws are compared; the LM head is most of the cost.
+        ffn: Width of the gated MLP.
+        heads: Number of attention heads.
+        latents: Number of latent vectors per image (flash).
+        ahead: Number of future features predicted from one state (flash); tokens per draft (pard).
+        loss: Losses with their weights. The papers use 1 and 0.1. At this size, equal weights agree with the target
+            more often (86.0 % against 85.1 % after 100 steps of EagleVLM).
+        noise: Uniform noise on the input features, as a share of their standard deviation.
+        own: Share of the text features that are replaced by the drafter's own predictions, its input from the second
+            draft level on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, here with one network pass at
+            random positions instead of one pass per level.
+        text_share: Share of batches without images.
+        curriculum: Start with text only, then mix in images (MSD).
+        price: Penalty per vision token that the gate keeps, in units of the loss for the whole image (specvlm).
+        rows: Batch size: dialogues per step.
+        places: Positions per step at which draft and target distributions are compared; the LM head takes most of the
+            time.
         half: Compute in bfloat16.
     """
 

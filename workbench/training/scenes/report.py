@@ -24,12 +24,12 @@ class VisionEvaluateOptions:
     """Options of the `vision-evaluate` recipe.
 
     Attributes:
-        models: Folder with `vision-target` and its drafters; those that are missing are skipped.
+        models: Folder with `vision-target` and its drafters; missing drafters are skipped.
         out: JSON file for the results.
-        count: Held-out scenes: ruled ones, sketches and freehand sheets, a third each.
-        drafter_count: Held-out scenes on which drafters are measured.
-        threads: CPU threads.
-        hardware: Description of the machine on which the models were trained, for their cards.
+        count: Number of held-out scenes: a third each of ruled drawings, sketches and freehand sheets.
+        drafter_count: Number of held-out scenes on which drafters are measured.
+        threads: Number of CPU threads.
+        hardware: Description of the training machine for the model cards.
     """
 
     models: Path = Path("assets/models")

@@ -34,18 +34,18 @@ from workbench.training.scenes.data import (
 
 @dataclass
 class TowerOptions(RunOptions):
-    """Options of the `vision-tower` recipe, beside those of every run.
+    """Options of the `vision-tower` recipe, besides those of `RunOptions`.
 
     Attributes:
-        scenes: Folder of rendered scenes; missing ones are drawn.
-        out: File with the finished tower.
+        scenes: Folder of rendered scenes; missing scenes are rendered.
+        out: Output file of the trained tower.
         hidden: Hidden size.
         layers: Number of layers.
-        inner: Size of the feed-forward layers.
-        rows: Pictures per step.
-        shards: Shards of 4,096 scenes in use.
-        shard_size: Scenes per shard.
-        silhouette_steps: First steps, in which half of the pictures are mere silhouettes.
+        inner: Intermediate size of the MLP.
+        rows: Batch size: images per step.
+        shards: Number of shards of scenes to use.
+        shard_size: Number of scenes per shard.
+        silhouette_steps: Number of first steps in which half of the images are silhouettes.
     """
 
     scenes: Path = Path(".cache/train/scenes")

@@ -32,34 +32,35 @@ from workbench.training.tokenizer import load_tokenizer
 
 @dataclass
 class VisionOptions(RunOptions):
-    """Options of the `vision-target` recipe, beside those of every run.
+    """Options of the `vision-target` recipe, besides those of `RunOptions`.
 
     Attributes:
-        tower: File written by the `vision-tower` recipe.
-        begin: Folder of a finished model to go on from, instead of the tower and fresh weights.
-        tokenizer: Folder with the tokenizer of the text family.
-        scenes: Folder of rendered scenes; missing ones are drawn.
+        tower: File of the trained vision tower, from the `vision-tower` recipe.
+        begin: Folder of a finished model to continue from, instead of the tower and random initial weights.
+        tokenizer: Folder with the tokenizer of the bundled text models.
+        scenes: Folder of rendered scenes; missing scenes are rendered.
         out: Folder of the finished model; also written at every checkpoint.
         hidden: Hidden size of the language model.
-        layers: Its number of layers.
-        inner: Size of its feed-forward layers.
-        rows: Pictures per step.
-        questions: Questions about each picture, next to its caption.
-        favoured: Kinds of question asked for five times as often as others, separated by commas.
-        shards: Shards of scenes in use.
-        shard_size: Scenes per shard.
-        captioned: Share of the rows that ask for the caption, too.
-        chained: Share of the rows that are conversations.
-        unseen: Share of the rows without a picture.
-        tower_rate: Factor on both in the tower.
-        reading_rows: Further pictures per step, of which the tower goes on saying what every patch shows.
-        reading: Weight of that loss.
-        pointing: Weight of a loss on where two heads look, see `pointing`.
-        naming: Weight of a loss on the same pictures: every patch looks, to the language model, like the words for its
-            colour and its shape. By itself it did not teach the bundled model to find objects by their shapes;
-            pointing did.
-        decay: Share of the run in which the learning rate falls.
-        check_scenes: Held-out scenes described at every checkpoint.
+        layers: Number of decoder layers of the language model.
+        inner: Intermediate size of the language model's MLP.
+        rows: Batch size: images per step.
+        questions: Number of questions per image, besides its caption.
+        favoured: Kinds of question that are asked five times as often as others, separated by commas.
+        shards: Number of shards of scenes to use.
+        shard_size: Number of scenes per shard.
+        captioned: Share of the images for which the caption is requested, too.
+        chained: Share of the images whose questions form one conversation.
+        unseen: Share of the samples whose image is left out.
+        tower_rate: Factor on both learning rates for the vision tower.
+        reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
+        reading: Weight of the auxiliary loss on these images (`reading_rows`).
+        pointing: Weight of a loss on the attention of two heads, which should point at the named object (see
+            `pointing`).
+        naming: Weight of a loss on the images of `reading_rows`: each patch's projected embedding should be similar to
+            the word embeddings of its colour and shape. This loss alone did not teach the bundled model to find objects
+            by their shapes; `pointing` did.
+        decay: Share of the run, at its end, in which the learning rate decreases.
+        check_scenes: Number of held-out scenes that are described at every checkpoint.
     """
 
     tower: Path = Path(".cache/train/vision-tower.pt")
