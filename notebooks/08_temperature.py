@@ -277,7 +277,7 @@ class Lenient(Verifier):
     lenience: float = param(0.5, ge=0.01, le=1.0, doc="λ: 1 is exact")
 
     def rule(self, v):
-        """Return accept [N] and stop [N+1] from the target's distributions v.p [N+1, V]: after the root and each node."""
+        """Return accept [N], stop [N+1] from the target's distributions v.p [N+1, V] after root and nodes."""
         tree, p, u_stop = v.tree, v.p, v.u_stop
         if not len(tree):
             return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))

@@ -125,7 +125,7 @@ w.ribbon(echo)
 #
 # | the engine calls | when | your drafter must |
 # |---|---|---|
-# | `prime(row, models)` | at the start, and after a switch of methods during a run | return its state, computed from `row.committed` |
+# | `prime(row, models)` | at the start, and after a switch during a run | return its state, computed from `row.committed` |
 # | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state` |
 # | `observe(row, outcome)` | after every round | update its state: `outcome.emitted` are the new tokens |
 #
@@ -445,7 +445,7 @@ class TwoSuccessors(own.Successor):
     """Draft the chain of Successor, and a second child of the root."""
 
     def propose_row(self, row, plan):
-        """Return a tree with parents before children: the chain is 0, 1, 2 …; node 0's sibling has the root, −1, as parent."""
+        """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
         chain = own.Successor.propose_row(self, row, plan).tokens.tolist()
         known = next((row.state.after[c] for n in (2, 1) if (c := tuple(row.state.text[-n:])) in row.state.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
