@@ -84,7 +84,7 @@ print(plain.text.strip())
 print(f"\n{len(plain.token_ids)} tokens, {len(plain.rounds)} target passes")
 
 # %% [markdown]
-# ## Let the drafter guess ahead
+# ## Draft several tokens ahead
 #
 # Speculative decoding works in **rounds**:
 #
@@ -355,12 +355,12 @@ assert not copying(PROMPT, COPY).right
 # ## Close this page and answer
 #
 # 1. Which status is never in the text, though it was tested? Which was not even tested?
-# 2. Who wrote a *corrected* token, and who a *bonus* token? When does each appear?
+# 2. Which model wrote a *corrected* token, and which a *bonus* token? When does each appear?
 # 3. How many tokens does a round with K drafts add at least, and at most?
-# 4. Why may a draft behind a rejection not be kept, even if the target would agree?
+# 4. Why may a draft after a rejection not be kept, even if the target would agree?
 #
-# This was greedy decoding, where a draft is simply right or wrong. What "agree" means when the target *samples* is
-# derived in [02](02_rejection_sampling.ipynb).
+# This was greedy decoding, where a draft is simply right or wrong. [02](02_rejection_sampling.ipynb) derives the
+# meaning of "agree" for a target that *samples*.
 #
 # ## References
 #

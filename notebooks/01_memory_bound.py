@@ -217,7 +217,7 @@ if busy > 0.5:
 
 
 # %% [markdown]
-# ## What a processor shows, and what it does not
+# ## Limits of this measurement
 #
 # The roofline predicts a flat part: k\* tokens cost as much as one. **Predict:** do the points above show one? What
 # does the second row cost, if the first costs 1? And which share of the whole model's time for one token was spent on
@@ -413,7 +413,7 @@ assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, lla
 # for all k tokens, so that memory is the bottleneck again. (Exercise 3 asks whether 256 KV caches of 30,000 tokens
 # *fit* into memory.)
 #
-# ## What the engine pays
+# ## The cost of verification in the engine
 #
 # Now return to a machine that we can measure. Every round of a run records its verification time. A draft of K tokens
 # is verified in a pass over K + 1 tokens: the last token of the text, which the target has not read yet, and the

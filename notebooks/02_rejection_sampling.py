@@ -214,7 +214,12 @@ board = ui.HTML()
 
 def redraw(*_: object) -> None:
     distributions = {name: np.array([s.value for s in sliders]) for name, sliders in weights.items()}
-    board.value = picture(distributions["p"] / distributions["p"].sum(), distributions["q"] / distributions["q"].sum(), drafted.value, dart.value)
+    board.value = picture(
+        distributions["p"] / distributions["p"].sum(),
+        distributions["q"] / distributions["q"].sum(),
+        drafted.value,
+        dart.value,
+    )
 
 
 for control in (*weights["p"], *weights["q"], drafted, dart):
@@ -352,7 +357,7 @@ print(f"{'wanted':<12}          {p}")
 # target". But tokens that are likely under q already had a chance to be put out as accepted drafts, and drawing from p
 # gives them a second one. The residual distribution accounts for the first.
 #
-# ### How small a bug can the test see?
+# ### How small a bug can the test detect?
 #
 # The next mistake is easily made: the drafter samples at one temperature, and the rule gets the probabilities of
 # another. Nothing crashes, and the text looks fine. **Predict:** how many samples does the test need to detect it? 100?

@@ -144,7 +144,7 @@ assert math.isclose(value_of["workbench", "accepted per round"], accepted / whol
 # %% [markdown]
 # **Never compare two papers' "acceptance rates" before you know their denominators.**
 #
-# ## How many tokens a round gives
+# ## Tokens per round
 #
 # Suppose a drafter proposes K tokens, and each is accepted with the same probability a, given that all drafts before it
 # were accepted. **Derive on paper** the expected number N of tokens that a round adds, before you open the answer.
@@ -250,7 +250,7 @@ assert abs(kept / drafted - a) > 4 * sigma  # the wrong denominator would be not
 # as a failure makes a longer draft look worse even if the drafter is the same. With the *drafted* rate, the formula
 # predicts too few tokens.
 #
-# ## Averages hide worlds
+# ## Averages hide differences
 #
 # The formula assumes the *same* a everywhere. Take an easy text and a hard one (the bundled drafter cannot copy unusual
 # words), and pool their rounds, as a benchmark does. **Predict two things:** (1) does the formula with the pooled a

@@ -665,9 +665,7 @@ my_letters = None  # (prompt, answer), two strings on which the first occurrence
 def first_place(look, letters):
     """Compare with the engine's `occurrence="first"`, and check that τ is larger on the given letters."""
     other = wb.generate(prompt, method="prompt-lookup", params={"occurrence": "first"}, max_new_tokens=length)
-    mine = [
-        guess for guess, _ in replay(prompt, answer, look)
-    ]  # cut where the answer ends, which the engine cannot do
+    mine = [guess for guess, _ in replay(prompt, answer, look)]  # cut where the answer ends, which the engine cannot do
     theirs = [r.nodes.tokens[: len(guess)] for r, guess in zip(other.rounds, mine, strict=False)]
     assert mine == theirs, "the engine drafts otherwise on `copy-three-times`"
     first, newest = (figures(replay(*map(list, letters), one))[0] for one in (look, lookup))

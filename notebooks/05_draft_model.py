@@ -177,7 +177,7 @@ for kind, names in kinds.items():
 
 
 # %% [markdown]
-# ## What a draft costs
+# ## The cost of a draft
 #
 # A longer draft gives a larger τ, but not always more speed: each drafted token is a pass of the small model. Count all
 # times in *plain steps*, the time of one target pass over one token:

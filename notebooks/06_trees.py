@@ -495,7 +495,9 @@ text, worst, n_nodes = list(trace.header.prompt_tokens), 0.0, 0
 for r in trace.rounds:
     nodes = r.nodes
     distributions = verify(text, nodes.tokens, nodes.parents) if len(nodes) else alone(text, [])[None]
-    p = distributions.softmax(1)[torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)]
+    p = distributions.softmax(1)[
+        torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)
+    ]
     worst = max(worst, float((p.cpu() - torch.tensor(nodes.p, dtype=DTYPE)).abs().max())) if len(nodes) else worst
     assert nodes.depth == [len(path(nodes.parents, i)) for i in range(len(nodes))]
     assert walk(nodes.tokens, nodes.parents, distributions.argmax(1).tolist())[0] == r.path

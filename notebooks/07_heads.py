@@ -729,7 +729,9 @@ def extrapolated(shares):
     for end in ends:
         true = text_[end + 1 - first_place : end + 5 - first_place]
         drafted_laws = extrapolate(e_[: end + 1], f_[:end], lambda probs, step, true=true: true[step], 4)[1]
-        counts = [n + (int(probs.argmax()) == token) for n, probs, token in zip(counts, drafted_laws, true, strict=True)]
+        counts = [
+            n + (int(probs.argmax()) == token) for n, probs, token in zip(counts, drafted_laws, true, strict=True)
+        ]
         true_counts = [
             n + (named[end + i - 1] == token) for i, (n, token) in enumerate(zip(true_counts, true, strict=True))
         ]
@@ -769,7 +771,7 @@ assert not extrapolated({"own features": solved["true features"], "true features
 # | | heads (`medusa`) | a block (`flash`) | steps (`eagle-vlm`) |
 # |---|---|---|---|
 # | reads | one hidden state | the states, one layer | the states, **and each token drafted so far** |
-# | guesses | tokens, each head its own distance | several features at once | one feature after the other |
+# | predicts | tokens, each head its own distance | several features at once | one feature after the other |
 # | calls per round | one | one for each block | one for each level |
 #
 # 1. Why has the newest token, the root, no hidden state yet when the heads draft?

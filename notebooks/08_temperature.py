@@ -71,7 +71,7 @@ story = wb.generate(PROMPT, method="draft-model", params={"temperature": 1.0}, m
 print(story.text)
 
 # %% [markdown]
-# ## 1 · What temperature does
+# ## 1 · The effect of temperature
 #
 # Temperature T divides the logits before the softmax. The engine applies the same T to p and q, so the draft is always
 # drawn from the q that its verification uses. How often is a draft accepted? By notebook 02, with probability α = Σ
@@ -136,7 +136,7 @@ print(f"{summary(hot)['acceptance_rate']:.0%} of the tested drafts were accepted
 # **Acceptance measures how similar two distributions are, not how good the text is.** Never compare acceptance rates
 # across temperatures as if they measured quality.
 #
-# ## 2 · Relax the rule, and pay
+# ## 2 · Relaxed rules and their error
 #
 # Everything so far was lossless. Now accept slightly more than min(1, p/q) allows, and keep the residual distribution
 # as it is. *Lenience* λ accepts with probability min(1, p/(λq)); λ = 1 is exact. Which distribution does the text then

@@ -289,7 +289,7 @@ if TARGET is None:
     assert "blue circle" in told.text
 
 # %% [markdown]
-# ## 4 · What does each vision token buy?
+# ## 4 · How much does each vision token help?
 #
 # `specvlm` can reduce the picture before its drafter reads it: it keeps 1 of 4 patches, 1 of 16, or none at all.
 #

@@ -81,9 +81,7 @@ from workbench.training.heads.trainer import HeadOptions, answered, build_net, w
 disable_progress_bar()
 chance = np.random.default_rng(0)
 wb = Workbench(SERVER) if SERVER else Workbench(target="text-target", drafter=None, device=DEVICE, dtype="float32")
-models = load_models(
-    "text-target", None, DEVICE, "float32"
-)  # the engine's, for inference only: no gradients
+models = load_models("text-target", None, DEVICE, "float32")  # the engine's, for inference only: no gradients
 target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch.float32).to(DEVICE).eval()
 target.requires_grad_(False)
 tokenizer, D = models.tokenizer, target.config.hidden_size
