@@ -58,7 +58,7 @@ from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import summary
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 wb.load()

@@ -421,7 +421,7 @@ assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, lla
 # weights. How much does its pass over *eight* tokens cost, if the Hugging Face model's pass over *one* costs 1?
 
 # %%
-if not SERVER:  # without its own drafter, the target is drafted for by its first layers (a truncated target)
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>" if TARGET is None else text

@@ -68,7 +68,7 @@ from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.theory import optimal_acceptance_lp
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 
@@ -108,10 +108,10 @@ for token, p_x, q_x in zip(TOKENS, p, q, strict=True):
 # <details><summary>Answer 1</summary>
 #
 # Token x is drafted with probability q(x) and then accepted with probability a(x): together q(x)·a(x). This must not
-# exceed p(x). Otherwise x is put out too often, and no later step can correct that. So **a(x) ≤ p(x)/q(x)**, and as a
+# exceed p(x). Otherwise x is emitted too often, and no later step can correct that. So **a(x) ≤ p(x)/q(x)**, and as a
 # probability a(x) ≤ 1. We want to accept as often as possible:
 #
-# **a(x) = min(1, p(x)/q(x))**, and x is put out as an accepted draft with probability q(x)·a(x) = **min(p(x), q(x))**.
+# **a(x) = min(1, p(x)/q(x))**, and x is emitted as an accepted draft with probability q(x)·a(x) = **min(p(x), q(x))**.
 #
 # </details>
 #
@@ -134,7 +134,7 @@ for token, p_x, q_x in zip(TOKENS, p, q, strict=True):
 #
 # </details>
 #
-# **Check.** Token x is put out, accepted or drawn after a rejection, with probability min(p, q) + (1 − β)·(p − q)₊/(1 −
+# **Check.** Token x is emitted, accepted or drawn after a rejection, with probability min(p, q) + (1 − β)·(p − q)₊/(1 −
 # β) = p(x). ∎
 #
 # The proof assumes nothing about q. A bad drafter makes β small, but it cannot make the output wrong.
@@ -354,7 +354,7 @@ print(f"{'wanted':<12}          {p}")
 # **cat** comes too often with "threshold" (0.675; the owl never comes) and "no quotient" (0.713).
 #
 # The most tempting mistake is "redraw", because it sounds plausible: "the draft was rejected, so sample from the
-# target". But tokens that are likely under q already had a chance to be put out as accepted drafts, and drawing from p
+# target". But tokens that are likely under q already had a chance to be emitted as accepted drafts, and drawing from p
 # gives them a second one. The residual distribution accounts for the first.
 #
 # ### How small a bug can the test detect?

@@ -66,7 +66,7 @@ from workbench.trace.metrics import acceptance_by_depth, summary
 from workbench.trace.theory import best_depth, expected_tau, tau_by_position
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"

@@ -69,7 +69,7 @@ from workbench.trace.metrics import acceptance_rate, tau
 disable_progress_bar()
 if SERVER:
     wb = Workbench(SERVER)
-else:  # without a drafter of its own, a target gets its first layers as one
+else:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
     wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 folder = locate(TARGET or "text-target")
@@ -417,7 +417,7 @@ print("rounds in which a later sibling of the first guess was accepted:", saved)
 w.tree(branching, round=saved[0] if saved else 0)
 
 # %% [markdown]
-# With the bundled target, the first guess was the end of the question, which followed this word in the prompt; the
+# With the bundled target, the first branch was the end of the question, which followed this word in the prompt; the
 # accepted one is the line break. A chain would have been rejected there.
 #
 # ## Recycling instead of copying
@@ -576,7 +576,7 @@ w.figure(table_of(boards[-1]))
 
 # %% [markdown]
 # If the prompt contains the answer, copying drafters are fastest on both targets. Which of them hardly matters: their
-# confidence intervals overlap (see the [board](../assets/boards/work.md); with three prompts of a kind they are wide).
+# confidence intervals overlap (see the [board](../assets/boards/work.md); with three prompts per kind they are wide).
 # On stories and chat most drafters gain nothing; `rest` gains on the bundled target, whose stories are like those in
 # the bundled datastore. And τ is not speed: `del` has one of the largest τ on the bundled target and gains little,
 # because its drafts are passes of the target's own layers. No drafter is trained here, but the training of the target

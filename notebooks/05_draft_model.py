@@ -68,7 +68,10 @@ from workbench.trace.theory import best_depth, tau_by_position
 
 disable_progress_bar()
 BUNDLED = TARGET is None and DRAFTER is None  # statements about figures below hold for these
-TARGET, DRAFTER = TARGET or "text-target", drafter_for(TARGET, DRAFTER)  # or a truncated target: its first layers
+TARGET, DRAFTER = (
+    TARGET or "text-target",
+    drafter_for(TARGET, DRAFTER),
+)  # no drafter for the target: use its first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=DRAFTER, device=DEVICE)
 tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
 target, drafter = (
@@ -155,10 +158,10 @@ for kind, places in by_place.items():
     print(f"{kind:8}", *(f"{kept / tried:4.0%} of {tried:<3d}" for _, tried, kept in places))
 
 # %% [markdown]
-# Conditional rates need not fall with the position. A token late in the draft is rarely accepted mainly because all
-# tokens before it must be accepted too. The rates may even rise, because a draft whose first tokens were accepted is in
-# an easy part of the text. After the first few positions there are few rounds to count ("of …"), so read the right end
-# with care.
+# Conditional rates need not fall with the position. The main reason that a token late in the draft is rarely accepted
+# is that all tokens before it must be accepted too. The rates may even rise, because a draft whose first tokens were
+# accepted is in an easy part of the text. After the first few positions there are few rounds to count ("of …"), so read
+# the right end with care.
 #
 # These rates give the mean accepted length for every K without another run: a round gives one token, plus one for each
 # position that is accepted. **Predict**: does τ computed from the K = 8 run agree with a run that really uses K = 2?
@@ -286,7 +289,7 @@ assert best_depth(1.0, 1.0).depth == 0  # always right, but as slow as the targe
 # kind of text.
 
 # %% [markdown]
-# ## The same sum on a real model
+# ## The same computation on a real model
 #
 # All costs so far are those of a very small model: its weights stay in the processor's cache, and its passes are so
 # short that the *host overhead* of a round counts (verifying, bookkeeping: wall time outside model forwards). SmolLM2

@@ -66,7 +66,7 @@ from workbench.trace.metrics import tau
 
 disable_progress_bar()
 BUNDLED = TARGET is None and DRAFTER is None  # statements about words and figures below hold for these
-DRAFTER = drafter_for(TARGET, DRAFTER)  # or a truncated target: its first layers
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
 DTYPE = torch.float64  # so that "equal" means ten digits; nothing else depends on it
 wb = (
     Workbench(SERVER)
@@ -485,7 +485,7 @@ assert (next_logits - alone(after, [])).abs().max() < 1e-8
 #
 # ## A run of the engine, node by node
 #
-# `draft-tree` grows its tree from a draft model. Take its trace, rebuild each round's mask from `parents`, verify the
+# `draft-tree` builds its tree with a draft model. Take its trace, rebuild each round's mask from `parents`, verify the
 # tree by hand, and compare every recorded probability:
 
 # %%

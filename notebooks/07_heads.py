@@ -511,7 +511,7 @@ assert by_nodes[4] < by_nodes[24]
 #
 # ## A tree that changes
 #
-# `eagle-vlm` with a width of 3 grows EAGLE-2's dynamic tree: it expands the three most probable nodes at each level,
+# `eagle-vlm` with a width of 3 builds EAGLE-2's dynamic tree: it expands the three most probable nodes at each level,
 # and verifies the best of all candidate nodes. Compare two budgets on one image: pin a round in either tree, and the
 # other view shows the round of the same number. (The run with the larger trees gets ahead, so that round may be at a
 # different position of the text.) **Predict** which of the two budgets gives more different shapes of trees, and which

@@ -64,7 +64,7 @@ from workbench.trace.metrics import summary
 disable_progress_bar()
 
 # %%
-DRAFTER = drafter_for(TARGET, DRAFTER)  # without its own drafter, a target gets its first layers as one
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 story = wb.generate(PROMPT, method="draft-model", params={"temperature": 1.0}, max_new_tokens=96, seed=0)
@@ -96,9 +96,8 @@ print(f"the likeliest tokens of both are the same at {agree:.0%} of the places")
 
 
 # %% [markdown]
-# **Predict.** From T near 0 upward, mean acceptance on this text …
-# (a) falls all the way, (b) rises all the way, (c) falls, then rises, (d) stays where it is.
-# Write your choice down, and what α tends to at both ends.
+# **Predict.** From T near 0 upward, mean acceptance on this text … (a) falls all the way, (b) rises all the way, (c)
+# falls, then rises, (d) stays where it is. Write your choice down, and the limits of α at both ends.
 
 # %%
 def warped(logits, temperature):

@@ -65,7 +65,7 @@ disable_progress_bar()
 
 # %%
 target = TARGET or "vision-target"
-if not SERVER and TARGET:  # without its own drafter, a target gets its vision tower and first layers as one
+if not SERVER and TARGET:  # no drafter for the target: use its vision tower and first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER) if SERVER else Workbench(target=target, drafter=DRAFTER or "auto", device=DEVICE)
 

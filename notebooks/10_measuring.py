@@ -76,7 +76,7 @@ disable_progress_bar()
 began = time.perf_counter()
 if SERVER:
     wb = Workbench(SERVER)
-else:  # without a drafter of its own, a target gets its first layers as one
+else:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
     wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"

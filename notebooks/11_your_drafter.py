@@ -71,7 +71,7 @@ from workbench.trace.metrics import summary
 disable_progress_bar()
 
 # %%
-DRAFTER = drafter_for(TARGET, DRAFTER)  # without its own drafter, a target gets its first layers as one
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
 wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 FOLDER = Path(tempfile.mkdtemp(prefix="my-drafter-"))  # to keep your work, use your own folder
 STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
@@ -123,7 +123,7 @@ w.ribbon(echo)
 #
 # ## 2 · A drafter with a state
 #
-# | the engine calls | when | your drafter must |
+# | the engine calls | when | task of your drafter |
 # |---|---|---|
 # | `prime(row, models)` | at the start, and after a switch during a run | return its state, computed from `row.committed` |
 # | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state` |

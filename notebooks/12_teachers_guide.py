@@ -118,8 +118,8 @@ assert list(LESSONS) == sorted(LESSONS)
 #
 # ## 2 · Expected answers
 #
-# The answers are collected from the notebooks themselves, so this sheet is always up to date. It has every question
-# with the explanation that follows it, and every exercise with its solution.
+# The answers are collected from the notebooks themselves, so this sheet is always up to date. The sheet has every
+# question with the explanation that follows it, and every exercise with its solution.
 
 # %%
 def tags(cell):

@@ -181,8 +181,8 @@ for name, row in zip(("attention", "feed-forward"), single, strict=True):
     print(f"{name:13}" + " ".join(f"{share:4.0%}" for share in row))
 
 # %% [markdown]
-# **Predict.** Leave out a third of the layers: the last third, the middle third, or layers spread evenly, without the
-# first and the last (Unified Layer Skipping). Which choice is best, and which is worst?
+# **Predict.** Leave out a third of the layers: the last third, the middle third, or layers spread evenly, while the
+# first and the last stay (Unified Layer Skipping). Which choice is best, and which is worst?
 
 # %%
 third = max(1, L // 3)
