@@ -68,10 +68,7 @@ from workbench.trace.theory import best_depth, tau_by_position
 
 disable_progress_bar()
 BUNDLED = TARGET is None and DRAFTER is None  # statements about figures below hold for these
-TARGET, DRAFTER = (
-    TARGET or "text-target",
-    drafter_for(TARGET, DRAFTER),
-)  # no drafter for the target: use its first layers
+TARGET, DRAFTER = TARGET or "text-target", drafter_for(TARGET, DRAFTER)  # or the target's first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=DRAFTER, device=DEVICE)
 tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
 target, drafter = (
