@@ -31,7 +31,7 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - run a target with a drafter, and read the ribbon: which model wrote which token;
+# - run a target with a drafter, and read in the ribbon which model wrote which token;
 # - name every status a token can have: accepted, rejected, corrected, bonus, discarded;
 # - do one round by hand, and show that the text is the target's own, token for token.
 #
@@ -58,7 +58,7 @@ from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import summary
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 wb.load()
@@ -66,13 +66,14 @@ for model in wb.loaded():
     print(f"{model['role']:<8} {model['name']:<14} {model['bytes'] / 1e6:>6.1f} MB")
 
 # %% [markdown]
-# Two models with one vocabulary. The big one is the **target**: its text is the text we want. The small one is the
-# **drafter**: it is quick, and often wrong. (The figures count weights, the copies of them that a CPU reads faster, and
-# a cache for several texts at once; [01](01_memory_bound.ipynb) looks at the weights alone.)
+# There are two models with one vocabulary. The large one is the **target**: its text is the text that we want. The
+# small one is the **drafter** (or *draft model*): it is fast and often wrong. (The figures count the weights, copies of
+# the weights in a layout that a CPU reads faster, and a KV cache for several sequences; [01](01_memory_bound.ipynb)
+# looks at the weights alone.)
 #
 # ## One token at a time
 #
-# Plain decoding asks the target once for every token. (One such question is a *pass*, or *forward*.)
+# Plain decoding runs the target once for every token. (One such run is called a *pass*, or a *forward*.)
 
 # %%
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
@@ -83,21 +84,21 @@ print(plain.text.strip())
 print(f"\n{len(plain.token_ids)} tokens, {len(plain.rounds)} target passes")
 
 # %% [markdown]
-# ## Let the drafter guess ahead
+# ## Draft several tokens ahead
 #
 # Speculative decoding works in **rounds**:
 #
 # 1. the drafter writes K tokens ahead, one after the other (here K = 4);
-# 2. the target reads all K **in one pass**, which tells what it would have written at each of these places;
-# 3. drafts are kept from the left as long as they are what the target would have written;
-# 4. the target adds **one token of its own**: the one it wanted instead of the first wrong draft or, if all were right,
-#    the next one.
+# 2. the target reads all K **in one pass**, which gives the token that it would have written at each position;
+# 3. drafts are accepted from left to right, as long as each equals the token that the target would have written;
+# 4. the target adds **one token of its own**: the right token in place of the first wrong draft or, if all drafts were
+#    right, the next token.
 #
-# **Predict, and write it down.** The drafter is many times smaller than the target. Its influence on the text:
+# **Predict, and write it down.** The drafter is many times smaller than the target. How does it change the text?
 #
-# - (a) the text gets a bit worse, in exchange for speed;
+# - (a) the text gets a little worse, in exchange for speed;
 # - (b) the text is the same, token for token;
-# - (c) the same for easy words, different for hard ones.
+# - (c) the text is the same for easy words and different for hard ones.
 
 # %%
 spec = wb.generate(PROMPT, method="draft-model", params={"depth": 4}, max_new_tokens=64)
@@ -107,12 +108,14 @@ assert spec.token_ids == plain.token_ids
 assert len(spec.rounds) <= len(plain.rounds)
 
 # %% [markdown]
-# It is (b): step 3 keeps nothing that the target would not have written itself. The drafter decides how *fast* the text
-# comes, never what it says. This is called **lossless**, and the assertion above checks it.
+# The answer is (b): step 3 accepts no token that the target would not have written itself. The drafter changes how
+# *fast* the text is generated, never which text. This property is called **lossless**, and the assertion above checks
+# it.
 #
 # ## Read the ribbon
 #
-# The same text, marked by who wrote what. A bar ends a round; in brackets stands the draft that was refused.
+# The ribbon shows the same text and marks which model wrote each token. A bar ends a round; a rejected draft stands in
+# brackets.
 
 # %%
 w.ribbon(spec)
@@ -120,16 +123,16 @@ w.ribbon(spec)
 # %% [markdown]
 # | status | what happened | in the text? |
 # |---|---|---|
-# | **accepted** ✓ | a draft, and the target agreed | yes |
-# | **rejected** ✕ | the first draft of the round that the target did not agree with | no |
-# | **corrected** ↻ | the target's own token, in the place of the rejected one | yes |
-# | **bonus** + | the target's own token behind a draft that was accepted to its end | yes |
-# | **discarded** ⌀ | a draft behind a rejection: nobody looked at it | no |
+# | **accepted** ✓ | a draft that the target agrees with | yes |
+# | **rejected** ✕ | the first draft of the round that the target does not agree with | no |
+# | **corrected** ↻ | the target's own token, in place of the rejected draft | yes |
+# | **bonus** + | the target's own token after a draft that was accepted completely | yes |
+# | **discarded** ⌀ | a draft after a rejection: it is not tested | no |
 #
-# While a run goes on, drafts that wait for the target's pass are *pending*. A token of
-# plain decoding is *plain*: nothing was drafted, as before the last token, which needs no draft.
+# During a run, drafts that wait for the target's pass are *pending*. A token of plain decoding is *plain*: nothing was
+# drafted in its round. The last token of a text can be plain too, because it needs no draft.
 #
-# **Predict** before you run the next cell. Which of these can happen? (a) A round with two rejected drafts. (b) A round
+# **Predict** before you run the next cell: which of these can happen? (a) A round with two rejected drafts. (b) A round
 # with neither a corrected nor a bonus token. (c) A round that adds five tokens to the text.
 
 # %%
@@ -149,15 +152,16 @@ for r in spec.rounds[:-1]:
     assert r.bonus_kind in ("corrected", "bonus")
 
 # %% [markdown]
-# (a) cannot happen: after the first rejection nothing is looked at. (b) only in the last round, if the text ends inside
-# the accepted drafts. (c) is the best case: K accepted drafts and a bonus. **A round adds at least one token** for one
-# target pass, as plain decoding does: the worst drafter costs its own time and nothing else.
+# (a) cannot happen: no draft is tested after the first rejection. (b) can happen only in the last round, if the text
+# ends within the accepted drafts. (c) is the best case: K accepted drafts and a bonus token. **A round adds at least
+# one token** for one target pass, as plain decoding does. So even the worst drafter costs only its own time and the
+# longer target pass.
 #
 # ## One round by hand
 #
-# Here is a round in which the target accepted some drafts and then refused one. `nodes` are the drafts; `top_p[i]` are
-# the target's likeliest tokens before draft i, and the last entry is for the place behind all drafts: K + 1 places from
-# one pass.
+# Here is a round in which the target accepted some drafts and then rejected one. `nodes` are the drafts. `top_p[i]`
+# holds the target's likeliest tokens at the position of draft i, and the last entry is for the position after all
+# drafts: one pass gives K + 1 positions.
 #
 # **Before you run the second cell:** name the status of each draft, and the tokens that the round adds to the text.
 
@@ -165,7 +169,7 @@ for r in spec.rounds[:-1]:
 refused = [r for r in spec.rounds if "rejected" in r.nodes.status] or spec.rounds
 r = next((r for r in refused if "accepted" in r.nodes.status), refused[0])
 drafted = r.nodes.tokens  # [K] token ids
-wanted = [top.tokens[0] for top in r.top_p]  # [K+1] the target's likeliest token at each place
+wanted = [top.tokens[0] for top in r.top_p]  # [K+1] the target's likeliest token at each position
 print(f"round {r.index}: {len(drafted)} drafts, {len(wanted)} places\n")
 print(f"{'place':<6}{'drafted':<14}{'target wants':<14}")
 for i, top in enumerate(r.top_p):
@@ -174,7 +178,7 @@ for i, top in enumerate(r.top_p):
 
 # %%
 def greedy_round(drafted, wanted):
-    """Tokens that a round adds: the drafts that match, then the target's own."""
+    """Return the tokens that a round adds: the drafts that match, then the target's own token."""
     n = 0
     while n < len(drafted) and drafted[n] == wanted[n]:
         n += 1
@@ -186,11 +190,11 @@ print("text:   ", [(token.text, token.kind) for token in r.emitted])
 assert greedy_round(drafted, wanted) == [token.token for token in r.emitted]
 
 # %% [markdown]
-# Look at a discarded draft: it may even equal what the target "wants" at its place. Why is it not kept? Because the
-# target was asked "what comes after *these drafts*?", and one of them is not in the text any more. That answer belongs
-# to a text that does not exist.
+# Look at a discarded draft: it may even equal the target's likeliest token at its position. Why is it not kept? The
+# target predicted that token as the continuation of *these drafts*, and one of them was rejected. So the prediction is
+# for a text that does not exist.
 #
-# Five lines are the whole rule for greedy decoding. They must give *every* round of the run:
+# The function above is the whole rule for greedy decoding. It must reproduce *every* round of the run:
 
 # %%
 for r in spec.rounds:
@@ -202,8 +206,8 @@ print(f"all {len(spec.rounds)} rounds as by hand")
 # %% [markdown]
 # ## What was saved
 #
-# The **mean accepted length τ** is tokens per target pass. (It counts the target's own token: plain decoding has τ =
-# 1.) **Predict:** does τ = 4 make decoding four times as fast?
+# The **mean accepted length τ** is the number of tokens per target pass. (It counts the target's own token, so plain
+# decoding has τ = 1.) **Predict:** does τ = 4 make decoding four times as fast?
 
 # %%
 for name, trace in (("plain", plain), ("draft model", spec)):
@@ -218,15 +222,15 @@ if TARGET is None:
 w.lane([plain, spec], names=["plain", "draft model"])
 
 # %% [markdown]
-# Not quite: drafting takes time, and a pass over K + 1 tokens takes more than a pass over one. How much more is the
-# subject of [01](01_memory_bound.ipynb); when it pays, of [03](03_acceptance_and_speedup.ipynb). And one run on a busy
-# machine is no measurement: see [10](10_measuring.ipynb).
+# Not quite: drafting takes time, and a pass over K + 1 tokens takes longer than a pass over one.
+# [01](01_memory_bound.ipynb) measures how much longer, and [03](03_acceptance_and_speedup.ipynb) shows when drafting
+# pays. One run on a busy machine is no reliable measurement: see [10](10_measuring.ipynb).
 #
 # ## Watch it happen
 #
-# The whole view, fed while the run goes on. Pause it, step round by round, and change the depth in the middle: the
-# change takes effect at the next round, and is marked on the curves. (What is stored of it here is its first moment; the
-# cell after it stores the end.)
+# This view is updated during the run. Pause it, step round by round, and change the depth (the draft length K) in the
+# middle: the change takes effect at the next round and is marked on the curves. (The stored output of this cell shows
+# the start of the run; the stored output of the next cell shows its end.)
 
 # %%
 run = wb.start(PROMPT, method="draft-model", params={"depth": 4}, max_new_tokens=64)
@@ -245,7 +249,7 @@ w.app_link(live, base=SERVER)
 # ## Exercises
 #
 # **1. Longer drafts.** Run depths 1, 2, 4 and 8 on `PROMPT`, 64 tokens each. How many target passes does each take, and
-# how many drafts are discarded? Why do the passes not fall in proportion?
+# how many drafts are discarded? Why does the number of passes not fall in proportion?
 
 # %% tags=["answer"]
 my_counts = None  # {1: (passes, discarded), 2: …, 4: …, 8: …}
@@ -254,7 +258,7 @@ my_counts = None  # {1: (passes, discarded), 2: …, 4: …, 8: …}
 # %% tags=["check"]
 @w.check
 def longer_drafts(counts):
-    """Counts of runs, made again here."""
+    """Compare the counts with those of new runs."""
     for depth in (1, 2, 4, 8):
         t = wb.generate(PROMPT, method="draft-model", params={"depth": depth}, max_new_tokens=64)
         discarded = sum(status == "discarded" for r in t.rounds for status in r.nodes.status)
@@ -275,12 +279,12 @@ for depth in (1, 2, 4, 8):
     assert t.token_ids == plain.token_ids
 assert longer_drafts(solved).right
 assert not longer_drafts({depth: (64 // (depth + 1), 0) for depth in solved}).right  # as if all were accepted
-# A rejection ends a round wherever it falls: what lies behind it was drafted for nothing, and the more of it the longer
-# the draft.
+# A rejection ends a round wherever it occurs. All drafts after it were computed for nothing, and a longer draft has
+# more of them.
 
 # %% [markdown]
-# **2. A hopeless drafter.** Find a prompt for which the drafter is nearly always wrong: τ below 1.5 over at least 12
-# tokens. Is the text still the target's? How many tokens does a round add at least?
+# **2. A hopeless drafter.** Find a prompt for which the drafter is nearly always wrong, so that τ is below 1.5 over at
+# least 12 tokens. Is the text still the target's? How many tokens does each round add at least?
 
 # %% tags=["answer"]
 my_prompt = None  # a text
@@ -289,7 +293,7 @@ my_prompt = None  # a text
 # %% tags=["check"]
 @w.check
 def hopeless(prompt):
-    """A prompt on which drafts fail, and the text does not."""
+    """Check that drafts are mostly rejected on this prompt and that the text is still the target's."""
     alone = wb.generate(prompt, method="autoregressive", max_new_tokens=40)
     helped = wb.generate(prompt, method="draft-model", params={"depth": 4}, max_new_tokens=40)
     assert helped.token_ids == alone.token_ids
@@ -300,10 +304,10 @@ def hopeless(prompt):
 hopeless(my_prompt)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>"  # copying is beyond its single layer
+HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>"  # the drafter's single layer cannot copy
 alone = wb.generate(HARD, method="autoregressive", max_new_tokens=40)
 helped = wb.generate(HARD, method="draft-model", params={"depth": 4}, max_new_tokens=40)
-print(repr(helped.text), f"τ = {summary(helped)['tau']:.2f}")  # the target errs, too: its errors are kept as well
+print(repr(helped.text), f"τ = {summary(helped)['tau']:.2f}")  # the target makes mistakes too, and they stay
 assert helped.token_ids == alone.token_ids
 assert all(r.emitted for r in helped.rounds)
 if TARGET is None:
@@ -312,9 +316,9 @@ if TARGET is None:
 w.ribbon(helped)
 
 # %% [markdown]
-# **3. No drafter at all.** The method `prompt-lookup` drafts by copying what followed the last words the last time they
-# occurred. Show that it is lossless too, on a prompt where it shines (τ of 2 at least) and on one where most rounds find
-# nothing to copy.
+# **3. No drafter at all.** The method `prompt-lookup` finds the last earlier place where the current last words
+# occurred, and copies the words that followed there. Show that it is lossless too: on a prompt where it works well (τ
+# of at least 2) and on one where most rounds find nothing to copy.
 
 # %% tags=["answer"]
 my_copying, my_fresh = None, None  # two texts
@@ -323,7 +327,7 @@ my_copying, my_fresh = None, None  # two texts
 # %% tags=["check"]
 @w.check
 def copying(shines, fresh):
-    """Both lossless; much copied in the one, nothing in most rounds of the other."""
+    """Check that both are lossless, that the first has τ ≥ 2, and that most rounds of the second draft nothing."""
     traces = []
     for prompt in (shines, fresh):
         traces.append(wb.generate(prompt, method="prompt-lookup", max_new_tokens=40))
@@ -351,12 +355,12 @@ assert not copying(PROMPT, COPY).right
 # ## Close this page and answer
 #
 # 1. Which status is never in the text, though it was tested? Which was not even tested?
-# 2. Who wrote a *corrected* token, and who a *bonus* token? When does each appear?
+# 2. Which model wrote a *corrected* token, and which a *bonus* token? When does each appear?
 # 3. How many tokens does a round with K drafts add at least, and at most?
-# 4. Why may a draft behind a rejection not be kept, even if the target would agree?
+# 4. Why may a draft after a rejection not be kept, even if the target would agree?
 #
-# This was greedy decoding, where a draft is simply right or wrong. What "agree" means when the target *samples* is
-# derived in [02](02_rejection_sampling.ipynb).
+# This was greedy decoding, where a draft is simply right or wrong. [02](02_rejection_sampling.ipynb) derives the
+# meaning of "agree" for a target that *samples*.
 #
 # ## References
 #

@@ -33,9 +33,9 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # - predict what a pass over k tokens costs, compared with a pass over one, from two numbers of a machine;
 # - find the *knee*: the number of tokens up to which more tokens are nearly free;
-# - say on which machine, and at which batch size, there is room for drafts at all.
+# - say on which machine, and at which batch size, drafts can pay at all.
 #
-# **You need**: [00](00_first_run.ipynb), PyTorch, and to know what a key–value cache is.
+# **You need**: [00](00_first_run.ipynb), PyTorch, and the idea of a KV cache (cached keys and values).
 
 # %% tags=["parameters"]
 import os
@@ -73,8 +73,9 @@ print(f"{n_weights / 1e6:.1f} million weights, {4 * n_weights / 1e6:.0f} MB in f
 # %% [markdown]
 # ## Writing is one at a time, reading is not
 #
-# To *write* 8 tokens a model needs 8 passes: token 2 goes into the pass that makes token 3. To *read* 8 tokens that are
-# already there it needs one pass, because each place looks only to the left. Reading gives the same numbers as writing:
+# To *write* 8 tokens a model needs 8 passes: token 2 goes into the pass that makes token 3. To *read* 8 tokens that
+# already exist it needs one pass, because attention at each position uses only positions to the left. Reading gives the
+# same logits as writing:
 
 # %%
 text = "Once upon a time there was a little girl called Mia. She had a red kite, and every day she went to the park"
@@ -97,7 +98,7 @@ print(f"largest difference of a logit: {(written - read).abs().max():.1e}")
 assert torch.allclose(written, read, atol=1e-3, rtol=1e-3)
 
 # %% [markdown]
-# So a target can *check* eight guesses in one pass. The whole of speculative decoding hangs on one question:
+# So a target can *verify* eight drafts in one pass. Whether speculative decoding pays depends on one question:
 #
 # **What does a pass over 8 tokens cost, if a pass over 1 costs 1? Predict, and write it down:**
 #
@@ -109,7 +110,7 @@ REPEATS = 8 if FAST else 30
 
 
 def measure(run, sizes=SIZES, repeats=REPEATS):
-    """Best seconds of run(k) for each k. Sizes take turns, so that a busy moment of the machine hits all alike."""
+    """Return the least seconds of run(k) for each k. Sizes take turns, so that other load affects all of them alike."""
     seconds = {k: [] for k in sizes}
     for _ in range(repeats):
         for k in sizes:
@@ -122,10 +123,10 @@ def measure(run, sizes=SIZES, repeats=REPEATS):
 
 
 def pass_over(k):
-    """One pass over k tokens behind a context of 64."""
+    """Run one pass over k tokens after a context of 64."""
     with torch.inference_mode():
         model(more[:, :k], past_key_values=cache, use_cache=True)
-        cache.crop(-k)  # forget them again
+        cache.crop(-k)  # remove them from the KV cache again
 
 
 more = ids.repeat(1, 8)[:, :64]
@@ -139,10 +140,10 @@ if cost[8] >= 8 * cost[1]:
     print("No gain here: this machine is too busy to tell, or computes one token as cheaply as it reads the weights.")
 
 # %% [markdown]
-# On a quiet machine far less than 8. But why? Two things are paid once per *pass*, not once
-# per token: the cost of starting each of some hundred operations, which weighs heavily in a model this small, and
-# **reading the weights**, which is what weighs in a large one. This table cannot tell them apart. To see the second
-# alone, take a single matrix: one operation to start, and nothing but weights to read.
+# On a quiet machine it costs far less than 8. But why? Two costs occur once per *pass*, not once per token: starting
+# each of some hundred operations, which dominates in a model this small, and **reading the weights**, which dominates
+# in a large one. This table cannot separate them. To see the second alone, take a single matrix: there is one operation
+# to start, and only weights to read.
 #
 # ## One matrix: bytes and operations
 #
@@ -153,15 +154,15 @@ if cost[8] >= 8 * cost[1]:
 # | bytes to read | 4·d² (W, in float32) | 4·k·d (x), small |
 # | operations | – | 2·k·d² (a multiplication and an addition for each weight and token) |
 #
-# A machine has two speeds: a **bandwidth** (bytes/s) and a **peak** (operations/s). It reads and computes at the same
-# time, so the slower of the two decides. This is the *roofline*:
+# A machine has two speeds: a memory **bandwidth** (bytes/s) and an arithmetic **peak** (operations/s). It reads and
+# computes at the same time, so the slower of the two sets the time. This model is called the *roofline*:
 #
 # > seconds(k) = max( 4·d² / bandwidth , 2·k·d² / peak )
 #
-# Flat at first, then a slope. They meet at the **knee**, k\* = 2 · peak / bandwidth for float32: k\* tokens for the
-# price of one. W is chosen larger than the caches of most processors, so that it comes from memory each time.
-# **Predict:** when a single row is multiplied, for which share of the time is this processor's arithmetic busy? 100 %,
-# 50 %, 20 %, less?
+# The time is flat at first and then rises linearly. The two parts meet at the **knee**, k\* = 2 · peak / bandwidth for
+# float32: k\* tokens cost as much as one. W is larger than the caches of most processors, so that it is read from
+# memory each time. **Predict:** while a single row is multiplied, for which share of the time does this processor do
+# arithmetic? 100 %, 50 %, 20 %, less?
 
 # %%
 d = 4096
@@ -171,8 +172,8 @@ SIZES_W = (1, 2, 4, 8, 16, 32, 64, 128)
 multiply = Matrix(W) if DEVICE == "cpu" else lambda x: x @ W.T  # on a CPU: as the workbench's engine multiplies
 matrix = measure(lambda k: multiply(rows[:k]), SIZES_W, 4 if FAST else 20)
 
-bandwidth = 4 * d * d / min(matrix.values())  # the most that any size achieves, mostly that of one row
-peak = max(2 * k * d * d / seconds for k, seconds in matrix.items())  # the same of operations
+bandwidth = 4 * d * d / min(matrix.values())  # the most that any size reaches, mostly with one row
+peak = max(2 * k * d * d / seconds for k, seconds in matrix.items())  # the same for operations
 knee = 2 * peak / bandwidth
 print(f"W: {4 * d * d / 2**20:.0f} MiB")
 print(f"bandwidth {bandwidth / 1e9:.1f} GB/s, peak {peak / 1e9:.0f} GFLOP/s → knee at k* = {knee:.1f} tokens\n")
@@ -180,7 +181,7 @@ print("rows     measured ms   roofline ms   share of the peak")
 for k, seconds in matrix.items():
     roof = max(4 * d * d / bandwidth, 2 * k * d * d / peak)
     print(f"{k:>4} {seconds * 1e3:>15.2f} {roof * 1e3:>13.2f} {2 * k * d * d / seconds / peak:>19.0%}")
-    assert seconds >= roof * (1 - 1e-9)  # whatever was measured: both speeds are the best of these very points
+    assert seconds >= roof * (1 - 1e-9)  # always true: both speeds are the best of these very points
 
 # %%
 line = [2 ** (i / 8) for i in range(57)]  # 1 … 128
@@ -198,14 +199,14 @@ fig.update_yaxes(type="log", title="ms")
 w.figure(fig)
 
 # %% [markdown]
-# Read the figure with care. The roofline was made from two of the points, the quickest (bandwidth) and the one with the
-# most operations per second (peak); so these two lie on it and all others above it, *by construction*: that is no
-# evidence. What can be seen is how near the others come, and how far below the dotted line they stay, which is what k
-# tokens would cost if nothing were shared.
+# Read the figure with care. The roofline was computed from two of the points: the quickest (bandwidth) and the one with
+# the most operations per second (peak). So these two lie on it and all others above it *by construction*: that is no
+# evidence. The figure does show how close the other points come to the roofline, and how far they stay below the dotted
+# line. The dotted line is the cost of k tokens if nothing were shared.
 #
-# With a single row most of the processor's arithmetic waits for W to arrive. The share that is busy is 1/k\* (less, if
-# the single row was not the quickest): at the knee, and only there, both are busy all the time. **The idle arithmetic is
-# what speculative decoding spends.**
+# With a single row, the processor's arithmetic units mostly wait for W to arrive. They are busy for a share of 1/k\* of
+# the time (less, if the single row was not the quickest). At the knee, and only there, memory and arithmetic are both
+# busy all the time. **Speculative decoding uses this idle arithmetic.**
 
 # %%
 busy = 2 * d * d / matrix[1] / peak
@@ -216,20 +217,20 @@ if busy > 0.5:
 
 
 # %% [markdown]
-# ## What a processor shows, and what it does not
+# ## Limits of this measurement
 #
-# The roofline promises a flat part: k\* tokens for the price of one. **Predict:** is there one in the points above? What
-# does the second row cost, if the first costs 1? And of the time that the whole model took for one token, which share
-# was spent on reading its weights?
+# The roofline predicts a flat part: k\* tokens cost as much as one. **Predict:** do the points above show one? What
+# does the second row cost, if the first costs 1? And which share of the whole model's time for one token was spent on
+# reading its weights?
 
 # %%
 def slope(seconds):
-    """What each further token costs, up to eight, if the first costs 1."""
+    """Return the cost of each further token, up to eight, if the first costs 1."""
     return (seconds[8] / seconds[1] - 1) / 7
 
 
 def for_twice(seconds):
-    """How many tokens there are for twice the price of one, on straight lines between the sizes measured."""
+    """Return how many tokens cost twice as much as one, interpolated linearly between the measured sizes."""
     known = list(seconds.items())
     for (k, t), (k_next, t_next) in pairwise(known):
         if t_next > 2 * seconds[1]:
@@ -251,29 +252,29 @@ if not 0 <= max(slope(matrix), slope(cost)) < 1:
 
 
 # %% [markdown]
-# So be exact about what such a table shows. (Nothing here asserts a time: a machine that does other things meanwhile
-# gives other figures, and [10](10_measuring.ipynb) says how to tell.)
+# So state exactly what such a table shows. (No cell here asserts a time, because other load on the machine changes the
+# figures; [10](10_measuring.ipynb) shows how to detect that.)
 #
 # - **Shown,** where the slopes above are well below 1: further tokens cost a fraction of the first. That fraction, the
-#   *slope*, is all that speculation needs; it is what [03](03_acceptance_and_speedup.ipynb) computes with,
-#   v(n) = 1 + slope · (n − 1).
-# - **Not shown:** a flat part. The second row already costs something: one row and several take different routines, a
-#   processor's caches and arithmetic are shared out differently for each, and reading and computing overlap only in
-#   part. On a processor read the knee as *the place where the points turn into the slope of the dotted line*, and do not
-#   expect everything left of it for nothing. "Tokens for twice the price of one" needs no theory and can be compared
+#   *slope*, is all that speculative decoding needs. [03](03_acceptance_and_speedup.ipynb) computes with it: v(n) = 1 +
+#   slope · (n − 1).
+# - **Not shown:** a flat part. The second row already costs something: one row and several rows run different routines,
+#   each routine uses the processor's caches and arithmetic units differently, and reading and computing overlap only in
+#   part. On a processor, read the knee as *the point where the measurements take the slope of the dotted line*, and do
+#   not expect everything left of it to be free. "Tokens for twice the price of one" needs no theory and can be compared
 #   between machines; an ideal roofline gives 2 k\*.
-# - **Not shown by the whole model:** that it waits for memory. As long as the last line above says far less than 100 %,
-#   most of its time for one token went elsewhere: to starting operations, and to all the small work between them. Its
-#   table could look much the same if memory were infinitely fast. A model of eight billion weights has some three times
-#   as many layers to start, and three hundred times as many bytes to read (16 GB in bfloat16): there the weights decide.
-#   That is the next section's arithmetic.
+# - **Not shown by the whole model:** that it waits for memory. If the last line above says far less than 100 %, most of
+#   its time for one token went elsewhere: to starting operations, and to all the small work between them. Its table
+#   could look much the same if memory were infinitely fast. A model of eight billion weights has some three times as
+#   many layers to start, and three hundred times as many bytes to read (16 GB in bfloat16): there, reading the weights
+#   dominates. The next section computes that case.
 
 # %% [markdown]
 # ## A GPU, from its data sheet
 #
-# The same two numbers for GPUs, as their makers state them: dense bfloat16 with tensor cores, and memory bandwidth. And
-# the shape of two well-known models. Nothing is measured in this section: **it is the roofline, computed**, a bound
-# that real kernels approach and never beat.
+# Here are the same two numbers for GPUs, as their makers state them (dense bfloat16 with tensor cores, and memory
+# bandwidth), and the shapes of two well-known models. Nothing is measured in this section: **the roofline is
+# computed**. It is a bound that real kernels approach and never beat.
 
 # %%
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ LLMS = {
 
 
 def forward_s(k, gpu, llm, batch=1, context=1000):
-    """Roofline of a pass over k tokens for each of `batch` texts: (seconds for memory, seconds for arithmetic)."""
+    """Return the roofline of a pass over k tokens of each of `batch` texts: seconds for memory, for arithmetic."""
     cache = batch * context * llm.layers * 2 * llm.kv_width * 2  # keys and values, 2 bytes each
     read = 2 * llm.weights + cache
     operations = batch * k * (2 * llm.weights + 4 * context * llm.layers * llm.width)  # weights, then attention
@@ -324,19 +325,19 @@ for name, gpu in GPUS.items():
     assert 150 < gpu.peak / gpu.bandwidth < 300
 
 # %% [markdown]
-# Such a GPU spends less than two per cent of a pass on arithmetic when it writes one text. Up to its knee, at some 150
-# to 300 tokens, drafts are checked nearly for free. (The processor above has its knee at a few tokens: the story is the
-# same, with less to win.)
+# When such a GPU writes one text, its arithmetic is busy for less than two per cent of a pass. Up to its knee, at some
+# 150 to 300 tokens, drafts are verified nearly for free. (The processor above has its knee at a few tokens: the effect
+# is the same, but smaller.)
 #
-# **Predict, before you move a slider:** a server answers 64 people at once on an H100, each with a text of 100 tokens.
-# Is there still room for 4 drafts each? For 256 people? And when their texts have grown to 30,000 tokens?
+# **Predict, before you move a slider:** a server on an H100 runs 64 sequences at once, each of 100 tokens. Are 4 drafts
+# for each sequence still nearly free? And for 256 sequences? And when those sequences have grown to 30,000 tokens?
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
 INK, BLUE, BROWN, GREY = "#1F2328", "#1189EC", "#761706", "#8E9093"
 
 
 def chart(gpu_name: str, llm_name: str, batch: int, context: int, k: int) -> str:
-    """Milliseconds of a pass over 1 … 16 tokens for each text: memory, arithmetic, the larger of both. Returns SVG."""
+    """Plot the ms of a pass over 1 … 16 tokens per text: memory, arithmetic, the larger of both. Return SVG."""
     gpu, llm = GPUS[gpu_name], LLMS[llm_name]
     at = {n: forward_s(n, gpu, llm, batch, context) for n in range(1, 17)}
     top = max(max(pair) for pair in at.values()) * 1.08
@@ -393,7 +394,7 @@ def redraw(*_):
 for control in controls.values():
     control.observe(redraw, "value")
 redraw()
-board.snapshot = lambda: board.value  # what a reader without a kernel sees
+board.snapshot = lambda: board.value  # shown to a reader without a kernel
 w.show(*controls.values(), board)
 
 # %%
@@ -407,20 +408,20 @@ assert max(forward_s(5, h100, llama, 256, 100)) > 3 * max(forward_s(1, h100, lla
 assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, llama, 256, 30_000))  # free again
 
 # %% [markdown]
-# A batch fills the idle arithmetic with other people's texts. With 256 short texts the pass is beyond its knee, and
-# drafts are paid for. Long texts move it back: each text has a key–value cache of its own, which is read once in a pass
-# for all k tokens, so that memory is the bottleneck again. (Whether 256 caches of 30,000 tokens *fit* is another
-# matter: exercise 3.)
+# A batch fills the idle arithmetic with other sequences. With 256 short texts the pass is beyond its knee, and drafts
+# cost time. Long texts move the pass back below the knee: each text has its own KV cache, which is read once per pass
+# for all k tokens, so that memory is the bottleneck again. (Exercise 3 asks whether 256 KV caches of 30,000 tokens
+# *fit* into memory.)
 #
-# ## What the engine pays
+# ## The cost of verification in the engine
 #
-# Back to a machine that we can measure. Every round of a run records its verification time. A draft of K tokens is
-# verified in a pass over K + 1: the last token of the text, which the target has not read yet, and the drafts.
-# **Predict:** the engine starts fewer operations than the Hugging Face model above and multiplies by the same weights. What
-# does its pass over *eight* tokens cost, if the Hugging Face model's pass over *one* costs 1?
+# Now return to a machine that we can measure. Every round of a run records its verification time. A draft of K tokens
+# is verified in a pass over K + 1 tokens: the last token of the text, which the target has not read yet, and the
+# drafts. **Predict:** the engine starts fewer operations than the Hugging Face model above and multiplies by the same
+# weights. How much does its pass over *eight* tokens cost, if the Hugging Face model's pass over *one* costs 1?
 
 # %%
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>" if TARGET is None else text
@@ -429,7 +430,7 @@ for depth in (0, 1, 3, 7, 15):
     method = {"method": "draft-model", "params": {"depth": depth}} if depth else {"method": "autoregressive"}
     trace = wb.generate(PROMPT, max_new_tokens=48, **method)
     full = [r.verify_s for r in trace.rounds[1:] if len(r.nodes) == depth]
-    if full:  # a text that ends at once has none
+    if full:  # a text that ends at once has no such round
         verify[depth + 1] = min(full)
 print("tokens in the pass   least ms of verification   against 1 token")
 for k, seconds in verify.items():
@@ -442,15 +443,16 @@ if {1, 8} <= set(verify):
 w.app_link(trace, base=SERVER)
 
 # %% [markdown]
-# The second figure of the line about eight tokens is no achievement of speculation. A slope is relative to the first token: make the first
-# token slower, and every further one looks cheaper. Measured against a slow plain step, eight tokens may even seem to cost
-# what one does. So whoever reports a speed-up has to say over *which* plain decoding; here it is always the engine's own.
+# The second figure in the line about eight tokens is not a gain from speculative decoding. A slope is relative to the
+# first token: if the first token is slower, every further one looks cheaper. Measured against a slow plain step, eight
+# tokens may even seem to cost as much as one. So a reported speed-up must name the plain decoding that it compares
+# with; here that is always the engine's own.
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. Four-bit weights.** With half a byte a weight (and arithmetic still in bfloat16), where is the knee of an H100?
-# Is a quantised model a better or a worse place for drafts?
+# **1. Four-bit weights.** With half a byte per weight (and arithmetic still in bfloat16), where is the knee of an H100?
+# Do drafts pay more or less with a quantised model?
 
 # %% tags=["answer"]
 my_knee = None  # tokens
@@ -459,8 +461,8 @@ my_knee = None  # tokens
 # %% tags=["check"]
 @w.check
 def four_bits(knee_at):
-    """The knee of an H100 with half a byte a weight."""
-    reading_s, computing_s = 0.5 / h100.bandwidth, 2 / h100.peak  # of one weight: once, and for each token
+    """Compare with the knee of an H100 for half a byte per weight."""
+    reading_s, computing_s = 0.5 / h100.bandwidth, 2 / h100.peak  # for one weight: read once, used for each token
     assert abs(knee_at - reading_s / computing_s) < 1, (
         "at the knee, reading a weight takes as long as computing with it"
     )
@@ -472,14 +474,14 @@ four_bits(my_knee)
 # Bytes per weight b: b·N/bandwidth = 2·k·N/peak, so k* = b · peak / (2 · bandwidth).
 for bits in (16, 8, 4):
     print(f"{bits:>2} bits: k* = {bits / 8 * h100.peak / (2 * h100.bandwidth):.0f} tokens")
-# Worse in room (a quarter of the tokens), yet at batch 1 still far more than any draft needs.
+# There is less room (a quarter of the tokens), but at batch 1 still far more than any draft needs.
 assert 0.5 * h100.peak / (2 * h100.bandwidth) > 50
 assert four_bits(0.5 * h100.peak / (2 * h100.bandwidth)).right
-assert not four_bits(4 * h100.peak / h100.bandwidth).right  # the wrong way: as if lighter weights made more room
+assert not four_bits(4 * h100.peak / h100.bandwidth).right  # the wrong direction: as if smaller weights made more room
 
 # %% [markdown]
-# **2. How many texts?** From which batch size on does checking 4 drafts cost at least 1.5 times a plain pass, on each
-# GPU, for the 8B model and texts of 1,000 tokens?
+# **2. How many texts?** From which batch size on does verifying 4 drafts cost at least 1.5 times as much as a plain
+# pass? Answer for each GPU, with the 8B model and texts of 1,000 tokens.
 
 # %% tags=["answer"]
 my_batches = None  # {"RTX 4090": …, "A100 80GB SXM": …, "H100 SXM": …}
@@ -488,7 +490,7 @@ my_batches = None  # {"RTX 4090": …, "A100 80GB SXM": …, "H100 SXM": …}
 # %% tags=["check"]
 @w.check
 def how_many_texts(batches):
-    """Dear with so many texts, and not with one fewer."""
+    """Check that 4 drafts cost at least 1.5 times a plain pass at this batch size, and less with one text fewer."""
     for name, gpu in GPUS.items():
         ratio = [
             max(forward_s(5, gpu, llama, b)) / max(forward_s(1, gpu, llama, b))
@@ -502,7 +504,7 @@ how_many_texts(my_batches)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def first_batch(gpu, context=1000):
-    """The smallest batch at which five tokens cost 1.5 times one."""
+    """Return the smallest batch size at which five tokens cost 1.5 times as much as one."""
     return next(
         b
         for b in range(2, 2000)
@@ -516,8 +518,8 @@ assert how_many_texts(solved).right
 assert not how_many_texts({name: first_batch(gpu, context=0) for name, gpu in GPUS.items()}).right  # without caches
 
 # %% [markdown]
-# **3. The cache counts, too.** At which context does one text's key–value cache weigh as much as the weights of the 8B
-# model (two bytes a number)? Do 256 texts of 30,000 tokens fit into 80 GB?
+# **3. The cache counts, too.** At which context length is one text's KV cache as large as the weights of the 8B model
+# (two bytes per number)? Do 256 texts of 30,000 tokens fit into 80 GB?
 
 # %% tags=["answer"]
 my_context, my_fits = None, None  # tokens; True or False
@@ -526,7 +528,7 @@ my_context, my_fits = None, None  # tokens; True or False
 # %% tags=["check"]
 @w.check
 def cache_counts(context, fits):
-    """Context in tokens, and whether 256 long texts fit."""
+    """Check the context length in tokens, and whether 256 long texts fit."""
     numbers = 2 * llama.layers * llama.kv_width  # a key and a value, in each layer, for each token
     assert 0.99 < context * numbers / llama.weights < 1.01, "keys *and* values, in every layer"
     assert fits == (256 * 30_000 * 2 * numbers < 80e9)
@@ -538,7 +540,7 @@ cache_counts(my_context, my_fits)
 per_token = llama.layers * 2 * llama.kv_width * 2
 print(f"{per_token / 1024:.0f} KiB a token: as heavy as the weights at {2 * llama.weights / per_token:,.0f} tokens")
 print(f"256 texts of 30,000 tokens: {256 * 30_000 * per_token / 1e9:,.0f} GB of cache")
-assert 256 * 30_000 * per_token > 80e9  # by far not: real servers meet this limit first, and stay left of the knee
+assert 256 * 30_000 * per_token > 80e9  # far too large: servers reach this limit before the knee
 assert cache_counts(2 * llama.weights / per_token, False).right
 assert not cache_counts(4 * llama.weights / per_token, False).right  # keys without values
 
@@ -546,13 +548,13 @@ assert not cache_counts(4 * llama.weights / per_token, False).right  # keys with
 # ## Close this page and answer
 #
 # 1. Why can a target read eight tokens in one pass, though it cannot write them in one?
-# 2. Which two speeds of a machine give the knee? What does it do when weights take half the bytes?
-# 3. Why do drafts cost nothing for one text on an H100, and much for 256?
+# 2. Which two speeds of a machine give the knee? How does it move when weights take half the bytes?
+# 3. Why do drafts cost almost nothing for one text on an H100, and much for 256?
 # 4. A pass over 8 tokens takes 1.5 times as long as one over 1. Why does that alone not prove that decoding waits for
 #    memory? What would you measure to find out?
 #
-# There is room for guesses. Which of them may be kept without changing the text's law is derived in
-# [02](02_rejection_sampling.ipynb); how many will be, in [03](03_acceptance_and_speedup.ipynb).
+# So there is room for drafts. [02](02_rejection_sampling.ipynb) derives which drafts may be accepted without changing
+# the distribution of the text, and [03](03_acceptance_and_speedup.ipynb) how many are accepted.
 #
 # ## References
 #

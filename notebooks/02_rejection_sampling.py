@@ -31,11 +31,11 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - derive the acceptance rule min(1, p/q) and the residual, instead of believing them;
-# - write the rule in ten lines, and test that its output follows the target's law;
+# - derive the acceptance rule min(1, p/q) and the residual distribution;
+# - write the rule in ten lines, and test that its output follows the target's distribution;
 # - recognise the usual ways of getting it wrong, and say how many samples it takes to notice.
 #
-# **You need**: the words of [00](00_first_run.ipynb) (draft, accepted, rejected, corrected, bonus), discrete
+# **You need**: the terms of [00](00_first_run.ipynb) (draft, accepted, rejected, corrected, bonus), discrete
 # probabilities, NumPy. No model is needed until the last section.
 
 # %% tags=["parameters"]
@@ -68,7 +68,7 @@ from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.theory import optimal_acceptance_lp
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 
@@ -76,20 +76,21 @@ wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=D
 # ## The problem
 #
 # A greedy target has one right token, so in notebook 00 a draft was right or wrong. A target that **samples** has no
-# right token: it has a law, **p**, and any token with p > 0 may come next. The drafter has a law of its own, **q**, and
-# has already drawn a token x from it. After the verification pass we know both laws at that place, number by number.
+# right token: it has a distribution **p**, and any token with p > 0 may come next. The drafter has its own distribution
+# **q** and has already drawn a token x from it. After the verification pass we know both distributions at that position
+# completely.
 #
 # We want a token that
 #
-# 1. follows **p exactly**: nobody may be able to tell that a drafter was there;
-# 2. is **x as often as possible**: an accepted draft is a target pass saved.
+# 1. follows **p exactly**: the output must not show that a drafter was used;
+# 2. is **x as often as possible**: each accepted draft saves a target pass.
 #
 # Three tokens are enough to see everything.
 
 # %%
 TOKENS = ["cat", "dog", "owl"]
-p = np.array([0.6, 0.3, 0.1])  # the target's law
-q = np.array([0.3, 0.2, 0.5])  # the drafter's law: it overrates the owl
+p = np.array([0.6, 0.3, 0.1])  # the target's distribution
+q = np.array([0.3, 0.2, 0.5])  # the drafter's distribution: too high for the owl
 assert np.isclose(p.sum(), 1)
 assert np.isclose(q.sum(), 1)
 for token, p_x, q_x in zip(TOKENS, p, q, strict=True):
@@ -98,44 +99,45 @@ for token, p_x, q_x in zip(TOKENS, p, q, strict=True):
 # %% [markdown]
 # ## Derive it: three questions, on paper
 #
-# Suppose a drafted x is kept with some probability a(x), which we may choose. **Answer each question before you read
-# on.**
+# Suppose a drafted x is accepted with some probability a(x), which we may choose. **Answer each question before you
+# read on.**
 #
-# **Question 1.** How often, over many trials, is token x put out *because it was drafted and kept*? And how large may
+# **Question 1.** Over many trials, how often is the output x *because x was drafted and accepted*? And how large may
 # a(x) be at most, if the output is to follow p?
 #
 # <details><summary>Answer 1</summary>
 #
-# It is drafted with probability q(x) and then kept with a(x): q(x)·a(x). This must not exceed p(x), or x comes out too
-# often, and nothing that happens later can take it back. So **a(x) ≤ p(x)/q(x)**, and as a probability a(x) ≤ 1. We
-# want to keep as much as we may:
+# Token x is drafted with probability q(x) and then accepted with probability a(x): together q(x)·a(x). This must not
+# exceed p(x). Otherwise x is emitted too often, and no later step can correct that. So **a(x) ≤ p(x)/q(x)**, and as a
+# probability a(x) ≤ 1. We want to accept as often as possible:
 #
-# **a(x) = min(1, p(x)/q(x))**, and x leaves by this door with probability q(x)·a(x) = **min(p(x), q(x))**.
+# **a(x) = min(1, p(x)/q(x))**, and x is emitted as an accepted draft with probability q(x)·a(x) = **min(p(x), q(x))**.
 #
 # </details>
 #
-# **Question 2.** How much of p(x) is still missing then, token by token?
+# **Question 2.** How much of p(x) is still missing, for each token x?
 #
 # <details><summary>Answer 2</summary>
 #
-# p(x) − min(p(x), q(x)): that is p(x) − q(x) where the drafter offered too little, and 0 elsewhere. We write
-# **(p − q)₊**.
+# p(x) − min(p(x), q(x)): that is p(x) − q(x) where q(x) is smaller than p(x), and 0 elsewhere. We write **(p − q)₊**.
 #
 # </details>
 #
-# **Question 3.** How often is a draft rejected, and what must be drawn then?
+# **Question 3.** How often is a draft rejected, and from which distribution must we draw then?
 #
 # <details><summary>Answer 3</summary>
 #
-# Everything that is kept sums to **β = Σ min(p, q)**, so a rejection has probability 1 − β. What is missing sums to
-# Σ (p − min(p, q)) = 1 − β as well. The two amounts are equal: every rejection can pay for exactly one missing token.
-# So draw from what is missing, scaled to sum to 1: the **residual (p − q)₊ / (1 − β)**.
+# The probability of accepting sums to **β = Σ min(p, q)**, so a rejection has probability 1 − β. The missing
+# probability sums to Σ (p − min(p, q)) = 1 − β as well. The two are equal, so the rejections can supply exactly the
+# missing probability. So draw from the missing part, scaled to sum to 1: the **residual distribution (p − q)₊ / (1 −
+# β)**.
 #
 # </details>
 #
-# **Check.** Token x leaves by one door or the other with min(p, q) + (1 − β)·(p − q)₊/(1 − β) = p(x). ∎
+# **Check.** Token x is emitted, accepted or drawn after a rejection, with probability min(p, q) + (1 − β)·(p − q)₊/(1 −
+# β) = p(x). ∎
 #
-# Nothing was assumed about q. A bad drafter makes β small; it cannot make the output wrong.
+# The proof assumes nothing about q. A bad drafter makes β small, but it cannot make the output wrong.
 
 # %%
 kept = np.minimum(p, q)
@@ -150,19 +152,20 @@ assert np.allclose(beta * (kept / beta) + (1 - beta) * (missing / missing.sum())
 # %% [markdown]
 # ## The same as a picture
 #
-# Blue is what both laws share: Σ min(p, q). On the left, brown sticks out of the target's law: drafts that must be
-# rejected. On the right, yellow is missing: what corrections must supply. **Brown and yellow have the same area**, and
-# that is the whole proof.
+# Blue is the part that both distributions share: Σ min(p, q). On the left, brown is the part of q above p: drafts that
+# must be rejected. On the right, yellow is the part of p above q: corrections must supply it. **Brown and yellow have
+# the same area**, and that is the whole proof.
 #
-# The dart makes the rule visible: throw it at height u·q(x) in the bar of the drafted token, with u uniform in [0, 1).
-# It is accepted when it lands in the blue, because u·q(x) < p(x) says the same as u < p(x)/q(x).
+# The dart (white circle) shows the rule: it is thrown at height u·q(x) into the bar of the drafted token, with u
+# uniform in [0, 1). The draft is accepted if the dart lands in the blue part, because u·q(x) < p(x) is equivalent to u
+# < p(x)/q(x).
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
 BLUE, BROWN, YELLOW, INK = "#1189EC", "#761706", "#A0871F", "#1F2328"
 
 
 def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
-    """Both laws as bars, cut where they part; the dart at height u·q(x). Returns SVG."""
+    """Draw both distributions as bars, split at min(p, q), and the dart at height u·q(x). Return SVG."""
     shared, top, parts = np.minimum(p, q), max(p.max(), q.max(), 0.01), []
 
     def box(left: float, low: float, high: float, colour: str, opacity: float) -> None:
@@ -211,28 +214,33 @@ board = ui.HTML()
 
 def redraw(*_: object) -> None:
     distributions = {name: np.array([s.value for s in sliders]) for name, sliders in weights.items()}
-    board.value = picture(distributions["p"] / distributions["p"].sum(), distributions["q"] / distributions["q"].sum(), drafted.value, dart.value)
+    board.value = picture(
+        distributions["p"] / distributions["p"].sum(),
+        distributions["q"] / distributions["q"].sum(),
+        drafted.value,
+        dart.value,
+    )
 
 
 for control in (*weights["p"], *weights["q"], drafted, dart):
     control.observe(redraw, "value")
 redraw()
-board.snapshot = lambda: board.value  # what a reader without a kernel sees
+board.snapshot = lambda: board.value  # shown to a reader without a kernel
 w.show(ui.HBox([ui.Label("q"), *weights["q"], ui.Label("p"), *weights["p"]]), drafted, dart, board)
 
 
 # %% [markdown]
-# **Try**, and predict each time: (1) make q equal to p: what is left to reject? (2) lower the owl's p and draft it: how
-# small must u be? (3) can a draft of *every* token be rejected by some u, whatever the laws?
+# **Try**, and predict each time: (1) make q equal to p: which drafts can still be rejected? (2) lower the owl's p and
+# draft it: how small must u be? (3) can a draft of *every* token be rejected by some u, for any p and q?
 #
-# **Answers.** (1) Nothing: β = 1. (2) Below p/q of the owl, which falls with its p. (3) No: a token with p ≥ q is accepted
+# **Answers.** (1) None: β = 1. (2) Below p/q of the owl, which falls with its p. (3) No: a token with p ≥ q is accepted
 # for every u, since u < 1 ≤ p/q.
 #
 # ## Ten lines
 
 # %%
 def judge(p, q, x, rng):
-    """One drafted token x ~ q against the target's law p: (token, status)."""
+    """Verify one drafted token x ~ q against the target's distribution p: return (token, status)."""
     if rng.random() < min(1, p[x] / q[x]):
         return x, "accepted"
     residual = np.clip(p - q, 0, None)
@@ -240,15 +248,15 @@ def judge(p, q, x, rng):
 
 
 def speculative_sample(p, q, rng):
-    """Draft a token from q, then judge it."""
+    """Draft a token from q, then verify it."""
     return judge(p, q, rng.choice(len(q), p=q), rng)
 
 
 # %% [markdown]
-# ## Does it keep the law? Ask a test
+# ## Does the output follow p? Test it
 #
-# Draw many tokens and count. If the law is p, token x is expected n·p(x) times. **Predict:** with n = 20,000, how far
-# from 12,000 may the cats be before you grow suspicious? 10? 70? 500?
+# Draw many tokens and count. If the output follows p, token x is expected n·p(x) times. **Predict:** with n = 20,000,
+# how far from 12,000 may the number of cats be before you suspect an error? 10? 70? 500?
 
 # %%
 N = 20_000 if FAST else 200_000
@@ -263,11 +271,11 @@ print(f"accepted {statuses['accepted'] / N:.3f}   predicted β = {beta:.3f}")
 assert abs(statuses["accepted"] / N - beta) < 5 * np.sqrt(beta * (1 - beta) / N)
 
 # %% [markdown]
-# **Answer: 500.** One standard deviation of the cats is about 69, so a difference of 70 is common and one of 500, more than
-# seven standard deviations, is a fault. **Pearson's χ²** makes one
-# number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with one degree
-# of freedom fewer than there are cells, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is
-# a different p.)
+# **Answer: 500.** One standard deviation of the cats is about 69, so a difference of 70 is common and one of 500, more
+# than seven standard deviations, shows an error. **Pearson's χ²** combines all cells into one number: the sum of (seen
+# − expected)²/expected. If the output follows p, this sum follows the χ² distribution with one degree of freedom fewer
+# than there are cells. The *p-value* is the probability of a sum at least as large. (The p of "p-value" is a different
+# p.)
 
 # %%
 expected = N * p
@@ -283,23 +291,23 @@ assert fit.fits(alpha=1e-4)
 
 
 # %% [markdown]
-# We call a sampler wrong when the p-value is below α = 0.0001: a *correct* sampler is accused once in ten thousand
-# times. And a wrong one? A test that never fails proves nothing, so:
+# We call a sampler wrong if the p-value is below α = 0.0001: a *correct* sampler fails this test once in ten thousand
+# times. Does a wrong sampler fail it too? A test that never fails proves nothing, so:
 #
 # ## Break it on purpose
 #
-# Each variant below changes one thing. **Predict** for each: is the output still p? If not, which token comes too
-# often?
+# Each variant below changes one thing. **Predict** for each: does the output still follow p? If not, which token comes
+# too often?
 #
 # | variant | what is changed |
 # |---|---|
 # | redraw | after a rejection, draw from **p** instead of the residual |
-# | threshold | keep x exactly if p(x) ≥ q(x), without throwing dice |
-# | no quotient | keep x with probability p(x), forgetting to divide by q(x) |
+# | threshold | accept x exactly if p(x) ≥ q(x), without a random number |
+# | no quotient | accept x with probability p(x), without dividing by q(x) |
 # | absolute | the residual is taken as \|p − q\| instead of (p − q)₊ |
 
 # %%
-def keep(p, q):  # the rule, for all tokens at once
+def keep(p, q):  # acceptance probability of each token
     return np.minimum(1, p / q)
 
 
@@ -317,13 +325,13 @@ VARIANTS = {
 
 
 def output_law(p, q, accept, repair):
-    """What a variant really puts out, without sampling: both doors, as in the derivation."""
+    """Return a variant's exact output distribution: accepted drafts plus draws after a rejection, as derived above."""
     a, r = accept(p, q), repair(p, q)
     return q * a + (1 - (q * a).sum()) * r / r.sum()
 
 
 def sample_many(p, q, accept, repair, n, rng):
-    """n tokens of a variant, all at once."""
+    """Draw n tokens from a variant, all at once."""
     x = rng.choice(len(q), p=q, size=n)
     r = repair(p, q)
     corrected = rng.choice(len(p), p=r / r.sum(), size=n)
@@ -336,24 +344,24 @@ for name, (accept, repair) in VARIANTS.items():
     tokens = sample_many(p, q, accept, repair, N, rng)
     fit = chi_square(Counter(tokens.tolist()), dict(enumerate(p)))
     print(f"{name:<12} puts out {probs.round(3)}   χ² = {fit.statistic:9.1f}   {'fits' if fit.fits() else 'CAUGHT'}")
-    assert chi_square(Counter(tokens.tolist()), dict(enumerate(probs))).fits()  # our formula for its law is right
+    assert chi_square(Counter(tokens.tolist()), dict(enumerate(probs))).fits()  # `output_law` is right
     assert fit.fits() == (name == "right")
 print(f"{'wanted':<12}          {p}")
 
 
 # %% [markdown]
-# **Answers.** Only the right rule gives p. Too often comes the **owl** with "redraw" (0.14) and "absolute" (0.30), and the
-# **cat** with "threshold" (0.675; the owl never comes) and "no quotient" (0.713).
+# **Answers.** Only the right rule gives p. The **owl** comes too often with "redraw" (0.14) and "absolute" (0.30). The
+# **cat** comes too often with "threshold" (0.675; the owl never comes) and "no quotient" (0.713).
 #
-# The most tempting mistake is "redraw", because it reads well: "the target rejected the draft, so ask
-# the target". But the drafter has already had its turn at the tokens it likes; drawing from p gives them a second one.
-# The residual takes the first turn into account.
+# The most tempting mistake is "redraw", because it sounds plausible: "the draft was rejected, so sample from the
+# target". But tokens that are likely under q already had a chance to be emitted as accepted drafts, and drawing from p
+# gives them a second one. The residual distribution accounts for the first.
 #
-# ### How small a bug can the test see?
+# ### How small a bug can the test detect?
 #
-# The next mistake is easily made: the drafter samples at one temperature, and the rule is given the probabilities of
-# another. Nothing crashes, the text looks fine. **Predict:** how many samples until the test notices?
-# 100? 10,000? A million?
+# The next mistake is easily made: the drafter samples at one temperature, and the rule gets the probabilities of
+# another. Nothing crashes, and the text looks fine. **Predict:** how many samples does the test need to detect it? 100?
+# 10,000? A million?
 
 # %%
 def heated(probs, temperature):
@@ -361,7 +369,7 @@ def heated(probs, temperature):
     return scaled / scaled.sum()
 
 
-q_used = heated(q, 0.97)  # what the drafter really drew from; the rule still believes q
+q_used = heated(q, 0.97)  # the drafter drew from this, but the rule still uses q
 a, r = keep(p, q), rest(p, q)
 probs = q_used * a + (1 - (q_used * a).sum()) * r / r.sum()
 print("wanted", p, " put out", probs.round(4), f" total variation {np.abs(probs - p).sum() / 2:.4f}")
@@ -375,20 +383,19 @@ assert verdicts[100]
 assert not verdicts[1_000_000]
 
 # %% [markdown]
-# **Answer: between 10,000 and a million.** A deviation of size δ needs about 1/δ² samples. "The test passed" therefore always means "any deviation is smaller
-# than about 1/√n", never "there is none". The proof above says there is none; the test says that the *code* is the
-# proof's.
+# **Answer: between 10,000 and a million.** A deviation of size δ needs about 1/δ² samples. "The test passed" therefore
+# always means "any deviation is smaller than about 1/√n", never "there is no deviation". The proof above shows that the
+# rule has none; the test shows that the *code* implements the rule.
 #
 # ## Several drafts in a row
 #
-# A drafter writes K tokens, each from its law *given the ones before*. The target's one pass gives its law at each of
-# those places, and one more behind the last. Judge them in order:
+# A drafter writes K tokens, each from its distribution *given the tokens before*. One target pass gives the target's
+# distribution at each of those positions, and one more after the last. Verify the drafts in order:
 #
-# - at the first rejection, emit the correction and **stop**: all later drafts were written after a token that is not
-#   there;
-# - if all K survive, draw one **bonus** token from the target's last law.
+# - at the first rejection, emit the corrected token and **stop**: all later drafts continue a token that was rejected;
+# - if all K are accepted, draw one **bonus** token from the target's last distribution.
 #
-# A toy world to test it in: the next token depends on the last one only, so the models are two tables.
+# Test this with toy models: the next token depends only on the last one, so each model is a table.
 
 # %%
 P = np.array([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.3, 0.5, 0.2]])  # [3, 3] target: row = last token
@@ -396,7 +403,7 @@ Q = np.array([[0.3, 0.2, 0.5], [0.4, 0.4, 0.2], [0.1, 0.6, 0.3]])  # [3, 3] draf
 
 
 def one_round(last, K, rng, stop_at_rejection=True):
-    """One round behind token `last`: the tokens it emits."""
+    """Return the tokens that one round emits after token `last`."""
     drafts = [last]
     for _ in range(K):
         drafts.append(rng.choice(3, p=Q[drafts[-1]]))
@@ -410,7 +417,7 @@ def one_round(last, K, rng, stop_at_rejection=True):
 
 
 def first_three(rng, **options):
-    """Rounds until there are three tokens, starting behind a cat."""
+    """Run rounds until there are three tokens, starting after a cat."""
     text = [0]
     while len(text) < 4:
         text += one_round(text[-1], 2, rng, **options)
@@ -421,9 +428,9 @@ rng = np.random.default_rng(3)
 print("five rounds:", [[TOKENS[t] for t in one_round(0, 2, rng)] for _ in range(5)])
 
 # %% [markdown]
-# The joint law of three tokens has 27 cells, each a product of three entries of P. **Predict:** a variant that does
-# *not* stop at a rejection emits three tokens in every round, so it is faster. Is its output wrong? By how much, do you
-# think: can one see it in single tokens?
+# The joint distribution of three tokens has 27 cells, each a product of three entries of P. **Predict:** a variant that
+# does *not* stop at a rejection emits three tokens in every round, so it is faster. Is its output wrong? By how much,
+# and do single tokens already show it?
 
 # %%
 joint = {(a, b, c): P[0, a] * P[a, b] * P[b, c] for a, b, c in itertools.product(range(3), repeat=3)}
@@ -441,22 +448,22 @@ print("its first token alone:", first)
 assert first.fits()
 
 # %% [markdown]
-# **Answer: the output is wrong, and the first token alone does not show it**: it is judged correctly in both. The fault is in what *follows* it. A draft that was
-# written behind "owl" is judged by the target's law behind "owl", while the text says "cat". So test joint laws, not
-# first tokens. Stopping costs drafts, which is why long drafts are wasted on a weak drafter; notebook 03 counts how
-# many.
+# **Answer: the output is wrong, and the first token alone does not show it**: both variants verify it correctly. The
+# error is in the tokens that *follow* it. A draft that was written after "owl" is verified with the target's
+# distribution after "owl", while the text now has "cat" there. So test joint distributions, not first tokens. Stopping
+# discards drafts, so long drafts from a weak drafter are mostly wasted; notebook 03 counts how many.
 #
 # ## It is the engine's rule
 #
-# The workbench judges whole trees of drafts at once, in `workbench/core/rejection.py`. A chain is the simplest tree.
-# Give it random laws over 50 tokens, and the same uniforms as ours: acceptance probabilities, corrections, bonus and
-# verdict must be equal.
+# The workbench verifies whole trees of drafts at once, in `workbench/core/rejection.py`. A chain is the simplest tree.
+# Give it random distributions over 50 tokens and the same uniform numbers as our rule: the acceptance probabilities,
+# the accepted path, and the corrected or bonus token must be equal.
 
 # %%
 V, K = 50, 4
 for seed in range(200):
     rng = np.random.default_rng(seed)
-    ps = rng.dirichlet(np.ones(V) * 0.3, size=K + 1)  # [K+1, V] the target's law at each place, one behind the last
+    ps = rng.dirichlet(np.ones(V) * 0.3, size=K + 1)  # [K+1, V] the target's distributions, and one after the drafts
     qs = rng.dirichlet(np.ones(V) * 0.3, size=K)  # [K, V]
     xs = np.array([rng.choice(V, p=probs) for probs in qs])  # [K] the drafts
     u, u_stop = rng.random(K), rng.random(K + 1)
@@ -481,13 +488,13 @@ print("200 rounds judged alike")
 assert torch.allclose(engine_residual(torch.tensor(p), torch.tensor(q)), torch.tensor(missing / missing.sum()))
 assert (
     pick(torch.tensor(p)[None], torch.tensor([0.65], dtype=torch.float64)).item() == 1
-)  # u = 0.65 lies behind cat's 0.6: a dog
+)  # u = 0.65 is above the cat's 0.6: a dog
 
 # %% [markdown]
 # ## And it is what happens in a real run
 #
-# At temperature 1 the bundled pair samples. The trace records p, q, the acceptance probability and the uniform of every
-# drafted token that was tested: check each against the rule you have derived.
+# At temperature 1 the bundled models sample. The trace records p, q, the acceptance probability and the uniform number
+# of every tested draft. Check each against the rule that you have derived.
 
 # %%
 trace = wb.generate(
@@ -506,7 +513,7 @@ print(f"{tested} tested drafts, every one as derived")
 w.ribbon(trace)
 
 # %% [markdown]
-# Select a token in the ribbon (or in the app) and its card shows p, q, u and the quotient.
+# Select a token in the ribbon (or in the app): its card shows p, q, u and the quotient.
 
 # %%
 w.app_link(trace, base=SERVER)
@@ -515,19 +522,19 @@ w.app_link(trace, base=SERVER)
 # %% [markdown]
 # ## Exercises
 #
-# **1. Overlap.** Show numerically, for a thousand random pairs of laws, that β = Σ min(p, q) equals 1 − ½ Σ|p − q|, one
-# minus the total variation distance. When is β = 1, when 0?
+# **1. Overlap.** Show numerically, for a thousand random pairs of distributions, that β = Σ min(p, q) equals 1 − ½ Σ|p
+# − q|, which is one minus the total variation distance. When is β = 1, and when 0?
 
 # %% tags=["answer"]
 def my_distance(p, q):
-    """Total variation distance of two laws [V]."""
+    """Return the total variation distance of two distributions [V]."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def overlap_is(distance):
-    """β = 1 − distance, for a thousand pairs."""
+    """Check that β = 1 − distance, for a thousand pairs."""
     for a, b in np.random.default_rng(5).dirichlet(np.ones(6), size=(1000, 2)):
         beta_ab, found = np.minimum(a, b).sum(), distance(a, b)
         assert np.isclose(beta_ab, 1 - found), f"for one pair β = {beta_ab:.3f} and 1 − yours = {1 - found:.3f}"
@@ -542,24 +549,25 @@ overlap = np.minimum(pairs[:, 0], pairs[:, 1]).sum(1)
 distance = np.abs(pairs[:, 0] - pairs[:, 1]).sum(1) / 2
 assert np.allclose(overlap, 1 - distance)
 assert overlap_is(lambda a, b: np.abs(a - b).sum() / 2).right
-assert not overlap_is(lambda a, b: np.abs(a - b).sum()).right  # without the half, moved mass counts twice
+assert not overlap_is(lambda a, b: np.abs(a - b).sum()).right  # without the ½, each difference counts twice
 print("equal for all 1,000; β = 1 only if p = q, β = 0 only if no token has probability in both laws")
 
 
 # %% [markdown]
-# **2. A drafter without a law.** Prompt lookup copies from the context: its draft is certain, q(x) = 1 for one token.
-# What do the acceptance probability and the residual become? Check your answer on a recorded run.
+# **2. A drafter without a distribution.** Prompt lookup copies from the context: its draft is deterministic, with q(x)
+# = 1 for one token. Which acceptance probability and which residual distribution follow? Check your answer on a
+# recorded run.
 
 # %% tags=["answer"]
 def my_rule(p, x):
-    """(acceptance probability, law to draw from after a rejection [V]) of the certain draft x."""
+    """Return (acceptance probability, residual distribution [V]) for the deterministic draft x."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def certain_draft(rule):
-    """Accepted and corrected tokens together follow p, and the draft is accepted as often as that allows."""
+    """Check that accepted and corrected tokens together follow p, and that acceptance is as high as possible."""
     for law_p in np.random.default_rng(6).dirichlet(np.ones(5), size=100):
         accept, after = rule(law_p.copy(), 2)
         assert 0 <= accept <= 1, "the first value is a probability"
@@ -574,8 +582,8 @@ def certain_draft(rule):
 certain_draft(my_rule)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-# min(1, p(x)/1) = p(x); the residual (p − q)₊ is p without x. So: "draw from p, and follow the draft if it is the
-# draw".
+# min(1, p(x)/1) = p(x); the residual (p − q)₊ is p without x. So this is the same as drawing from p and accepting x if
+# x is drawn.
 copied = wb.generate(
     "the red kite and the blue boat and the red kite and the", method="prompt-lookup",
     params={"temperature": 1.0, "depth": 4}, max_new_tokens=60, seed=1,
@@ -593,26 +601,27 @@ def rule_of_certain(p, x):
 
 assert certain_draft(rule_of_certain).right
 assert not certain_draft(lambda p, x: (p[x], p)).right  # "redraw" again
-assert not certain_draft(lambda p, x: (0.0, p)).right  # exact, and useless: it never accepts
+assert not certain_draft(lambda p, x: (0.0, p)).right  # exact but useless: it never accepts
 certain = np.array([0.0, 1.0, 0.0])
 assert np.allclose(output_law(p, certain, lambda p, q: np.minimum(1, p), rest), p)
 print(f"{len(nodes)} tested drafts were accepted with probability p(x)")
 
 
 # %% [markdown]
-# **3. Is there a better rule?** Any exact rule couples two random tokens: X with law q (the draft) and Y with law p
-# (the output). Find the largest possible Pr[X = Y] over *all* joint laws by linear programming, and compare it with β.
+# **3. Is there a better rule?** Any exact rule couples two random tokens: X with distribution q (the draft) and Y with
+# distribution p (the output). Find the largest possible Pr[X = Y] over *all* joint distributions by linear programming,
+# and compare it with β.
 
 # %% tags=["answer"]
 def my_best(p, q):
-    """The largest Pr[X = Y] over all joint laws with marginals q and p."""
+    """Return the largest Pr[X = Y] over all joint distributions with marginals q and p."""
     raise NotImplementedError  # yours, with scipy.optimize.linprog
 
 
 # %% tags=["check"]
 @w.check
 def best_coupling(best):
-    """The workbench's own linear program, on ten random pairs."""
+    """Compare with the workbench's own linear program on ten random pairs."""
     for a, b in np.random.default_rng(7).dirichlet(np.ones(4), size=(10, 2)):
         wanted, found = optimal_acceptance_lp(a, b, 1), best(a, b)
         assert np.isclose(found, wanted, atol=1e-6), f"{found:.3f} for one pair, where {wanted:.3f} can be had"
@@ -626,8 +635,8 @@ from scipy.optimize import linprog
 
 def best_of_all(p, q):
     n = len(p)
-    rows = np.kron(np.eye(n), np.ones(n))  # sums over y: the draft's law
-    columns = np.kron(np.ones(n), np.eye(n))  # sums over x: the output's law
+    rows = np.kron(np.eye(n), np.ones(n))  # sums over y: the draft's distribution
+    columns = np.kron(np.ones(n), np.eye(n))  # sums over x: the output's distribution
     found = linprog(-np.eye(n).ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate([q, p]), bounds=(0, None))
     return -found.fun
 
@@ -635,22 +644,22 @@ def best_of_all(p, q):
 print(f"best of all joint laws {best_of_all(p, q):.4f}, our rule {beta:.4f}, the workbench's program "
       f"{optimal_acceptance_lp(p, q, 1):.4f}")  # fmt: skip
 assert best_coupling(best_of_all).right
-assert not best_coupling(lambda p, q: float((p * q).sum())).right  # as if draft and output were drawn apart
+assert not best_coupling(lambda p, q: float((p * q).sum())).right  # as if draft and output were drawn independently
 assert np.isclose(
     best_of_all(p, q), beta
-)  # no exact rule accepts one draft more often; with several drafts see notebook 08
+)  # no exact rule accepts a single draft more often; for several drafts see notebook 08
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Why may x not be kept more often than p(x)/q(x)?
-# 2. Why is the mass of what is rejected equal to the mass of what is missing?
+# 1. Why may x not be accepted with a probability above p(x)/q(x)?
+# 2. Why is the rejected probability mass equal to the missing probability mass?
 # 3. Why is drawing from p after a rejection wrong?
 # 4. Why does a round stop at its first rejection?
-# 5. Your χ² test passes with 1,000 samples. What do you know, and what not?
+# 5. Your χ² test passes with 1,000 samples. What does that show, and what does it not show?
 #
-# If you can answer the five, you can derive speculative sampling. What it buys is the subject of
-# [03](03_acceptance_and_speedup.ipynb).
+# If you can answer all five, you can derive speculative sampling. [03](03_acceptance_and_speedup.ipynb) computes the
+# gain.
 #
 # ## References
 #

@@ -31,11 +31,11 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - tell five "acceptance rates" apart, compute each from one trace, and say which one a formula means;
-# - derive the expected number of tokens a round, (1 − aᴷ⁺¹)/(1 − a), and check it against measurements;
-# - find the draft length that pays best, and the acceptance below which drafting is a loss, from measured costs.
+# - distinguish five "acceptance rates", compute each from one trace, and say which one a formula means;
+# - derive the expected number of tokens per round, (1 − aᴷ⁺¹)/(1 − a), and check it against measurements;
+# - find, from measured costs, the best draft length and the acceptance rate below which drafting is a loss.
 #
-# **You need**: [00](00_first_run.ipynb), [01](01_memory_bound.ipynb) for what a pass costs, and the acceptance
+# **You need**: [00](00_first_run.ipynb), [01](01_memory_bound.ipynb) for the cost of a pass, and the acceptance
 # probability of [02](02_rejection_sampling.ipynb).
 
 # %% tags=["parameters"]
@@ -66,7 +66,7 @@ from workbench.trace.metrics import acceptance_by_depth, summary
 from workbench.trace.theory import best_depth, expected_tau, tau_by_position
 
 logging.disable_progress_bar()
-if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
@@ -77,8 +77,9 @@ if TARGET is not None:
 # %% [markdown]
 # ## One run, five rates
 #
-# Prompt lookup copies what followed the last words when they occurred before. Sometimes it finds nothing, sometimes
-# it copies beyond the place where the target wants something else: a good example. Every round of a run, as counts:
+# Prompt lookup copies the words that followed an earlier occurrence of the last words. Sometimes it finds nothing, and
+# sometimes it copies beyond the position where the target continues differently. That makes it a good example. The
+# table shows the counts of every round of a run:
 
 # %%
 trace = wb.generate(COPY, method="prompt-lookup", params={"depth": 8}, max_new_tokens=80)
@@ -107,24 +108,24 @@ for name, whole in wholes.items():
     print(f"{accepted} accepted / {whole:>3} {name:<11} = {accepted / max(whole, 1):.3f}")
 assert accepted <= wholes["tested"] <= wholes["drafted"] <= wholes["configured"]
 assert wholes["drafts"] <= wholes["passes"]
-if TARGET is None:  # the bundled models make five different figures of one run
+if TARGET is None:  # with the bundled models, one run gives five different figures
     assert len(set(wholes.values())) == 5
     assert accepted / wholes["tested"] > 0.9
     assert accepted / wholes["configured"] < 0.7
 
 # %% [markdown]
-# One run of one drafter: the first figure is above 90 %, the third below 70 %, and two are not even per cents. None of
-# the five is wrong. Each answers its own question:
+# For one run of one drafter, the first figure is above 90 %, the third below 70 %, and two are not even percentages.
+# None of the five is wrong. Each answers a different question:
 #
-# | divided by | answers | said by |
+# | divided by | answers | used by |
 # |---|---|---|
-# | **tested** | how good is a draft that gets its chance? | this workbench; the a of the formulas below |
-# | **drafted** | how much of the drafting and verifying was of use? | vLLM, llama.cpp |
-# | **configured** | how much of the reserved places? Short drafts count as failures | SGLang |
-# | **drafts** | how many are accepted *when* something is drafted? | vLLM and llama.cpp, plus 1 |
-# | **passes** | how many tokens does a target pass give? plus its own: τ | this workbench, SGLang, Spec-Bench, plus 1 |
+# | **tested** | how often is a tested draft accepted? | this workbench; the a of the formulas below |
+# | **drafted** | which share of the drafted tokens was useful? | vLLM, llama.cpp |
+# | **configured** | which share of the reserved positions was used? Short drafts count as failures | SGLang |
+# | **drafts** | how many drafts are accepted in a round *that drafts*? | vLLM and llama.cpp, plus 1 |
+# | **passes** | how many drafts are accepted per target pass? Plus 1: τ | this workbench, SGLang, Spec-Bench, plus 1 |
 #
-# The workbench keeps all definitions in one module, each with the place where it was read. Its counts must be ours:
+# The workbench has all definitions in one module, each with its source. Its counts must equal ours:
 
 # %%
 found = definitions(rounds, trace.header.rules)
@@ -143,11 +144,11 @@ assert math.isclose(value_of["workbench", "accepted per round"], accepted / whol
 # %% [markdown]
 # **Never compare two papers' "acceptance rates" before you know their denominators.**
 #
-# ## How many tokens a round gives
+# ## Tokens per round
 #
-# Suppose a drafter proposes K tokens, and each is accepted with the same probability a, given that all before it were.
-# **Derive on paper** the expected number N of tokens that a round adds, before you open the answer. Hint: what is the
-# probability that a round adds *more than* i tokens?
+# Suppose a drafter proposes K tokens, and each is accepted with the same probability a, given that all drafts before it
+# were accepted. **Derive on paper** the expected number N of tokens that a round adds, before you open the answer.
+# Hint: what is the probability that a round adds *more than* i tokens?
 #
 # <details><summary>Derivation</summary>
 #
@@ -158,9 +159,9 @@ assert math.isclose(value_of["workbench", "accepted per round"], accepted / whol
 #
 # </details>
 #
-# Is it K + 1 in the exponent, or K? A check is worth what it would refuse. So first a check with coins, which are cheap:
-# half a million rounds for each a, and the formula with K − 1 and with K + 1 beside the right one. **Predict** E[N] for a =
-# 0.5, 0.7, 0.9 and K = 4, and which of the nine values the coins will bear out.
+# Is the exponent K + 1 or K? A check is useful only if it would reject wrong values. So first simulate with coins,
+# which are cheap: half a million rounds for each a, compared with the formula for K − 1, K and K + 1. **Predict** E[N]
+# for a = 0.5, 0.7, 0.9 and K = 4, and which of the nine values the coins will confirm.
 
 # %%
 K, DIALS = 4, (0.5, 0.7, 0.9)
@@ -175,14 +176,15 @@ for a in DIALS:
     print(
         f"{a:>4} {mean:>9.4f} ± {error:.4f}      ", *(f"{v:8.4f}{'' if fits[k] else ' ✕'}" for k, v in values.items())
     )
-    assert fits == {K - 1: False, K: True, K + 1: False}  # chance accuses the right one once in two million times
+    assert fits == {K - 1: False, K: True, K + 1: False}  # the right one fails by chance once in two million times
     assert math.isclose(expected_tau(a, K), sum(a**i for i in range(K + 1)))
 
 # %% [markdown]
-# Now the engine. We need a drafter that is accepted with a probability that we know. The **oracle** is one: it knows the
-# target's choice, and spoils it on purpose with probability 1 − a. (It runs the target to draft, so its speed means
-# nothing: a simulation.) Its rounds are few, so the interval is wide. To keep it honest, only the first rounds of each run
-# count, as many as fit in any case: later ones happen only to the unlucky, who need more of them.
+# Now test the engine. We need a drafter with a known acceptance probability. The **oracle** is one: it computes the
+# target's choice and replaces it with a wrong token with probability 1 − a. (It runs the target to draft, so its speed
+# means nothing: it is a simulation.) It has few rounds here, so the interval is wide. Only the first rounds of each run
+# count, as many as every run has. Later rounds happen only in runs with few accepted tokens, so including them would
+# bias the mean.
 
 # %%
 SEEDS = range(5 if FAST else 30)
@@ -193,7 +195,7 @@ runs = {
     )
     for a in DIALS
     for seed in SEEDS
-}  # all at once: they share the target's passes
+}  # all at once, in one batch
 oracle = {key: [r for r in run.wait().rounds[:ROUNDS] if len(r.nodes) == K] for key, run in runs.items()}
 lengths = {a: [len(r.emitted) for seed in SEEDS for r in oracle[a, seed]] for a in DIALS}
 
@@ -206,8 +208,8 @@ for a, n in lengths.items():
         f"{a:>4} {expected_tau(a, K):>13.2f} {mean:>10.2f}      "
         f"{mean - 4 * error:.2f} … {mean + 4 * error:.2f} {len(n):>14}"
     )
-    assert abs(mean - expected_tau(a, K)) <= 4 * error  # chance alone fails this once in some five thousand times
-assert max(max(n) for n in lengths.values()) == K + 1  # not K: the best round gives all drafts and the bonus
+    assert abs(mean - expected_tau(a, K)) <= 4 * error  # fails by chance once in some five thousand times
+assert max(max(n) for n in lengths.values()) == K + 1  # not K: the best round gives all drafts and the bonus token
 
 # %%
 grid = [i / 100 for i in range(100)]
@@ -223,12 +225,12 @@ fig.update_yaxes(title="tokens a round, E[N]")
 w.figure(fig)
 
 # %% [markdown]
-# Look at the right edge: a long draft is worth its length only if a is close to 1. At a = 0.5 no length gives more than
-# two tokens.
+# Look at the right edge: a long draft pays only if a is close to 1. At a = 0.5 no draft length gives more than two
+# tokens per round.
 #
 # ### Which of the five rates is the a of the formula?
 #
-# **Predict**, then let the oracle of 0.7 tell: only one denominator gives back the number on its dial.
+# **Predict**, then check with the oracle of a = 0.7: only one denominator reproduces the value that was set.
 
 # %%
 a = 0.7
@@ -244,16 +246,16 @@ assert kept / drafted < kept / tested
 assert abs(kept / drafted - a) > 4 * sigma  # the wrong denominator would be noticed
 
 # %% [markdown]
-# Accepted / tested. A discarded draft was never judged, so it says nothing about the drafter; counting it as a failure
-# makes a longer draft look worse even if the drafter is the same. Put the *drafted* rate into the formula and you
-# predict too little.
+# It is accepted / tested. A discarded draft was never tested, so it gives no information about the drafter. Counting it
+# as a failure makes a longer draft look worse even if the drafter is the same. With the *drafted* rate, the formula
+# predicts too few tokens.
 #
-# ## Averages hide worlds
+# ## Averages hide differences
 #
-# The formula wants the *same* a everywhere. Take an easy text and a hard one (copying unusual words is beyond the
-# bundled drafter), and pool their rounds, as a benchmark does. **Predict two things:** (1) will the pooled a give the
-# pooled τ, or too much, or too little? (2) given that all drafts before it were accepted, is the drafter right *more*
-# or *less* often about its second token than about its first?
+# The formula assumes the *same* a everywhere. Take an easy text and a hard one (the bundled drafter cannot copy unusual
+# words), and pool their rounds, as a benchmark does. **Predict two things:** (1) does the formula with the pooled a
+# give the pooled τ, or too much, or too little? (2) given that all drafts before it were accepted, is the second draft
+# right *more* or *less* often than the first?
 
 # %%
 DEPTH = 6
@@ -277,36 +279,38 @@ if TARGET is None:  # the last line is the pooled one
     assert measured < expected_tau(a, DEPTH) - 0.1
 
 # %% [markdown]
-# (1) Too much. An easy round puts up to six drafts to the test, a hard one a single draft: the pooled a leans to the
-# easy text, the pooled τ counts both kinds of round alike.
+# (1) Too much. An easy round tests up to six drafts, a hard round only one. So the pooled a is dominated by the easy
+# text, while the pooled τ weights both kinds of rounds equally.
 #
-# (2) **More** often, and that is no merit of the drafter: who reaches position 2 is mostly in the easy text. Selection,
-# not skill. With each position's own rate, 1 + a₁ + a₁a₂ + a₁a₂a₃ + …, τ comes out exactly, because nothing is assumed.
+# (2) **More** often, but the drafter is not better there: rounds that reach position 2 are mostly in the easy text.
+# This is a selection effect. With a separate rate for each position, 1 + a₁ + a₁a₂ + a₁a₂a₃ + … gives τ exactly,
+# because nothing is assumed.
 #
-# So report by group and by position, and use one a for everything only where you have reason to.
+# So report rates by group and by position, and use a single a only if you have a reason to.
 #
 # ## From tokens to time
 #
-# Measure everything in plain passes: one target pass over one token costs 1. A round with K drafts costs
+# Measure all times in plain steps: one step of plain decoding costs 1. A round with K drafts costs
 #
 # > cost(K) = K·c + v(K + 1) + h
 #
 # with c for one drafted token, v(n) for the target's pass over n tokens (01: little more than v(1), left of the knee),
-# and h for the *overhead*, the wall time in no model forward: choosing, judging, bookkeeping. A plain step has its share,
-# too: v(1) + h₁ = 1. Then
+# and h for the *host overhead*, the wall time outside model forwards: sampling, verifying, bookkeeping. A plain step
+# has host overhead too: v(1) + h₁ = 1. Then
 #
 # > **speed-up = E[N] / cost(K)**, and drafting pays if E[N] > cost(K).
 #
-# **Predict:** which K is fastest for this pair on this machine? And below which a is drafting a loss?
+# **Predict:** which K is fastest for these two models on this machine? And below which a is drafting a loss?
 #
-# Several repetitions, interleaved: each divides its own times by its own plain run. The costs are the *median* of these; the
-# speed-up is their geometric mean with its 95 % interval, as everywhere in the workbench (10 says why).
+# The cell runs several interleaved repetitions. Each repetition divides its times by those of its own plain run. The
+# costs are the *median* over the repetitions; the speed-up is the geometric mean with its 95 % confidence interval, as
+# everywhere in the workbench (10 explains why).
 
 # %%
 DEPTHS, REPEATS = (0, 1, 2, 4, 8), 4 if FAST else 20
 repeats = {depth: [] for depth in DEPTHS}
 for i in range(REPEATS + 1):
-    for depth in DEPTHS if i % 2 else DEPTHS[::-1]:  # they take turns, so that a busy moment hits all alike
+    for depth in DEPTHS if i % 2 else DEPTHS[::-1]:  # in turn, so that other load affects all alike
         how = {"method": "draft-model", "params": {"depth": depth}} if depth else {"method": "autoregressive"}
         trace = wb.generate(STORY, max_new_tokens=64, **how)
         if i:  # the first time warms up
@@ -314,7 +318,7 @@ for i in range(REPEATS + 1):
 
 
 def in_plain_steps(part, depth):
-    """A round's part of the time in plain steps: for each repetition, then the median of these."""
+    """Return one part of a round's time in plain steps: the median over the repetitions."""
     each = []
     for run, plain_run in zip(repeats[depth], repeats[0], strict=True):
         step = statistics.fmean(r.seconds for r in plain_run.rounds)
@@ -323,7 +327,7 @@ def in_plain_steps(part, depth):
 
 
 def speedups(depth):
-    """Tokens per second over plain decoding's, for each repetition."""
+    """Return tokens per second divided by plain decoding's, for each repetition."""
     pairs = zip(repeats[depth], repeats[0], strict=True)
     return [summary(t)["tokens_per_second"] / summary(plain_run)["tokens_per_second"] for t, plain_run in pairs]
 
@@ -339,13 +343,14 @@ for depth in DEPTHS[1:]:
     assert repeats[depth][0].token_ids == repeats[0][0].token_ids
 
 # %% [markdown]
-# τ/cost and the speed-up are two ways to the same figure: the one takes the times apart, the other divides them whole. All
-# this is *one* prompt, and so is the interval: it says nothing of other texts. How far single runs stray, and what to do about it, is the subject of [10](10_measuring.ipynb).
+# τ/cost and the speed-up are two ways to the same figure: the first sums the parts of the time, the second divides
+# total times. All of this, including the interval, is for *one* prompt and says nothing about other texts.
+# [10](10_measuring.ipynb) shows how much single runs vary and how to handle that.
 #
 # ### Break-even
 #
-# For each K: the acceptance a at which E[N] equals the cost. Below it, plain decoding is faster, at the costs measured just
-# now; with the costs of a busier or of another machine it lies elsewhere.
+# For each K, the table shows the acceptance rate a at which E[N] equals the cost. Below it, plain decoding is faster at
+# the costs measured just now. With the costs of a busier or a different machine, break-even is elsewhere.
 
 # %%
 print("  K   cost in plain steps   break-even a   acceptance of this pair")
@@ -354,7 +359,7 @@ for depth, steps in cost.items():
     if steps >= depth + 1:
         even = "never"  # not even with every draft accepted
     elif steps <= 1:
-        even = "always"  # a round was measured as cheap as a plain step
+        even = "always"  # a round took no longer than a plain step
     else:
         root = brentq(lambda a, d=depth, goal=steps: expected_tau(a, d) - goal, 0, 1 - 1e-9)
         assert math.isclose(expected_tau(root, depth), steps, rel_tol=1e-6)
@@ -364,16 +369,16 @@ for depth, steps in cost.items():
 # %% [markdown]
 # ### A calculator
 #
-# Speed-up by draft length, for any a, c and slope of v: v(n) = 1 + slope·(n − 1). A slope of 0 is a GPU left of its
-# knee; a slope of 1 is a machine right of it. **Find out:** (1) with a = 0.8 and slope 0, how cheap must the drafter be
-# to reach 3×? (2) with slope 1, can any drafter win?
+# The chart shows the speed-up by draft length, for any a, c and slope of v: v(n) = 1 + slope·(n − 1). A slope of 0 is a
+# GPU left of its knee; a slope of 1 is a machine right of it. **Find out:** (1) with a = 0.8 and slope 0, how small
+# must c be to reach 3×? (2) with slope 1, can any drafter give a speed-up?
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
 INK, BLUE, BROWN = "#1F2328", "#1189EC", "#761706"
 
 
 def chart(a: float, c: float, slope: float, longest: int = 16) -> str:
-    """Speed-up for K = 1 … longest as bars, brown where it is a loss. Returns SVG."""
+    """Draw the speed-up for K = 1 … longest as bars, brown where it is a loss. Return SVG."""
     gains = [expected_tau(a, k) / (k * c + 1 + slope * k) for k in range(1, longest + 1)]
     best, top, parts = max(range(longest), key=gains.__getitem__), max(*gains, 1.2) * 1.15, []
 
@@ -414,7 +419,7 @@ def redraw(*_):
 for slider in sliders.values():
     slider.observe(redraw, "value")
 redraw()
-board.snapshot = lambda: board.value  # what a reader without a kernel sees
+board.snapshot = lambda: board.value  # shown to a reader without a kernel
 w.show(*sliders.values(), board)
 
 # %%
@@ -425,17 +430,17 @@ assert best.depth == by_hand
 c3 = brentq(lambda c: best_depth(0.8, c).speedup - 3, 0.001, 0.5)
 print(f"3 × at a = 0.8: a drafted token may cost {c3:.3f} of a plain step, and K = {best_depth(0.8, c3).depth}")
 assert 0.04 < c3 < 0.06
-assert best_depth(0.99, 0.0, verify_cost=lambda n: float(n)).depth == 0  # every token paid in full: never draft
+assert best_depth(0.99, 0.0, verify_cost=lambda n: float(n)).depth == 0  # every token costs a full step: never draft
 w.app_link(repeats[4][0], base=SERVER)
 
 # %% [markdown]
-# (1) is the last line: about a twentieth of a plain step. (2) No: with slope 1 a round of K + 1 tokens costs K + 1
-# plain steps even if drafting is free, and it cannot give more than K + 1 tokens.
+# (1) The last line gives the answer: about a twentieth of a plain step. (2) No: with slope 1 a round of K + 1 tokens
+# costs K + 1 plain steps even if drafting is free, and it cannot give more than K + 1 tokens.
 #
 # ## Exercises
 #
-# **1. How long is long enough?** For a = 0.6, 0.8 and 0.95: which τ does an endless draft give, and which is the smallest
-# K that reaches 95 % of it?
+# **1. How long is long enough?** For a = 0.6, 0.8 and 0.95: which τ does an infinitely long draft give, and which is
+# the smallest K that reaches 95 % of it?
 
 # %% tags=["answer"]
 my_lengths = None  # {0.6: (τ of an endless draft, K), 0.8: …, 0.95: …}
@@ -444,7 +449,7 @@ my_lengths = None  # {0.6: (τ of an endless draft, K), 0.8: …, 0.95: …}
 # %% tags=["check"]
 @w.check
 def long_enough(lengths):
-    """The limit, and the smallest K for 95 % of it."""
+    """Check the limit, and the smallest K for 95 % of it."""
     for a in (0.6, 0.8, 0.95):
         limit, k = lengths[a]
         assert k > 0, f"a = {a}: a draft of {k} tokens"
@@ -467,8 +472,8 @@ assert long_enough(solved).right
 assert not long_enough({a: (limit, k + 1) for a, (limit, k) in solved.items()}).right  # K + 1 for K
 
 # %% [markdown]
-# **2. A better rate, a worse run.** The policy `confidence` stops a draft where the drafter is unsure. Compare it with
-# the fixed length on the same prompt: what happens to the acceptance rate, and what to τ? What does that say about
+# **2. A better rate, a worse run.** The policy `confidence` stops a draft where the drafter's probability is low.
+# Compare it with the fixed length on the same prompt: how do the acceptance rate and τ change? What follows for
 # rankings by acceptance rate? (Depth 4, `STORY`, 64 tokens.)
 
 # %% tags=["answer"]
@@ -478,7 +483,7 @@ my_rates, my_taus = None, None  # (fixed, confidence) each, to two digits
 # %% tags=["check"]
 @w.check
 def two_policies(rates, taus):
-    """Accepted / tested and τ of both, run again here."""
+    """Compare accepted / tested and τ with new runs of both policies."""
     for i, policy in enumerate(("fixed", "confidence")):
         f = summary(wb.generate(STORY, method="draft-model", params={"depth": 4, "policy": policy}, max_new_tokens=64))
         assert abs(rates[i] - (f["acceptance_rate"] or 0)) < 0.006, f"{policy}: accepted / tested is another"
@@ -501,13 +506,13 @@ found_taus = [f["tau"] for f in both]
 assert two_policies([f["acceptance_rate"] or 0 for f in both], found_taus).right
 if TARGET is None:
     assert not two_policies([f["draft_utilisation"] for f in both], found_taus).right  # the wrong denominator
-# It drafts only what is sure to be accepted: a better rate, and more passes. Whether that is faster is decided by the
-# cost of the drafts it saved.
+# It drafts only tokens that are likely to be accepted: the rate is better, and there are more passes. Whether that is
+# faster depends on the cost of the drafts that it saves.
 
 # %% [markdown]
-# **3. The noise of a rate.** The oracle's dial is fixed, and yet every seed has its own accepted / tested. Compare
-# their spread with the binomial formula √(a(1 − a)/tested). To tell 0.71 from 0.73, each run should know its rate to one
-# standard error of 0.005: how many tested drafts does that take?
+# **3. The noise of a rate.** The oracle's a is fixed, and yet accepted / tested differs between seeds. Compare the
+# spread with the binomial formula √(a(1 − a)/tested). To distinguish 0.71 from 0.73, each run should measure its rate
+# with a standard error of 0.005: how many tested drafts does that take?
 
 # %% tags=["answer"]
 my_tested = None  # drafts, of each run
@@ -516,7 +521,7 @@ my_tested = None  # drafts, of each run
 # %% tags=["check"]
 @w.check
 def noise(tested):
-    """Enough for a standard error of 0.005 at a rate of 0.72, and not many more."""
+    """Check that the standard error at a rate of 0.72 is 0.005, within 2 %."""
     error = math.sqrt(0.72 * 0.28 / tested)
     assert 0.0049 < error < 0.0051, f"with so many the standard error is {error:.4f}"
 
@@ -542,13 +547,14 @@ assert not noise(math.sqrt(0.72 * 0.28) / 0.005).right  # the root forgotten on 
 # 1. A report says "acceptance rate 0.5, K = 8". Which denominators could it mean, and what is τ for each?
 # 2. Why does accepted / drafted fall when K grows, with the same drafter?
 # 3. Derive E[N] in one line from Pr[N > i].
-# 4. What must be true of a machine for speculative decoding to win with *some* drafter? And of the drafter?
+# 4. Which property must a machine have for speculative decoding to pay with *some* drafter? And which property must the
+#    drafter have?
 #
 # ## References
 #
 # - Leviathan, Kalman, Matias 2023, arXiv:2211.17192: equation 1 (expected tokens), theorem 3.8 (speed-up), corollary
 #   3.9 (when it pays).
-# - The definitions in use, each with file and line: `workbench/trace/acceptance.py`.
+# - `workbench/trace/acceptance.py`: the definitions in use, each with file and line.
 # - Xia et al. 2024, *Unlocking efficiency in large language model inference: a comprehensive survey of speculative
 #   decoding* (Spec-Bench), arXiv:2401.07851.
 

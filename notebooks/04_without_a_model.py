@@ -31,12 +31,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - build a drafter in a few lines that needs no second model, and prove that it is the engine's prompt lookup,
-# - tell from a text alone, before any model runs, how much a copying drafter will win on it,
-# - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree,
-# - read from a table, or measure on your own prompts, which of the drafters without training suits which work.
+# - build a drafter in a few lines that needs no second model, and check that it equals the engine's prompt lookup,
+# - compute from a text alone, without a model, how large the gain of a copying drafter is on it,
+# - explain the gain from a trie and from a table of successors, and when each of them is worth its nodes in the draft
+#   tree,
+# - read from a table, or measure on your own prompts, which training-free drafter suits which kind of work.
 #
-# **You need** to know how a round works (00) and why the target can check many tokens in one pass (01).
+# **You need** to know how a round works (00) and why the target can verify many tokens in one pass (01).
 
 # %% tags=["parameters"]
 import os
@@ -68,7 +69,7 @@ from workbench.trace.metrics import acceptance_rate, tau
 disable_progress_bar()
 if SERVER:
     wb = Workbench(SERVER)
-else:  # a target without a drafter of its own gets one made of its first layers
+else:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
     wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 folder = locate(TARGET or "text-target")
@@ -85,24 +86,23 @@ print(
 
 
 # %% [markdown]
-# ## The cheapest guess there is
+# ## The cheapest draft
 #
-# When you copy an address into a form, you do not compose it: you find where you are and go on from there. Text does
-# this all the time. An answer repeats the question, code repeats its variable names, a summary repeats its source. So
-# look where the last few tokens stood before, and propose what followed them.
+# Text often repeats itself: an answer repeats the question, code repeats its variable names, a summary repeats its
+# source. So find an earlier occurrence of the last few tokens, and propose the tokens that followed it.
 
 # %%
 def lookup(text, depth=10, longest=3):
-    """What followed the newest earlier place where the last `longest` tokens (or fewer) of `text` stood."""
+    """Return the tokens after the newest earlier occurrence of the last `longest` (or fewer) tokens of `text`."""
     for n in range(min(longest, len(text) - 1), 0, -1):  # the longest suffix first
-        for start in range(len(text) - n - 1, -1, -1):  # the newest place first
+        for start in range(len(text) - n - 1, -1, -1):  # the newest occurrence first
             if text[start : start + n] == text[-n:]:
                 return text[start + n : start + n + depth]
     return []  # nothing repeats: the round is plain decoding
 
 
 # %% [markdown]
-# **Predict.** Characters stand in for tokens here. What does `lookup` propose behind each of these?
+# **Predict.** Characters stand for tokens here. What does `lookup` propose after each of these?
 #
 # (a) `the cat sat. the c` · (b) `aaaa` · (c) `abcdef` · (d) `xy1 xy2 xy`
 #
@@ -117,17 +117,19 @@ assert lookup(list("abcdef")) == []
 
 
 # %% [markdown]
-# `aaaa` gives one `a` and no more: the newest earlier place of `aaa` begins one step back, and behind it the text ends.
-# `xy` is followed by `2` and not by `1`, because the newest place is taken. Both are choices, and both will matter below.
+# `aaaa` gives only one `a`: the newest earlier occurrence of `aaa` begins one step back, and only one letter follows
+# it. After `xy`, `lookup` proposes `2` and not `1`, because it takes the newest occurrence. Both are design choices,
+# and both matter below.
 #
 # ## The whole method
 #
-# A round: draft, let the target read the draft in one pass, keep what it would have written itself, add its next token.
-# The target is a plain Hugging Face model here, without a cache and without our engine.
+# A round has four steps: draft, let the target read the draft in one pass, accept the tokens that it would have written
+# itself, and add its next token. Here the target is a plain Hugging Face model, without a KV cache and without our
+# engine.
 
 # %%
 def agreed(guess, own):
-    """How many tokens at the beginning of `guess` are those of `own`."""
+    """Return how many tokens at the beginning of `guess` equal those of `own`."""
     n = 0
     while n < min(len(guess), len(own)) and guess[n] == own[n]:
         n += 1
@@ -136,12 +138,12 @@ def agreed(guess, own):
 
 @torch.inference_mode()
 def generate(prompt, draft, max_new_tokens):
-    """Greedy speculative decoding. Returns the new tokens, and for each round (the draft, how much was accepted)."""
+    """Decode greedily with drafts. Return the new tokens and, for each round, (the draft, how many were accepted)."""
     text, rounds = list(prompt), []
     while (room := max_new_tokens - (len(text) - len(prompt))) > 0:
         guess = draft(text)[: room - 1]  # the target adds one token of its own
         logits = target(torch.tensor([text + guess], device=DEVICE)).logits[0, len(text) - 1 :]  # [len(guess) + 1, V]
-        own = logits.argmax(-1).tolist()  # what the target would write at each place
+        own = logits.argmax(-1).tolist()  # the target's token at each position
         n = agreed(guess, own)
         new = own[: n + 1]  # n accepted drafts, and the target's own token
         rounds.append((guess, n))
@@ -159,8 +161,8 @@ for guess, n in rounds:
     print(f"{n:2d} of {len(guess):2d} accepted │ {tokenizer.decode(guess[:n])!r} ✕ {tokenizer.decode(guess[n:])!r}")
 
 # %% [markdown]
-# **Predict.** The engine's `prompt-lookup` keeps an index instead of scanning, a cache instead of reading everything
-# again, and samples when asked to. With greedy decoding: which of these will differ from ours: the text, the number of
+# **Predict.** The engine's `prompt-lookup` uses an index instead of a scan and a KV cache instead of reading everything
+# again, and it can also sample. With greedy decoding, which of these will differ from ours: the text, the number of
 # rounds, the drafts, or nothing?
 
 # %%
@@ -172,22 +174,22 @@ assert [len(r.emitted) for r in trace.rounds] == [n + 1 for _, n in rounds]
 w.ribbon(trace)
 
 # %% [markdown]
-# Nothing differs: the same drafts, token by token, and the same rounds. The engine's drafter is
-# `workbench/methods/drafters/ngram.py`; what it adds is an index, so that a look-up costs no scan.
+# Nothing differs: the drafts are the same, token by token, and so are the rounds. The engine's drafter is
+# `workbench/methods/drafters/ngram.py`; it adds an index, so that a look-up needs no scan.
 
 # %%
 w.app_link(trace)
 
 
 # %% [markdown]
-# ## Where does it win? Ask the text, not the model
+# ## Where does it gain? Replay the text without a model
 #
-# Look at the loop again: with greedy decoding the target writes the same text whatever is drafted. So if you know the
-# text, you know what every draft would have earned, and no model has to run.
+# Look at the loop again: with greedy decoding the target writes the same text for any drafts. So if you know the text,
+# you can compute how many tokens of every draft would be accepted, without running a model.
 
 # %%
 def replay(prompt, answer, draft):
-    """The rounds in which a target that writes `answer` would have taken it: (the draft, how much was accepted)."""
+    """Return the rounds of a target that writes `answer`: (the draft, how many tokens of it were accepted)."""
     at, rounds = 0, []
     while at < len(answer):
         guess = draft(prompt + answer[:at])[: len(answer) - at - 1]
@@ -201,15 +203,15 @@ assert [n for _, n in replay(prompt, answer, lookup)] == [n for _, n in rounds]
 
 
 def figures(rounds):
-    """τ, and accepted drafts / tested drafts (the first rejected one was tested, those behind it were not)."""
+    """Return τ, and accepted / tested drafts (the first rejected draft was tested, those after it were not)."""
     accepted = sum(n for _, n in rounds)
     tested = sum(min(n + 1, len(guess)) for guess, n in rounds)
     return (accepted + len(rounds)) / len(rounds), accepted / max(tested, 1)
 
 
 # %% [markdown]
-# One run of plain decoding for each prompt is enough to judge *every* copying drafter. Here are the prompts of three
-# groups, in the target's own words:
+# One run of plain decoding for each prompt is enough to evaluate *every* copying drafter. These are the target's
+# answers to the prompts of three groups:
 
 # %%
 chosen = [p for p in prompts.values() if p.group in ("stories", "copy", "json")]
@@ -225,8 +227,9 @@ for p in chosen:
 
 # %% [markdown]
 # **Predict.** Sort these by the τ that prompt lookup will reach: `copy-three-times` (repeats a sentence three times),
-# `copy-passage` (copies a paragraph), `copy-rename` (should copy, with another name), `copy-summary` (should pick
-# sentences), `json-person` (a record as JSON), `story-dragon` (writes a story). The texts above are all you need.
+# `copy-passage` (copies a paragraph), `copy-rename` (asks for a copy with another name), `copy-summary` (asks for
+# selected sentences), `json-person` (a record as JSON), `story-dragon` (writes a story). The texts above are all you
+# need.
 
 # %%
 measured = {name: figures(replay(*texts[name], lookup)) for name in texts}
@@ -238,7 +241,7 @@ for name, (length_, rate) in sorted(measured.items(), key=lambda item: -item[1][
 
 
 def rate_of(group):
-    """Accepted / tested over all chosen prompts of a group."""
+    """Return accepted / tested over all chosen prompts of a group."""
     return figures([r for p in chosen if p.group == group for r in replay(*texts[p.name], lookup)])[1]
 
 
@@ -248,20 +251,20 @@ if TARGET is None:
 
 
 # %% [markdown]
-# The kind of task does not decide it; the text does. `copy-rename` and `copy-summary` are called *copy*, but this small
-# target does not manage them: it wanders off into a text of its own, and there is nothing to look up. And a story is not
-# worth nothing: names and phrases come back. Mind the two right columns. A drafter that speaks up rarely can have a decent
-# acceptance rate and still change little, since a round without a draft is plain decoding, at the price of a look-up. A
-# wrong draft does cost something: the target's pass over it is longer than a plain step (01).
+# The text determines τ, not the kind of task. `copy-rename` and `copy-summary` are called *copy*, but this small target
+# cannot do them: it writes a different text, and there is nothing to look up. A story gains something too, because
+# names and phrases come back. Compare the two right columns. A drafter that rarely drafts can have a good acceptance
+# rate and still change little, since a round without a draft is plain decoding plus the cost of a look-up. A wrong
+# draft does cost time: the target's pass over it is longer than a plain step (01).
 #
-# ## Two dials, all settings at once
+# ## Two settings, all combinations at once
 #
-# `longest` is how much must match before we trust it; `depth` is how much we copy. Because a replay takes no model, the
-# whole plane costs less than one generation. Pick a prompt and turn both.
+# `longest` is the length of the longest suffix that we match; `depth` is the number of tokens that we copy. Because a
+# replay needs no model, all combinations together cost less than one generation. Pick a prompt and change both.
 
 # %%
 def coloured(name, depth, longest):
-    """The answer, accepted tokens underlined, one bar at the end of each round. Token text is escaped."""
+    """Return the answer as HTML: accepted tokens underlined, a bar after each round, token text escaped."""
     prompt, answer = texts[name]
     rounds = replay(prompt, answer, lambda text: lookup(text, depth, longest))
     parts, at = [], 0
@@ -278,7 +281,7 @@ def coloured(name, depth, longest):
 
 
 class Dials(ipywidgets.VBox):
-    """Prompt, depth and longest match, and the text they give. `snapshot` is what the notebook stores."""
+    """Controls for prompt, depth and longest match, with the resulting text. The notebook stores `snapshot`."""
 
     def __init__(self):
         self.name = ipywidgets.Dropdown(options=list(texts), value="copy-passage", description="prompt")
@@ -299,8 +302,9 @@ class Dials(ipywidgets.VBox):
 w.show(Dials())
 
 # %% [markdown]
-# **Predict.** You raise `depth` from 1 to 16 on everything above. τ rises, but what happens to *drafted tokens that were
-# accepted*? And `longest` from 1 to 4: does a longer match change τ much, given that shorter ones are tried afterwards?
+# **Predict.** You raise `depth` from 1 to 16 on everything above. τ rises, but how does *the share of drafted tokens
+# that are accepted* change? Then you raise `longest` from 1 to 4: does a longer match change τ much, given that shorter
+# ones are tried afterwards?
 
 # %%
 depths, longests = (1, 2, 4, 8, 16), (1, 2, 3, 4)
@@ -317,28 +321,29 @@ print(
     *(f"{sum(n for _, n in plane[3, d]) / sum(len(g) for g, _ in plane[3, d]):6.0%}" for d in depths),
 )
 
-if TARGET is None:  # of these texts, put together; no law, as the next section shows
+if TARGET is None:  # true for these texts together, not in general, as the next section shows
     taus = [figures(plane[3, d])[0] for d in depths]
     assert taus == sorted(taus)
     assert figures(plane[3, 16])[0] >= figures(plane[1, 16])[0]
 
 # %% [markdown]
-# On these texts together τ grows with depth, and so does the waste: most of a long draft is thrown away. That is a price
-# only if the target's pass gets slower with its length (01 measures where that begins). A longer match helps by *choosing*
-# better among several places, not by finding more of them, since shorter suffixes are tried anyway; in texts as short as
-# these, two tokens are choice enough.
+# On these texts together τ grows with depth, and so does the waste: most tokens of a long draft are discarded. That
+# costs time only if the target's pass gets slower with its length (01 measures where that begins). A longer match helps
+# to *choose* the better of several occurrences. It does not find more of them, since shorter suffixes are tried anyway.
+# In texts as short as these, two tokens are enough for the choice.
 #
 # ### Is deeper ever worse?
 #
-# It is tempting to make a law of it: a deeper draft begins like the shallow one, so it is accepted at least as far, so it
-# needs at most as many rounds. **Predict** whether that is a proof. Then look at this pair of prompt and answer, in letters:
+# It is tempting to generalise: a deeper draft begins like the shallow one, so at least as many tokens are accepted, so
+# it needs at most as many rounds. **Predict** whether that is a proof. Then look at this pair of prompt and answer, in
+# letters:
 
 # %%
 PROMPT_, ANSWER_ = "cabcbccbaaac", "aacbbccbcbccbcbbab"
 
 
 def rounds_of(prompt, answer, depth):
-    """The rounds of a replay in letters."""
+    """Return the rounds of a replay in letters."""
     return replay(list(prompt), list(answer), lambda text: lookup(text, depth))
 
 
@@ -352,9 +357,10 @@ assert len(rounds_of(PROMPT_, ANSWER_, 2)) == 11
 assert len(rounds_of(PROMPT_, ANSWER_, 4)) == 12
 
 # %% [markdown]
-# No proof: deeper took a round *more*. Within one round the deep draft is never worse. But it ends elsewhere, and the next
-# look-up begins from there: with other last letters, which stood before another place, or nowhere. Where the shallow draft
-# stopped early it could look again, and find better. How often is that so, in letters drawn at random?
+# It is no proof: the deeper draft took one round *more*. Within one round the deep draft is never worse. But the round
+# ends at a different position, and the next look-up starts there with other last letters, which occurred at a different
+# place or nowhere. The shallow draft stopped early, looked again, and found a better continuation. How often does that
+# happen with random letters?
 
 # %%
 draw = random.Random(0)
@@ -369,19 +375,19 @@ assert worse > 0
 
 
 # %% [markdown]
-# Rarely, but it does: "deeper is never worse" is false for a drafter that *searches*. It is true of greedy decoding with a small model that
-# writes ahead ([05](05_draft_model.ipynb)): from every place that it passes, such a drafter goes on as before, so whoever
-# has come farther stays ahead. Always ask what the next round starts from.
+# It is rare, but it happens: "deeper is never worse" is false for a drafter that *searches*. It is true of greedy
+# decoding with a draft model ([05](05_draft_model.ipynb)): the draft depends only on the text before it, so a round
+# that starts farther in the text never ends earlier. Always consider where the next round starts.
 #
-# ## When the text says two things: a trie
+# ## When a text has several continuations: a trie
 #
 # Prompt lookup proposes one continuation. In `copy-three-times`, what follows *quiet river*? In the prompt the question
-# ends there; in the answer a new line begins, and after the third time the text ends. Keep all continuations, and let the
-# target choose:
+# ends there; in the answer a new line begins, and after the third time the text ends. Draft all continuations, and let
+# the target choose:
 
 # %%
 def continuations(text, suffix, depth):
-    """Everything that has followed `suffix` in `text`, as a trie {token: {token: …}}."""
+    """Return all continuations of `suffix` in `text`, as a trie {token: {token: …}}."""
     trie = {}
     for start in range(len(text) - len(suffix)):
         if text[start : start + len(suffix)] == suffix:
@@ -392,7 +398,7 @@ def continuations(text, suffix, depth):
 
 
 def show_trie(trie, indent=0):
-    """Print a trie, a token a line."""
+    """Print a trie, one token per line."""
     for token, below in trie.items():
         print("   " * indent + "└─ " + repr(tokenizer.decode([token])))
         show_trie(below, indent + 1)
@@ -401,8 +407,8 @@ def show_trie(trie, indent=0):
 show_trie(continuations(prompt + answer, tokenizer(" quiet river")["input_ids"], depth=3))
 
 # %% [markdown]
-# The engine's `lookahead-trie` drafts such a trie as a tree, the most frequent branch first, and the target verifies all
-# branches in one pass (notebook 06 shows how). Find a round in which the *second* branch saved the day:
+# The engine's `lookahead-trie` drafts such a trie as a tree, the most frequent branch first, and the target verifies
+# all branches in one pass (notebook 06 shows how). Find a round in which the *second* branch was accepted:
 
 # %%
 branching = wb.generate(prompt, method="lookahead-trie", max_new_tokens=length)
@@ -411,27 +417,27 @@ print("rounds in which a later sibling of the first guess was accepted:", saved)
 w.tree(branching, round=saved[0] if saved else 0)
 
 # %% [markdown]
-# (With the bundled target:) the first guess was the end of the question, which is what followed this word in the prompt;
-# the accepted one is the line break. A chain would have lost the round there.
+# With the bundled target, the first branch was the end of the question, which followed this word in the prompt; the
+# accepted one is the line break. A chain would have been rejected there.
 #
-# ## Not copying but recycling
+# ## Recycling instead of copying
 #
-# Every verification computes the target's whole ranking at *every* node, rejected ones too, and we throw all but one
-# token away. Token recycling keeps the 8 likeliest successors of each token seen, in a table, and drafts by following it:
-# a bigram model that the target writes while it works. The trace holds the first 5 of those 8 (`round.top_p`), so we can
-# rebuild that part of the drafter from the outside.
+# Every verification computes the target's whole ranking at *every* node, including rejected ones, and normally only one
+# token of it is used. Token recycling stores the 8 likeliest successors of each seen token in a table, and drafts by
+# following the table: a bigram model built from the target's outputs during decoding. The trace holds the first 5 of
+# those 8 (`round.top_p`), so we can rebuild that part of the drafter from the trace.
 
 # %%
 from workbench.engine.draft_plan import Plan
 from workbench.methods.growers.template import Template
 
 tree16 = Template(nodes=16)
-shape = tree16.paths(Plan(6))  # which ranks to follow: (0,) the best successor, (0, 1) the second best behind it, …
+shape = tree16.paths(Plan(6))  # which ranks to follow: (0,) the best successor, (0, 1) the second best after it, …
 print("a tree of", len(shape), "nodes, as ranks:", *shape[:8], "…")
 
 
 def follow(table, last, shape):
-    """The drafts that the table gives behind the token `last`, as a set of paths of tokens."""
+    """Return the drafts that the table gives after the token `last`, as a set of paths of tokens."""
     paths = {(): (last,)}
     for ranks in shape:
         before = paths.get(ranks[:-1])
@@ -442,7 +448,7 @@ def follow(table, last, shape):
 
 
 def paths_of(nodes):
-    """The same set, from the tree of a round in a trace."""
+    """Return the same set, from the tree of a round in a trace."""
     found = []
     for token, parent in zip(nodes.tokens, nodes.parents, strict=True):
         found.append((*found[parent], token) if parent >= 0 else (token,))
@@ -458,7 +464,7 @@ for r in recycled.rounds:
     mine, theirs = mine + len(drafts), theirs + len(paths_of(r.nodes))
     places = [text[-1], *r.nodes.tokens]  # every token that the target has just read …
     for token, top in zip(reversed(places), reversed(r.top_p), strict=True):
-        table[token] = top.tokens  # … and what it thought comes next; places near the root have the last word
+        table[token] = top.tokens  # … and its likeliest successors; positions near the root overwrite later ones
     text += [e.token for e in r.emitted]
 print(
     f"{len(recycled.rounds)} rounds, the table knows {len(table)} tokens: {mine} of {theirs} drafts rebuilt, none wrong"
@@ -467,9 +473,9 @@ if TARGET is None:
     assert mine > 0.7 * theirs
 
 # %% [markdown]
-# **Predict.** The table is empty when a text begins. On a story, where little repeats word for word, will recycling beat
-# prompt lookup? On a pure copy, where it remembers one token back and prompt lookup up to three? And what if we *keep* the
-# table from one text to the next (`warm`)? Each text is still new to it.
+# **Predict.** The table is empty when a text begins. On a story, where little repeats word for word, will recycling
+# have a larger τ than prompt lookup? And on a pure copy, where recycling uses only the last token and prompt lookup up
+# to three? And if the table is *kept* from one text to the next (`warm`)? No text is decoded twice.
 
 # %%
 groups = ("stories", "copy", "json")
@@ -511,10 +517,11 @@ layout = go.Layout(
 w.figure(go.Figure(bars, layout))
 
 # %% [markdown]
-# Copying wins where the text copies. Recycling knows pairs of tokens, which every text of a language shares; so it is worth
-# little until its table has filled, and then it helps even where nothing is copied. That is a different kind of memory:
-# prompt lookup remembers *this text*, a warm table remembers *this model*. No drafter of the three is best on all texts.
-# What about time? The next cell prints where it went. (The rest, in no model's forward, is called *overhead*.)
+# Copying is best where the text copies. Recycling stores pairs of tokens, which all texts of a language share. So it
+# gains little until its table has filled, and then it helps even where nothing is copied. The two use different data:
+# prompt lookup uses *this text*, a warm table uses *this model's* predictions. None of the three drafters is best on
+# all texts. What about time? The next cell prints how it was spent. (Wall time outside model forwards is called *host
+# overhead*.)
 
 # %%
 for lane in lanes:
@@ -526,19 +533,19 @@ for lane in lanes:
 # %% [markdown]
 # ## All of them, by kind of work
 #
-# This lesson built one of the drafters that need no training; the workbench has more, and somebody has measured them all
-# on nine kinds of work, beside plain decoding of the same prompts, on the bundled target and on SmolLM2. **Predict**
-# before you look: on which kinds will nothing be gained? Will the same drafter be the fastest on both targets? And whose τ
-# is high while its speed-up is not?
+# This lesson built one drafter that needs no training. The workbench has more, and a recorded benchmark compares them
+# all with plain decoding on nine kinds of work, on the bundled target and on SmolLM2. **Predict** before you look: on
+# which kinds is there no speed-up? Will the same drafter be the fastest on both targets? And which drafter has a high τ
+# but a low speed-up?
 
 # %%
 from workbench.bench import workboard
 
-boards = workboard.targets()  # of `workbench recommend --kinds --report`, saved in assets/boards/work.json
+boards = workboard.targets()  # from `workbench recommend --kinds --report`, saved in assets/boards/work.json
 
 
 def table_of(board):
-    """Methods by kinds of work: speed-up as colour, with τ written below it."""
+    """Draw methods by kinds of work: speed-up as colour, with τ written below it."""
     kinds = list(board["kinds"])
     cells = [[method["cells"][kind] for kind in kinds] for method in board["methods"]]
     drawn = go.Heatmap(
@@ -568,24 +575,25 @@ w.figure(table_of(boards[0]))
 w.figure(table_of(boards[-1]))
 
 # %% [markdown]
-# Where the answer is in the question, what copies wins on both targets, and which copier it is hardly matters: their
-# intervals overlap (the [board](../assets/boards/work.md) has them; with three prompts of a kind they are wide). On
-# stories and chat most gain nothing; `rest` does on the bundled target, whose stories are like those in the bundled store.
-# And τ is not speed: `del` has one of the largest on the bundled target and wins little, because its drafts are passes of
-# the same layers. Nothing is trained for a drafter here, but how the target was trained matters: the early layers of the
-# bundled one learnt to speak, and serve as a drafter (`early-exit`); those of SmolLM2 did not.
+# If the prompt contains the answer, copying drafters are fastest on both targets. Which of them hardly matters: their
+# confidence intervals overlap (see the [board](../assets/boards/work.md); with three prompts per kind they are wide).
+# On stories and chat most drafters gain nothing; `rest` gains on the bundled target, whose stories are like those in
+# the bundled datastore. And τ is not speed: `del` has one of the largest τ on the bundled target and gains little,
+# because its drafts are passes of the target's own layers. No drafter is trained here, but the training of the target
+# matters: the early layers of the bundled target were trained to predict tokens, so they work as a drafter
+# (`early-exit`); those of SmolLM2 were not.
 #
 # ## Which for your own prompts?
 #
-# A table of somebody else's prompts is a hint. Ask your own: put them below and run the cell. The methods take turns until
-# the time is up; an interval that holds 1 says that more time or prompts are needed.
+# Results on other prompts are only a hint. Measure your own: put your prompts below and run the cell. The methods take
+# turns until the time is up. If an interval contains 1, you need more time or more prompts.
 
 # %%
 my_prompts = [
     "Repeat this text three times:\nThe old boat went slowly down the quiet river",
     "Tell me a story about a girl called Mia and a silver key.",
 ]
-few = ("prompt-lookup", "suffix", "lookahead-trie", "rest")  # leave `methods` out to ask all that run
+few = ("prompt-lookup", "suffix", "lookahead-trie", "rest")  # leave `methods` out to compare all available ones
 able = [method["name"] for method in wb.methods() if method["available"] and method["name"] in few]
 seconds = 6 if FAST else 60
 found = None
@@ -601,15 +609,15 @@ else:
     print("The time was too short for a comparison: give it more seconds.")
 
 # %% [markdown]
-# The same is a command (`workbench recommend --prompts mine.jsonl --minutes 10`) and a button of the app: Methods → Which
-# for me?
+# The same comparison is a command (`workbench recommend --prompts mine.jsonl --minutes 10`) and a button of the app:
+# Methods → Which for me?
 
 # %% [markdown]
 # ## The same on a real model
 #
 # The bundled target is small and tells all its stories in the same words. SmolLM2 (135 million parameters) answers
-# questions; the README's command brings it. **Predict**: on which of the two prompts below will copying pay, and is a
-# target that writes better English easier or harder to copy for?
+# questions; the README has the command that installs it. **Predict**: on which of the two prompts below will copying
+# pay? Is τ higher or lower with a target that writes better English?
 
 # %%
 from workbench.core.errors import WorkbenchError
@@ -619,7 +627,7 @@ from workbench.service.inventory import TO_FETCH, state
 folder = None
 if SERVER is None and TARGET is None and state(SMOLLM2) != TO_FETCH:
     try:
-        folder = locate("smollm2")  # made from the wheel at first use: half a minute, 270 MB
+        folder = locate("smollm2")  # built from the wheel at first use: half a minute, 270 MB
     except WorkbenchError as problem:
         print(problem)
 if folder is not None:
@@ -634,31 +642,30 @@ else:
 
 
 # %% [markdown]
-# Recorded with SmolLM2 in bfloat16, 40 tokens: τ = 1.18 on the story and 3.67 on the copy. What it tells repeats less, so that there
-# is less to find; where it copies it copies word for word.
+# Recorded with SmolLM2 in bfloat16, 40 tokens: τ = 1.18 on the story and 3.67 on the copy. Its stories repeat less, so
+# look-ups find less; when it copies, it copies word for word.
 #
 # ## Exercises
 #
-# **1. First or newest?** `lookup` takes the newest place; Saxena's original takes the first. Write `lookup_first`, replay
-# it on all texts, and find one on which it differs. Then make up a text of letters on which the *first* place is right.
+# **1. First or newest?** `lookup` takes the newest occurrence; Saxena's original takes the first. Write `lookup_first`,
+# replay it on all texts, and find one on which it differs. Then make up a text of letters on which the *first*
+# occurrence is right.
 
 # %% tags=["answer"]
 def my_lookup_first(text, depth=10, longest=3):
-    """What followed the *first* place where the last tokens stood."""
+    """Return the tokens after the *first* occurrence of the last tokens."""
     raise NotImplementedError  # yours
 
 
-my_letters = None  # (prompt, answer), two strings on which the first place gives a larger τ than the newest
+my_letters = None  # (prompt, answer), two strings on which the first occurrence gives a larger τ than the newest
 
 
 # %% tags=["check"]
 @w.check
 def first_place(look, letters):
-    """Equal to the engine's `occurrence="first"`, and a text on which it wins."""
+    """Compare with the engine's `occurrence="first"`, and check that τ is larger on the given letters."""
     other = wb.generate(prompt, method="prompt-lookup", params={"occurrence": "first"}, max_new_tokens=length)
-    mine = [
-        guess for guess, _ in replay(prompt, answer, look)
-    ]  # cut where the answer ends, which the engine cannot know
+    mine = [guess for guess, _ in replay(prompt, answer, look)]  # cut where the answer ends, which the engine cannot do
     theirs = [r.nodes.tokens[: len(guess)] for r, guess in zip(other.rounds, mine, strict=False)]
     assert mine == theirs, "the engine drafts otherwise on `copy-three-times`"
     first, newest = (figures(replay(*map(list, letters), one))[0] for one in (look, lookup))
@@ -681,7 +688,7 @@ for name in texts:
     first, newest = (figures(replay(*texts[name], d))[0] for d in (lookup_first, lookup))
     if first != newest:
         print(f"{name:17} first {first:.2f}, newest {newest:.2f}")
-# A document that is quoted from its beginning again: the first place is the document, the newest one a digression.
+# A document is quoted again from its beginning: the first occurrence is the document, the newest one a digression.
 assert lookup_first(list("abcd-abx+ab"))[:2] == ["c", "d"]
 assert lookup(list("abcd-abx+ab"))[:2] == ["x", "+"]
 # And the engine agrees:
@@ -690,20 +697,20 @@ assert not first_place(lookup, ("abcdefgh-abxy+ab", "cdefgh")).right
 
 
 # %% [markdown]
-# **2. Only when sure.** A match of one token is often an accident (after a comma comes anything). Refuse matches shorter
-# than two tokens. What happens to the acceptance rate, what to τ? Which of the two would you rather have high, and on
-# which machine?
+# **2. Only when sure.** A match of one token is often an accident (after a comma comes anything). Refuse matches
+# shorter than two tokens. How do the acceptance rate and τ change? On which machine is a high acceptance rate more
+# important, and on which a high τ?
 
 # %% tags=["answer"]
 def my_lookup_sure(text, depth=10, longest=3, shortest=2):
-    """As `lookup`, for matches of at least `shortest` tokens."""
+    """Do as `lookup` does, for matches of at least `shortest` tokens."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def only_sure(look):
-    """Silent where one token matches, as before where two do."""
+    """Check that nothing is drafted after a match of one token, and the same as before after two."""
     assert list(look(list("xaya"))) == [], "only one letter matches in `xaya`"
     for text in (list("abcab"), list("xy1 xy2 xy"), list("aaaa")):
         assert list(look(text)) == lookup(text), f"in {''.join(text)!r} two letters match"
@@ -732,13 +739,13 @@ if TARGET is None:
     assert sure[0] <= unsure[0]
 assert only_sure(lookup_sure).right
 assert not only_sure(lookup).right
-# τ is what you get, drafted tokens are what you pay. Where a longer pass costs nothing (a GPU with one user), take any
-# match; where every drafted token costs time (a CPU, a full batch), a high acceptance rate is worth more.
+# τ is the gain, drafted tokens are the cost. If a longer pass costs nothing (a GPU with one user), take any match; if
+# every drafted token costs time (a CPU, a full batch), a high acceptance rate is more important.
 
 # %% [markdown]
-# **3. A memory of other texts.** The look-up need not be in the prompt. REST (He et al. 2023) looks in a *datastore*. Put
-# the answers to all other stories in front of the text and replay `story-dragon`: how does τ change? Do not let the answer
-# itself into the datastore.
+# **3. A datastore of other texts.** The look-up need not be in the prompt. REST (He et al. 2023) searches a
+# *datastore*. Put the answers to all other stories in front of the text and replay `story-dragon`: how does τ change?
+# Do not put the answer itself into the datastore.
 
 # %% tags=["answer"]
 my_store = None  # a list of token ids
@@ -747,7 +754,7 @@ my_store = None  # a list of token ids
 # %% tags=["check"]
 @w.check
 def memory(store):
-    """Other texts only, and they help."""
+    """Check that the store holds only other texts, and that τ rises with it."""
     story_answer, store = texts["story-dragon"][1], list(store)
     own = {tuple(story_answer[i : i + 12]) for i in range(len(story_answer) - 11)}
     assert not own & {tuple(store[i : i + 12]) for i in range(len(store))}, "the answer itself is in the store"
@@ -766,19 +773,20 @@ with_store = figures(replay(*texts["story-dragon"], lambda text: lookup(store + 
 print(f"τ on story-dragon: {alone:.2f} alone, {with_store:.2f} with {len(store)} tokens of other stories")
 if TARGET is None:
     assert memory(store).right
-assert not memory(texts["story-dragon"][1]).right  # that would be an examination with the answers on the desk
+assert not memory(texts["story-dragon"][1]).right  # the answer is in the store
 # Two short stories may already help, since this target tells all its stories in the same words. The order matters: the
-# text itself stays last, so that its own newest places win.
+# text itself stays last, so that its own occurrences are the newest.
 triples = Counter(zip(store, store[1:], store[2:], strict=False))
 print("its most frequent triples:", [tokenizer.decode(list(triple)) for triple, _ in triples.most_common(4)])
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Which two numbers can you read off a text, without a model, that say what a copying drafter will win on it?
-# 2. Why does greedy speculative decoding let you judge a drafter on a text that was written long before?
+# 1. Which two numbers of a copying drafter can you compute from a text alone, without a model?
+# 2. Why can you evaluate a drafter for greedy speculative decoding on a text that was written long before?
 # 3. A deeper copy is never worse within a round. Why can it still take more rounds?
-# 4. What does a trie know that a single look-up forgets, and what does a table of successors know that neither does?
+# 4. Which information does a trie use that a single look-up discards? Which information does a table of successors use
+#    that neither has?
 #
 # ## References
 #
@@ -788,7 +796,7 @@ print("its most frequent triples:", [tokenizer.decode(list(triple)) for triple, 
 #   arXiv:2408.08696, §3: the table.
 # - He et al. 2023, *REST: retrieval-based speculative decoding*, arXiv:2311.08252: a datastore (exercise 3).
 #
-# Next: [05](05_draft_model.ipynb) pays for a real second model, and asks what it has to be to earn that.
+# Next: [05](05_draft_model.ipynb) uses a real second model, and shows when its cost pays.
 
 # %%
 wb.close()

@@ -31,11 +31,11 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - draft with a small model in five lines, and prove that the engine does the same,
-# - choose a draft model and its draft length from two numbers that you can measure: acceptance and cost,
-# - say what happens when two models number their tokens differently, and why that must fail loudly.
+# - draft with a small model in five lines, and check that the engine does the same,
+# - choose a draft model and its draft length from two numbers that you can measure: acceptance rate and cost,
+# - explain the effect of two models with different token ids, and why that must raise an error.
 #
-# **You need** to know the loop of 04. 03 derives the formulas that are used here.
+# **You need** the loop of 04. The formulas are derived in 03.
 
 # %% tags=["parameters"]
 import os
@@ -67,8 +67,8 @@ from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_
 from workbench.trace.theory import best_depth, tau_by_position
 
 disable_progress_bar()
-BUNDLED = TARGET is None and DRAFTER is None  # what is said of figures below was checked with these
-TARGET, DRAFTER = TARGET or "text-target", drafter_for(TARGET, DRAFTER)  # or the target's own first layers
+BUNDLED = TARGET is None and DRAFTER is None  # statements about figures below hold for these
+TARGET, DRAFTER = TARGET or "text-target", drafter_for(TARGET, DRAFTER)  # or the target's first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=DRAFTER, device=DEVICE)
 tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
 target, drafter = (
@@ -85,11 +85,12 @@ print(f"{wb.device_label()} · target {sizes[0]:.1f} M parameters, drafter {size
 # %% [markdown]
 # ## The same loop, another drafter
 #
-# In 04 a drafter was a function from text to guesses. A second model is one, too: let it write K tokens, greedily.
+# In 04 a drafter was a function from a text to a draft. A second model can be such a function too: it writes K tokens,
+# greedily.
 
 # %%
 def draft(text, K=4, model=drafter):
-    """The next K tokens as the small model would write them. (It reads everything again at each step: no cache.)"""
+    """Return the next K tokens of the small model. (There is no KV cache: each step reads the whole text again.)"""
     guess = []
     for _ in range(K):
         guess.append(int(model(torch.tensor([text + guess], device=DEVICE)).logits[0, -1].argmax()))
@@ -97,7 +98,7 @@ def draft(text, K=4, model=drafter):
 
 
 def generate(prompt, draft, max_new_tokens):
-    """Greedy speculative decoding, as in 04: the new tokens, and for each round (the draft, how much was accepted)."""
+    """Decode greedily with drafts, as in 04: return the new tokens and, per round, (draft, number accepted)."""
     text, rounds = list(prompt), []
     while (room := max_new_tokens - (len(text) - len(prompt))) > 0:
         guess = draft(text)[: room - 1]
@@ -128,7 +129,7 @@ assert [r.nodes.tokens for r in trace.rounds] == [guess for guess, _ in rounds]
 w.ribbon(trace)
 
 # %% [markdown]
-# The engine adds a cache for each of the two models, and keeps them in step: what was rejected is forgotten in both.
+# The engine adds a KV cache for each of the two models and keeps them in step: it removes rejected tokens from both.
 
 # %%
 w.app_link(trace)
@@ -136,8 +137,8 @@ w.app_link(trace)
 # %% [markdown]
 # ## How long should the draft be?
 #
-# **Predict.** We draft K = 8 tokens each round. The first is accepted with some rate. Given that it was, is the second one
-# accepted more often, less often, or as often? And the eighth?
+# **Predict.** We draft K = 8 tokens each round. The first is accepted at some rate. Given that it was accepted, is the
+# second accepted more often, less often, or as often? And the eighth?
 
 # %%
 kinds = {
@@ -154,12 +155,13 @@ for kind, places in by_place.items():
     print(f"{kind:8}", *(f"{kept / tried:4.0%} of {tried:<3d}" for _, tried, kept in places))
 
 # %% [markdown]
-# Conditional rates need not fall with the place: what makes a token late in the draft unlikely to survive is that all
-# before it must survive, too. They may even rise, because a draft that has come far is in an easy stretch of text. Behind
-# the first few places few rounds are left to count ("of …"), so read the right end with care.
+# Conditional rates need not fall with the position. The main reason that a token late in the draft is rarely accepted
+# is that all tokens before it must be accepted too. The rates may even rise, because a draft whose first tokens were
+# accepted is in an easy part of the text. After the first few positions there are few rounds to count ("of …"), so read
+# the right end with care.
 #
-# From these rates follows the mean accepted length for every K, without another run: a round gives one token, plus one for
-# each place that is reached. **Predict**: does τ computed from the K = 8 run agree with a run that really uses K = 2?
+# These rates give the mean accepted length for every K without another run: a round gives one token, plus one for each
+# position that is accepted. **Predict**: does τ computed from the K = 8 run agree with a run that really uses K = 2?
 
 # %%
 rates = {kind: [kept / tried for _, tried, kept in places] for kind, places in by_place.items()}
@@ -170,28 +172,29 @@ for kind, names in kinds.items():
         ]
         measured, computed = tau([r for t in runs for r in t.rounds]), tau_by_position(rates[kind][:K])
         print(f"{kind:8} K = {K}: τ = {measured:.2f} measured, {computed:.2f} computed from the run with K = 8")
-        if BUNDLED:  # counts of greedy runs: the same on every machine
+        if BUNDLED:  # counts of greedy runs are the same on every machine
             assert abs(measured - computed) < 0.25 * measured
 
 
 # %% [markdown]
-# ## What a draft costs
+# ## The cost of a draft
 #
-# A longer draft gives a larger τ. Not always more speed: each draft is a pass of the small model. Count everything in *plain steps*, the
-# time that the target takes to write one token alone:
+# A longer draft gives a larger τ, but not always more speed: each drafted token is a pass of the small model. Count all
+# times in *plain steps*, the time of one target pass over one token:
 #
 # $$\text{speed-up}(K) = \frac{\tau(K)}{K\,c + v(K+1)}$$
 #
-# with c the cost of one draft and v(n) that of verifying n tokens (1 as long as decoding is memory-bound, see 01).
+# with c the cost of one drafted token and v(n) the cost of verifying n tokens (1 as long as decoding is memory-bound,
+# see 01).
 
 # %%
 def undisturbed(seconds):
-    """The tenth fastest of a hundred: what it takes when nothing else gets in the way."""
+    """Return the 10th percentile: the time without other load on the machine."""
     return sorted(seconds)[len(seconds) // 10]
 
 
 def plain_step():
-    """Seconds of one pass of the target over one token, measured now."""
+    """Measure the seconds of one target pass over one token now."""
     run = wb.generate(story, method="autoregressive", max_new_tokens=20)
     return undisturbed([r.verify_s for r in run.rounds])
 
@@ -207,7 +210,7 @@ print("(a machine that is busy gives other figures, and then all that follows is
 
 
 def verify_cost(n):
-    """v(n), a straight line through v(1) = 1 and v(9) as measured."""
+    """Return v(n) on a straight line through v(1) = 1 and the measured v(9)."""
     return 1 + max(0.0, v - 1) * (n - 1) / 8
 
 
@@ -224,7 +227,7 @@ for kind in kinds:
     lines.append(go.Scatter(name=kind, x=Ks, y=gain, mode="lines+markers"))
     print(f"{kind:8} best K = {best[kind].depth}, speed-up {best[kind].speedup:.2f} by these costs")
 
-if BUNDLED:  # not of the costs that were measured just now, which vary, but of any costs
+if BUNDLED:  # asserted for fixed costs, because the costs measured above vary
     for cost in (0.01, 0.05, 0.2, 0.5):
         dear = {k: best_depth(rates[k], cost, lambda n: 1 + 0.05 * (n - 1), most=8).depth for k in ("stories", "copy")}
         assert dear["stories"] >= dear["copy"]
@@ -234,15 +237,15 @@ figure.add_hline(y=1, line_dash="dot", annotation_text="plain decoding")
 w.figure(figure)
 
 # %% [markdown]
-# The better the drafter knows a text, the longer it should be allowed to write. One K for everything is a compromise, which
-# is why there are policies (below). Below the dotted line you would be faster without a drafter. (Copying is what this
-# drafter cannot do, and what 04 does for nothing.)
+# The better the drafter predicts a text, the longer its drafts should be. A single K for all texts is a compromise, so
+# there are policies (below). Below the dotted line, plain decoding is faster. (This drafter cannot copy; the methods of
+# 04 copy at no cost.)
 #
 # ## Which model?
 #
-# A larger drafter is right more often and costs more. For a family of sizes, take the target's own first layers
-# (`early-exit`), and at the far end the target as its own drafter. At the near end: a drafter that was trained on
-# descriptions of pictures, with the same vocabulary. **Predict** the order by acceptance, then by speed-up.
+# A larger drafter is right more often and costs more. To compare sizes, take the target's own first layers
+# (`early-exit`), and as the largest drafter the target itself. Add one small drafter that was trained on descriptions
+# of pictures and has the same vocabulary. **Predict** the order by acceptance rate, then by speed-up.
 
 # %%
 layers = target.config.num_hidden_layers
@@ -263,7 +266,7 @@ for title, (method, params, model) in candidates.items():
     ]
     rounds_ = [r for t in runs for r in t.rounds]
     ratios = sorted(r.draft_s / r.draft_forwards / r.verify_s for r in rounds_ if r.draft_forwards == 4) or [1.0]
-    cost = ratios[len(ratios) // 2] * verify_cost(5)  # both times are of one round: what slows one down slows the other
+    cost = ratios[len(ratios) // 2] * verify_cost(5)  # both times are from one round, so other load slows both
     found[title] = acceptance_rate(rounds_) or 0.0, cost
     choice = best_depth(found[title][0], cost, verify_cost, most=8)
     print(
@@ -274,20 +277,22 @@ for title, (method, params, model) in candidates.items():
 if BUNDLED:
     assert found["the target itself"][0] == 1
     assert found["vision-text-drafter"][0] < found[DRAFTER][0]
-assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the target: never worth it
+assert best_depth(1.0, 1.0).depth == 0  # always right, but as slow as the target: never pays
 
 # %% [markdown]
-# Two lessons. Acceptance alone decides nothing: the target accepts itself always, and at c = 1 gains nothing by it. (If your
-# c for it is far from 1, the machine was busy with other things; notebook 10 measures properly.) And a shared vocabulary is
-# necessary, but does not make a drafter: it must have learned the target's kind of text.
+# This shows two things. First, the acceptance rate alone decides nothing: the target always accepts its own drafts and,
+# at c = 1, gains nothing. (If your c for it is far from 1, there was other load on the machine; notebook 10 measures
+# properly.) Second, a shared vocabulary is necessary but not sufficient: the drafter must be trained on the target's
+# kind of text.
 
 # %% [markdown]
-# ## The same sum on a real model
+# ## The same computation on a real model
 #
-# All costs so far are those of a toy: its weights stay in the processor's cache, and next to so short a pass the *host's*
-# work of a round counts (judging, bookkeeping: what is in no model's forward). SmolLM2 (135 million parameters) answers
-# questions; the README's command brings it. **Predict**, for either model: what does a pass over nine tokens cost, in plain
-# passes? What share is the host's? And which of the two gains more from the *same* acceptance?
+# All costs so far are those of a very small model: its weights stay in the processor's cache, and its passes are so
+# short that the *host overhead* of a round counts (verifying, bookkeeping: wall time outside model forwards). SmolLM2
+# (135 million parameters) answers questions; the README has the command that installs it. **Predict**, for each of the
+# two models: how much does a pass over nine tokens cost, in plain passes? How large is the host overhead? And which of
+# the two gains more from the *same* acceptance rate?
 
 # %%
 from workbench.engine import Engine, Request, load_models
@@ -296,13 +301,13 @@ from workbench.models.pass_costs import measure
 
 
 def gain_at(alpha, K, costs, host):
-    """Speed-up at acceptance `alpha` everywhere, K drafts a round; `host`: seconds of each round in no model."""
+    """Return the speed-up at acceptance rate `alpha` with K drafts and `host` seconds of host overhead per round."""
     spent = K * costs.draft_s + costs.verify_s(K + 1) + host
     return tau_by_position([alpha] * K) * (costs.verify_s(1) + host) / spent
 
 
 def weigh(models):
-    """Measure a model's costs here, now, and print what they mean at three acceptances."""
+    """Measure a model's costs on this machine and print the speed-ups at three acceptance rates."""
     costs = measure(models, repeats=2 if FAST else 15)  # medians of T(n), n = 1 … 64, and of one draft
     copy = Request(next(p for p in load_prompts() if p.name == "copy-words").encode(models.tokenizer),
                    registry.get("prompt-lookup"), max_new_tokens=12 if FAST else 64)  # fmt: skip
@@ -327,23 +332,25 @@ if SERVER is None and BUNDLED and "smollm2" in {entry["name"] for entry in wb.ta
     weigh(load_models(TARGET, None, device=DEVICE))
     try:
         weigh(load_models("smollm2", device=DEVICE, dtype="bfloat16"))  # with its own draft model, if there is one
-    except WorkbenchError as problem:  # its copy is made of the package at first use, which takes room on the disk
+    except WorkbenchError as problem:  # it is unpacked at first use, which takes disk space
         print(problem)
 else:
     print("Not here, or not asked for: `workbench models` says how SmolLM2 comes to this machine.")
 
 # %% [markdown]
-# What decides is what a pass is made of. Of a model too large for the processor's cache, a pass over one token fetches all
-# weights from memory, and the further tokens of a draft share that one reading, as long as the processor has arithmetic to
-# spare (01): look at how much more than one token its nine cost. A toy has little to share, and the host's work, which
-# weighs more beside a short pass, is saved only by needing fewer rounds. Where a longer pass costs much more than a plain
-# one, as on processors that multiply no bfloat16, a draft must be right more often to pay, however large the model.
+# The composition of a pass decides. If a model is too large for the processor's cache, a pass over one token reads all
+# weights from memory, and the further tokens of a draft share that one reading, as long as the processor has idle
+# arithmetic (01): compare the costs of nine tokens and of one. A very small model has little to share, and its host
+# overhead, which is larger relative to a short pass, falls only with the number of rounds. If a longer pass costs much
+# more than a plain one, as on processors without bfloat16 arithmetic, a draft must be right more often to pay, for
+# models of any size.
 #
-# ## Policies: let the round decide
+# ## Policies: a draft length for each round
 #
-# `fixed` drafts K each time. `heuristic` drafts two more after a full success and one fewer after a rejection. `confidence`
-# stops when the drafter's own largest probability falls below a threshold. `planned` chooses K from measured costs and the
-# acceptance so far. **Predict** which drafts least for nothing, and what that does to τ.
+# `fixed` drafts K each time. `heuristic` drafts two more after a full success and one fewer after a rejection.
+# `confidence` stops when the drafter's own largest probability falls below a threshold. `planned` chooses K from
+# measured costs and the acceptance rate so far. **Predict** which policy wastes the fewest drafts, and how that changes
+# τ.
 
 # %%
 lanes = []
@@ -358,18 +365,20 @@ for policy in ("fixed", "heuristic", "confidence", "planned"):
 used = {policy: draft_utilisation(run.rounds) or 0.0 for policy, run in lanes}
 if BUNDLED:
     assert used["confidence"] > used["fixed"]
-assert len({tuple(run.token_ids) for _, run in lanes}) == 1  # whatever is drafted, the text is the target's
+assert len({tuple(run.token_ids) for _, run in lanes}) == 1  # for any drafts, the text is the target's
 w.lane([run for _, run in lanes], names=[policy for policy, _ in lanes])
 
 # %% [markdown]
-# Nobody gets a higher τ than the one who always drafts most (greedily, and with a model that writes ahead: 04 shows a
-# drafter for which even that is false); policies win by not paying for drafts that will be thrown away. How much that is worth depends on c and v: where both are small, `fixed` with a long K is hard to beat.
+# No policy reaches a higher τ than the one that always drafts most (for greedy decoding with a draft model: 04 shows a
+# drafter for which even that is false). Policies gain by avoiding the cost of drafts that will be discarded. The gain
+# depends on c and v: if both are small, `fixed` with a large K is hard to beat.
 #
-# ## Two models, two numberings
+# ## Two models with different token ids
 #
-# Draft and target exchange *numbers*. What if the small model numbers its tokens differently? We build the nastiest case:
-# the same words, the same size of vocabulary, the same network, only renumbered, in the tokenizer and in the weights alike.
-# On its own it is exactly as good as before.
+# Drafter and target exchange *token ids*. What if the small model has different ids for its tokens? We build the case
+# that is hardest to detect: the same words, the same size of vocabulary, the same network, but with permuted token ids,
+# both in the tokenizer and in the weights. On its own it is exactly as good as before. (The code calls this drafter
+# with a different vocabulary `stranger`.)
 
 # %%
 temporary = tempfile.TemporaryDirectory()
@@ -381,7 +390,7 @@ vocabulary = description["model"]["vocab"]  # word → number
 special = {token["id"] for token in description["added_tokens"]}
 ordinary = [word for word in vocabulary if vocabulary[word] not in special]
 numbers = [vocabulary[word] for word in ordinary]
-renumbered = vocabulary | dict(zip(ordinary, numbers[1:] + numbers[:1], strict=True))  # everyone gets the next number
+renumbered = vocabulary | dict(zip(ordinary, numbers[1:] + numbers[:1], strict=True))  # every word gets the next id
 description["model"]["vocab"] = renumbered
 file.write_text(json.dumps(description))
 
@@ -406,8 +415,8 @@ assert tokenizer.decode(draft(tokenizer(words)["input_ids"], 6)) == stranger_tok
 )
 
 # %% [markdown]
-# Both write the same. **Predict.** Now nobody checks, and the stranger drafts for the target, number by number. Does the
-# program crash? Is the text wrong? What else?
+# Both write the same text. **Predict.** Now the renumbered drafter drafts for the target without a check, exchanging
+# token ids. Does the program crash? Is the text wrong? What else happens?
 
 # %%
 unchecked, bad_rounds = generate(story, lambda text: draft(text, 4, stranger), length)
@@ -421,9 +430,9 @@ if BUNDLED:
     assert accepted_bad < 0.2 * accepted_good
 
 # %% [markdown]
-# No crash, and no wrong word: exactness does not depend on the drafter. It is only slow, slower than no drafter at all.
-# **A mistake that costs nothing but the purpose is the kind that nobody finds.** A comparison of vocabulary *sizes* would
-# not have found it either. So the workbench compares the whole vocabulary, and refuses to draft number by number:
+# There is no crash and no wrong word: exactness does not depend on the drafter. Decoding is only slow, slower than
+# without a drafter. **A mistake that changes only the speed is easily overlooked.** A comparison of vocabulary *sizes*
+# would not have found it either. So the workbench compares the whole vocabulary, and refuses to exchange token ids:
 
 # %%
 here = Workbench(target=TARGET, device=DEVICE) if SERVER else wb
@@ -437,9 +446,9 @@ else:
     raise AssertionError("the mismatch was not noticed")
 
 # %% [markdown]
-# The message names the methods that still work: those that need no second model, and `omnidraft`, which does what an
-# interpreter does. The stranger reads and writes *text* with its own tokenizer, and its text is cut into the target's
-# tokens. So it need not even know the same words. Take the message at its word:
+# The message names the methods that still work: those that need no second model, and `omnidraft`, which translates.
+# With `omnidraft`, the drafter reads and writes *text* with its own tokenizer, and the target's tokenizer splits that
+# text into the target's tokens. So the two vocabularies may even have different words. Test the message:
 
 # %%
 for method in ("prompt-lookup", "early-exit", "omnidraft"):
@@ -448,25 +457,25 @@ for method in ("prompt-lookup", "early-exit", "omnidraft"):
     print(f"{method:14} τ = {tau(still.rounds):.2f}, the same text: {still.token_ids == answer}")
     assert still.token_ids == answer
 if BUNDLED:
-    assert tau(still.rounds) > 1.5  # the stranger's good text has come through
+    assert tau(still.rounds) > 1.5  # the drafter's good text was accepted
 
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. The best K on paper.** With the same acceptance α at every place and v = 1, compute the best K for α = 0.8 and
-# c = 0.02, 0.1, 0.3. What happens to K when α goes from 0.8 to 0.9 at c = 0.1?
+# **1. The best K on paper.** With the same acceptance rate α at every position and v = 1, compute the best K for α =
+# 0.8 and c = 0.02, 0.1, 0.3. How does K change when α goes from 0.8 to 0.9 at c = 0.1?
 
 # %% tags=["answer"]
 def my_best_K(alpha, cost):
-    """The draft length with the largest speed-up; v(n) = 1."""
+    """Return the draft length with the largest speed-up, with v(n) = 1."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def on_paper(best_K):
-    """The workbench's own search, over a grid."""
+    """Compare with the workbench's own search, over a grid."""
     for alpha in (0.5, 0.8, 0.9):
         for cost in (0.02, 0.1, 0.3):
             wanted = best_depth(alpha, cost).depth
@@ -486,26 +495,26 @@ for alpha, cost in ((0.8, 0.02), (0.8, 0.1), (0.8, 0.3), (0.9, 0.1)):
     print(f"α = {alpha}, c = {cost}: K = {K}, speed-up {sum(alpha**i for i in range(K + 1)) / (K * cost + 1):.2f}")
     assert best_depth(alpha, cost).depth == K
 assert on_paper(best_on_paper).right
-# the target's own token forgotten:
+# wrong: without the target's own token
 assert not on_paper(
     lambda a, c: max(range(1, 65), key=lambda K: sum(a**i for i in range(1, K + 1)) / (K * c + 1))
 ).right
-# A cheap drafter may write far ahead even at a middling acceptance; an expensive one must be right.
+# A cheap drafter may draft many tokens even at a moderate acceptance rate; an expensive one must be right.
 
 # %% [markdown]
-# **2. Is it worth it at all?** Show that with v = 1 a drafter pays for some K exactly if α > c. (Hint: K = 1.) Then find the
-# smallest acceptance at which the drafter of this notebook pays, with the costs measured above, v included.
+# **2. Does it pay at all?** Show that with v = 1 a drafter pays for some K exactly if α > c. (Hint: K = 1.) Then find
+# the smallest acceptance rate at which the drafter of this notebook pays, with the costs measured above, v included.
 
 # %% tags=["answer"]
 def my_pays(alpha, cost):
-    """Whether a drafter pays for some K, with v = 1. In one line."""
+    """Return whether a drafter pays for some K, with v = 1. In one line."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def worth_it(pays):
-    """Against the search over all K."""
+    """Compare with the search over all K."""
     for alpha in (0.05, 0.1, 0.2, 0.5, 0.9):
         for cost in (0.06, 0.15, 0.4, 0.8):
             assert bool(pays(alpha, cost)) == (best_depth(alpha, cost).depth > 0), f"not so for α = {alpha}, c = {cost}"
@@ -526,20 +535,21 @@ print(f"with c = {c:.2f} and v(9) = {v:.2f}, it pays from an acceptance of", lea
 
 
 # %% [markdown]
-# **3. An interpreter.** The stranger writes good text in other numbers. Translate: from the target's numbers to the
-# stranger's before drafting, and back afterwards. The two dictionaries are `vocabulary` and `renumbered`. What is accepted
-# now? (For tokenizers that also *cut* differently, this becomes a method of its own: `omnidraft`, and Timor et al. 2025.)
+# **3. An interpreter.** The renumbered drafter writes good text with other token ids. Translate from the target's ids
+# to the drafter's before drafting, and back afterwards. The two dictionaries are `vocabulary` and `renumbered`. How
+# many drafts are accepted now? (For tokenizers that also *split* text differently, there are separate methods:
+# `omnidraft`, and Timor et al. 2025.)
 
 # %% tags=["answer"]
 def my_interpreted(text, K=4):
-    """K guesses in the target's numbers, from the stranger."""
+    """Return K drafts of the renumbered drafter, as the target's token ids."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def interpreter(drafts):
-    """At three places of the story: what the drafter itself would say."""
+    """Compare with the original drafter's drafts at three positions of the story."""
     for end in (0, 5, 11):
         text = story + answer[:end]
         assert list(drafts(text)) == draft(text), f"not what the drafter says after {tokenizer.decode(text[-4:])!r}"
@@ -561,25 +571,26 @@ assert translated == answer
 assert good_rounds == rounds
 print("round for round as with the drafter:", good_rounds == rounds)
 assert interpreter(interpreted).right
-assert not interpreter(lambda text: draft([to_stranger.get(t, t) for t in text], 4, stranger)).right  # no way back
+assert not interpreter(lambda text: draft([to_stranger.get(t, t) for t in text], 4, stranger)).right  # one way only
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Why does τ rise with K and speed not always?
-# 2. Which two numbers decide whether a drafter pays, and at which place of the draft does each enter?
+# 1. Why does τ always rise with K, but speed not always?
+# 2. Which two numbers decide whether a drafter pays, and for which tokens of a draft does each count?
 # 3. A drafter is right every time. When is it useless?
-# 4. Two tokenizers have vocabularies of equal size. What goes wrong if nobody checks more than that, and who notices?
+# 4. Two tokenizers have vocabularies of equal size. What goes wrong if only the sizes are compared, and how is it
+#    noticed?
 #
 # ## References
 #
-# - Leviathan et al. 2023, arXiv:2211.17192, §3.1 (expected tokens a round), theorem 3.8 (speed-up), §3.5 (choosing the
-#   length). · Chen et al. 2023, arXiv:2302.01318, algorithm 2.
+# - Leviathan et al. 2023, arXiv:2211.17192, §3.1 (expected tokens per round), theorem 3.8 (speed-up), §3.5 (choosing
+#   the length). · Chen et al. 2023, arXiv:2302.01318, algorithm 2.
 # - Mamou et al. 2024, *Dynamic speculation lookahead*, arXiv:2405.04304: draft lengths that adapt.
 # - Timor et al. 2025, *Accelerating LLM inference with lossless speculative decoding for heterogeneous vocabularies*,
 #   arXiv:2502.05202: drafters with another tokenizer (exercise 3).
 #
-# Next: [06](06_trees.ipynb) offers the target more than one guess for each place.
+# Next: [06](06_trees.ipynb) offers the target more than one draft for each position.
 
 # %%
 temporary.cleanup()

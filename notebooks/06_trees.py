@@ -32,10 +32,10 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # **You will be able to**
 #
 # - write the attention mask and the positions of any draft tree by hand, and verify the tree in one pass of a model,
-# - prove that the pass is right, and say which nodes come out wrong when mask or positions are wrong,
-# - follow the target through the tree, and keep of its cache exactly what was accepted.
+# - check that the pass is right, and say which nodes are wrong when the mask or the positions are wrong,
+# - follow the target's choices through the tree, and keep exactly the accepted tokens in its KV cache.
 #
-# **You need** PyTorch, attention masks, and a round as in 00. The drafter may be any; 05 is enough.
+# **You need** PyTorch, attention masks, and a round as in 00. Any drafter will do; 05 is enough.
 
 # %% tags=["parameters"]
 import os
@@ -65,9 +65,9 @@ from workbench.models.truncated_drafter import drafter_for
 from workbench.trace.metrics import tau
 
 disable_progress_bar()
-BUNDLED = TARGET is None and DRAFTER is None  # what is said of words and figures below was checked with these
-DRAFTER = drafter_for(TARGET, DRAFTER)  # or the target's own first layers
-DTYPE = torch.float64  # so that "equal" can mean ten digits; nothing below depends on it
+BUNDLED = TARGET is None and DRAFTER is None  # statements about words and figures below hold for these
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
+DTYPE = torch.float64  # so that "equal" means ten digits; nothing else depends on it
 wb = (
     Workbench(SERVER)
     if SERVER
@@ -80,16 +80,16 @@ torch.set_grad_enabled(False)
 print(wb.device_label(), "·", target.config.num_hidden_layers, "layers, vocabulary", target.config.vocab_size)
 
 # %% [markdown]
-# ## One guess is a waste of a place
+# ## One draft per position is not enough
 #
-# A chain gives the target one guess for each place; when it is wrong, everything behind it is discarded. But what was
-# the drafter's *second* choice? Let the drafter read a text that the target wrote, and look at which rank it gave to each
-# of the target's tokens. **Predict** the shares of rank 1, 2 and 3 before you run the cell.
+# A chain has one draft for each position. If one is rejected, all drafts after it are discarded. But what was the
+# drafter's *second* choice? Let the drafter read a text that the target wrote, and look at the rank that it gives to
+# each of the target's tokens. **Predict** the shares of rank 1, 2 and 3 before you run the cell.
 
 # %%
 story = wb.generate("Once upon a time, there was a", method="autoregressive", max_new_tokens=64)
 ids, written = story.header.prompt_tokens, story.token_ids
-logits = drafter(torch.tensor([ids + written], device=DEVICE)).logits[0, len(ids) - 1 : -1]  # [64, V], one a token
+logits = drafter(torch.tensor([ids + written], device=DEVICE)).logits[0, len(ids) - 1 : -1]  # [64, V], one per token
 truth = torch.tensor(written, device=DEVICE)
 rank = (logits > logits.gather(1, truth[:, None])).sum(1)  # 0: the drafter's first choice
 shares = [float((rank == r).double().mean()) for r in range(3)]
@@ -98,13 +98,13 @@ if BUNDLED:
     assert shares[1] + shares[2] > 0
 
 # %% [markdown]
-# The second and third choice catch a good part of what the first one misses. They can be tested in the same pass, if one
-# pass can read several continuations side by side. That is what a tree and its mask are for.
+# The target's token is often the second or third choice when it is not the first. These can be tested in the same pass,
+# if one pass can read several continuations in parallel. A draft tree and its attention mask make that possible.
 #
 # ## A tree is two lists
 #
-# `tokens[i]` is the token of node `i`; `parents[i]` is the node before it, and −1 is the last committed token, the *root*.
-# Parents come before their children. Here is one, drawn by hand, with the drafter's choices on it:
+# `tokens[i]` is the token of node `i`; `parents[i]` is the node before it, and −1 stands for the last committed token,
+# the *root*. Parents come before their children. Here is a tree, drawn by hand; the drafter's choices fill it:
 #
 # ```
 #                    ┌─ 0 ─┬─ 2 ── 5
@@ -117,18 +117,18 @@ parents = [-1, -1, 0, 0, 1, 2, 4]
 
 
 def path(parents, i):
-    """Nodes from the first level down to node i."""
+    """Return the nodes from the first level down to node i."""
     return [] if i < 0 else [*path(parents, parents[i]), i]
 
 
 def choices(text, k):
-    """The drafter's k likeliest next tokens."""
+    """Return the drafter's k likeliest next tokens."""
     return drafter(torch.tensor([text], device=DEVICE)).logits[0, -1].topk(k).indices.tolist()
 
 
 tokens = []
 for i, parent in enumerate(parents):
-    elder = parents[:i].count(parent)  # how many siblings come before: the first child is the first choice, …
+    elder = parents[:i].count(parent)  # number of earlier siblings: the first child is the first choice, …
     tokens.append(choices(ids + [tokens[j] for j in path(parents, parent)], elder + 1)[elder])
 
 for i in range(len(parents)):
@@ -138,15 +138,16 @@ for i in range(len(parents)):
 # %% [markdown]
 # ## The mask
 #
-# In one sequence, the seven nodes stand behind the text. Causal attention would let node 4 read nodes 0 to 3 as well, but
-# in *its* text these never happened. A node may read the committed text, its ancestors and itself.
+# The input sequence has the text first and then the seven nodes. Causal attention would let node 4 attend to nodes 0 to
+# 3 as well, but these are not part of node 4's text. A node may attend only to the committed text, its ancestors and
+# itself.
 #
-# **Predict.** Which nodes does node 5 see? Node 6? How many ones has the whole 7 × 7 mask, and how would you get that
-# number without drawing it?
+# **Predict.** Which nodes does node 5 attend to? Node 6? How many ones does the whole 7 × 7 mask have, and how can you
+# compute that number without drawing it?
 
 # %%
 def sees(parents):
-    """bool [N, N]: row i is true where node i may look. You see what your parent sees, and yourself."""
+    """Return the mask, bool [N, N]: row i is the row of i's parent plus i itself, i.e. all nodes that i attends to."""
     mask = torch.eye(len(parents), dtype=torch.bool)
     for i, parent in enumerate(parents):
         if parent >= 0:
@@ -160,13 +161,13 @@ assert mask[5].nonzero().flatten().tolist() == path(parents, 5) == [0, 2, 5]
 assert mask.sum(1).tolist() == [len(path(parents, i)) for i in range(7)]
 
 # %% [markdown]
-# Row `i` is the path to node `i`; so a row has as many ones as its node is deep, and the mask as many as all depths
-# together. That gives the second ingredient for free:
+# Row `i` is the path to node `i`. So the number of ones in a row is the depth of its node, and the mask has as many
+# ones as the sum of all depths. The depths also give the positions:
 #
 # ## The positions
 #
-# The model is told where each token stands. **Predict** the positions of nodes 0 … 6 if the root stands at position
-# L − 1. (Their places in the sequence are L, L + 1, … L + 6. That is not the answer.)
+# The model also gets the position of each token. **Predict** the positions of nodes 0 … 6 if the root is at position L
+# − 1. (Their indices in the input sequence are L, L + 1, … L + 6. That is not the answer.)
 
 # %%
 depth = mask.sum(1)  # 1 for the children of the root
@@ -177,21 +178,21 @@ assert positions.tolist() == [L, L, L + 1, L + 1, L + 1, L + 2, L + 2]
 
 
 # %% [markdown]
-# Siblings share a position: each is the next token, if it is the one that happens. Later in the list does not mean later
-# in the text.
+# Siblings share a position: each is a candidate for the same next token. A later index in the list does not mean a
+# later position in the text.
 #
 # ## One pass
 #
-# Hugging Face models take a 4-D mask that is *added* to the attention scores: 0 where a token may look, the smallest
-# number of the format where it may not. Shape: [batch, heads (1: the same for all), who looks, at what].
+# Hugging Face models take a 4-D mask that is *added* to the attention scores: 0 where a token may attend, the smallest
+# number of the dtype where it may not. Shape: [batch, heads (1: the same for all), query, key].
 
 # %%
 def verify(ids, tokens, parents, mask=None, positions=None):
-    """The target's logits [N + 1, V]: row 0 after the committed text, row i + 1 after node i. One pass, no cache."""
+    """Run one pass, no cache. Return the target's logits [N + 1, V]: row 0 after the text, row i + 1 after node i."""
     L, N = len(ids), len(tokens)
     own = sees(parents) if mask is None else mask
     allowed = torch.ones(L + N, L + N, dtype=torch.bool).tril()  # the text: causal
-    allowed[L:, L:] = own  # the tree: ancestors only; all of the text is still allowed to it
+    allowed[L:, L:] = own  # the tree: ancestors only, and all of the text
     added = torch.zeros(1, 1, L + N, L + N, dtype=DTYPE).masked_fill(~allowed, torch.finfo(DTYPE).min)
     where = torch.cat([torch.arange(L), L - 1 + own.sum(1) if positions is None else positions])
     out = target(
@@ -207,12 +208,12 @@ print("logits:", tuple(tree_logits.shape), "= root and 7 nodes, each with a law 
 
 
 # %% [markdown]
-# **Is it right?** The slow way cannot be wrong: for each node, write its path behind the text and run the model on that
-# alone. Eight runs against one. How close will they be?
+# **Is it right?** A slow way is certainly right: for each node, append its path to the text and run the model on that
+# sequence alone. That is eight runs instead of one. How close will the logits be?
 
 # %%
 def alone(ids, path_tokens):
-    """The target's logits [V] after the text and one path."""
+    """Return the target's logits [V] after the text and one path."""
     return target(torch.tensor([ids + path_tokens], device=DEVICE)).logits[0, -1]
 
 
@@ -223,13 +224,13 @@ print("largest difference, root and nodes:", *(f"{d:.0e}" for d in difference.to
 assert difference.max() < 1e-8
 
 # %% [markdown]
-# One pass, eight answers, equal to the last digits that float64 has. This equality is *tree attention*; the rest of the
-# notebook uses it.
+# One pass gives eight distributions, equal to the precision of float64. This method is called *tree attention*; the
+# rest of the notebook uses it.
 #
 # ## Break it
 #
-# **Predict.** (a) Keep the positions, but use a plain causal mask. (b) Keep the mask, but number the positions L, L + 1,
-# … in the order of the list. Which of the nodes 0 … 6 come out right in (a)? Which in (b)?
+# **Predict.** (a) Keep the positions, but use a plain causal mask. (b) Keep the mask, but number the positions L, L +
+# 1, … in the order of the list. Which of the nodes 0 … 6 have correct logits in (a)? Which in (b)?
 
 # %%
 causal = torch.ones(7, 7, dtype=torch.bool).tril()
@@ -250,8 +251,8 @@ if BUNDLED:
     assert wrong["causal mask"] == wrong["positions in list order"] == [False, False, *[True] * 6]
 
 # %% [markdown]
-# Only node 0 survives both: nothing stands before it in the list but the text. Neither mistake crashes, and neither gives
-# nonsense; what would a reader of the output notice?
+# Only node 0 is right in both: only the text comes before it in the list. Neither mistake crashes, and neither gives
+# nonsense. Would a reader of the output notice anything?
 
 # %%
 for name, found in broken.items():
@@ -263,17 +264,17 @@ for name, found in broken.items():
 
 
 # %% [markdown]
-# Some nodes still give the right token, others give another, plausible one. **A wrong mask does not look wrong; it makes
-# the output quietly inexact.** Hence the habit of this project: test masks against single paths, in float64.
+# Some nodes still give the right token; others give a different, plausible one. **A wrong mask gives no visible error,
+# only inexact output.** So this project always tests masks against single paths, in float64.
 #
 # ## Not every mask is a tree
 #
-# From a tree we got its mask. The way back: which tree has a given mask? **Predict** for these three masks of three nodes:
-# `100 110 101`, `100 110 111`, `100 010 111`.
+# We computed the mask of a tree. Now the reverse: which tree has a given mask? **Predict** it for these three masks of
+# three nodes: `100 110 101`, `100 110 111`, `100 010 111`.
 
 # %%
 def tree_of(mask):
-    """Parents of the tree that has this mask.
+    """Return the parents of the tree that has this mask.
 
     Raises:
         ValueError: no tree has it.
@@ -301,13 +302,13 @@ for rows in (["100", "110", "101"], ["100", "110", "111"], ["100", "010", "111"]
 
 
 # %% [markdown]
-# Now play. Change a parent on the left, and watch the mask and what each node has read. Or click in the mask: if some tree
-# has that mask, the parents follow; if none has, it says why. Try to make node 3 see node 1. (The cell that builds the
-# editor is folded; it holds nothing new.)
+# Now experiment. Change a parent on the left, and watch the mask and the text that each node attends to. Or click in
+# the mask: if some tree has that mask, the parents change; otherwise a message explains why none has. Try to make node
+# 3 attend to node 1. (The cell that builds the editor is folded; it has no new content.)
 
 # %% jupyter={"source_hidden": true}
 def grid(mask, names):
-    """The mask as a table of HTML, with what each node has read. Token text is escaped."""
+    """Return the mask as an HTML table, with the text that each node attends to. Token text is escaped."""
     head = "".join(f"<th>{j}</th>" for j in range(len(names)))
     rows = ""
     for i, row in enumerate(mask.tolist()):
@@ -318,7 +319,7 @@ def grid(mask, names):
 
 
 class Editor(ipywidgets.VBox):
-    """A tree and its mask, each changing the other. `parents` and `mask` are what it holds."""
+    """Editor of a tree (`parents`) and its mask (`mask`): a change of one updates the other."""
 
     def __init__(self, parents, names):
         self.parents, self.names, self.mask, self.busy = list(parents), names, sees(parents), False
@@ -342,7 +343,7 @@ class Editor(ipywidgets.VBox):
         super().__init__([*lines, self.says])
 
     def changed(self, i, j, value):
-        """Somebody set the parent of node i (j is None), or one cell of the mask."""
+        """Handle a change of node i's parent (j is None) or of one cell of the mask."""
         if self.busy:
             return
         message = ""
@@ -355,7 +356,7 @@ class Editor(ipywidgets.VBox):
                 self.parents = tree_of(self.mask)
             except ValueError as error:
                 message = f"<p>No tree has this mask: {html.escape(str(error))}.</p>"
-        self.busy = True  # what follows is our own doing
+        self.busy = True  # ignore the events that these updates cause
         for a, box in enumerate(self.boxes):
             box.value = self.parents[a]
             for b, cell in enumerate(self.cells[a]):
@@ -364,7 +365,7 @@ class Editor(ipywidgets.VBox):
         self.says.value = grid(self.mask, self.names) + message
 
     def snapshot(self):
-        """What the notebook stores."""
+        """Return the HTML that the notebook stores."""
         return grid(self.mask, self.names)
 
 
@@ -372,9 +373,9 @@ editor = Editor(parents, [tokenizer.decode([t]) for t in tokens])
 w.show(editor)
 
 # %%
-editor.boxes[3].value = 1  # what a click does: node 3 moves below node 1 …
+editor.boxes[3].value = 1  # same as a click: node 3 moves below node 1 …
 assert editor.mask[3].nonzero().flatten().tolist() == [1, 3]
-editor.cells[6][0].value = True  # … and node 6 is shown node 0, which is on another branch
+editor.cells[6][0].value = True  # … and node 6 attends to node 0, which is on another branch
 assert "No tree has this mask" in editor.says.value
 editor.cells[6][0].value = False
 editor.boxes[3].value = 0
@@ -385,15 +386,16 @@ assert tree_of(sees(parents)) == parents
 # %% [markdown]
 # ## With a cache, and against the engine
 #
-# Nobody reads the text again in every round. Its keys and values are kept; a round feeds the root and the nodes, and the
-# mask shrinks to N + 1 rows: each may look at all of the cache, and then at its ancestors.
+# An engine does not read the text again in every round. It keeps the keys and values of the text in the KV cache. A
+# round feeds only the root and the nodes, and the mask shrinks to N + 1 rows: each may attend to the whole cache and to
+# its ancestors.
 #
-# **Predict.** The root is the last committed token, yet it is fed *together with* the tree, and the cache holds only
+# **Predict.** The root is the last committed token, yet it is fed *together with* the tree, and the KV cache holds only
 # L − 1 tokens. What would be missing otherwise?
 
 # %%
 def rooted(parents):
-    """The same tree with the root as its node 0: everything moves one place."""
+    """Return the same tree with the root as node 0: all indices move up by one."""
     return [-1, *(parent + 1 for parent in parents)]
 
 
@@ -412,8 +414,8 @@ print("fed", len(own), "tokens, mask", tuple(added.shape), "· logits", tuple(ca
 assert (cached_logits - tree_logits).abs().max() < 1e-8
 
 # %% [markdown]
-# Without the root in the pass there would be no logits *after* it, and nothing to judge the first level by. Now the
-# engine. Its `ancestors` builds the mask without a loop, its `Runner` keeps the cache:
+# Without the root in the pass there would be no logits *after* it, and the first level could not be verified. Now
+# compare with the engine. Its `ancestors` builds the mask without a loop, and its `Runner` holds the KV cache:
 
 # %%
 models = load_models(places[0], None, device=DEVICE, dtype="float64")
@@ -430,17 +432,17 @@ assert by_engine < 1e-8
 
 
 # %% [markdown]
-# ## Judge and commit
+# ## Verify and commit
 #
-# The target walks: at the root it writes its own token; if some child has that token, go there and repeat; else stop. The
-# token at which it stops comes from the target itself, so a round always gives at least one.
+# Start at the root and take the target's own token there. If a child has that token, accept the child, go there and
+# repeat; otherwise stop. The token at the stop is the target's own, so a round always gives at least one token.
 #
-# **Predict.** The drafter's first choices are *little boy* (the bundled one's). The target's story began differently: it is
+# **Predict.** The first choices of the bundled drafter are *little boy*. The target's story began differently: it is
 # printed first below. Which nodes are accepted, and which token does the target add?
 
 # %%
 def walk(tokens, parents, own):
-    """Accepted nodes, and the token the target adds. `own[0]`: its token after the root, `own[i + 1]`: after node i."""
+    """Return the accepted nodes and the target's token after them. `own[i + 1]`: its token after node i (−1: root)."""
     accepted, at = [], -1
     while True:
         matching = [i for i, parent in enumerate(parents) if parent == at and tokens[i] == own[at + 1]]
@@ -463,8 +465,8 @@ print(
 assert [*(tokens[i] for i in accepted), extra] == written[: len(accepted) + 1]
 
 # %% [markdown]
-# The cache now holds the root and all seven nodes, one behind the other. What must stay is the root and the accepted
-# nodes, in order. Then the next round starts as if the tree had never been there:
+# The KV cache now holds the text, the root and all seven nodes, in the order of the list. Keep the text, the root and
+# the accepted nodes, in order, and remove the others. Then the next round starts as if there had been no tree:
 
 # %%
 keep = torch.tensor([*range(L - 1), L - 1, *(L + i for i in accepted)], device=DEVICE)
@@ -478,13 +480,13 @@ print(f"difference to reading everything again: {(next_logits - alone(after, [])
 assert (next_logits - alone(after, [])).abs().max() < 1e-8
 
 # %% [markdown]
-# That is a whole round of tree decoding. Keys know their position (they were rotated by it), so a kept node may move in
-# memory, as long as its *position* is that of its depth: this is why the positions had to be right.
+# That is a whole round of tree decoding. Keys contain their position (RoPE rotated them by it). So an accepted node may
+# move in memory, as long as its *position* was computed from its depth: this is why the positions had to be right.
 #
 # ## A run of the engine, node by node
 #
-# `draft-tree` grows its tree from a draft model. Take its trace, rebuild each round's mask from `parents`, verify by hand,
-# and compare every probability that was recorded:
+# `draft-tree` builds its tree with a draft model. Take its trace, rebuild each round's mask from `parents`, verify the
+# tree by hand, and compare every recorded probability:
 
 # %%
 length = 24 if FAST else 96
@@ -493,7 +495,9 @@ text, worst, n_nodes = list(trace.header.prompt_tokens), 0.0, 0
 for r in trace.rounds:
     nodes = r.nodes
     distributions = verify(text, nodes.tokens, nodes.parents) if len(nodes) else alone(text, [])[None]
-    p = distributions.softmax(1)[torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)]
+    p = distributions.softmax(1)[
+        torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)
+    ]
     worst = max(worst, float((p.cpu() - torch.tensor(nodes.p, dtype=DTYPE)).abs().max())) if len(nodes) else worst
     assert nodes.depth == [len(path(nodes.parents, i)) for i in range(len(nodes))]
     assert walk(nodes.tokens, nodes.parents, distributions.argmax(1).tolist())[0] == r.path
@@ -503,7 +507,7 @@ print(f"{len(trace.rounds)} rounds, {n_nodes} nodes: largest difference of a pro
 assert worst < 1e-6
 
 # %%
-second = [r.index for r in trace.rounds if r.path and r.path[0] != r.nodes.parents.index(-1)]  # a second guess won
+second = [r.index for r in trace.rounds if r.path and r.path[0] != r.nodes.parents.index(-1)]  # a sibling accepted
 branched = second[0] if second else 0
 w.tree(trace, round=branched)
 
@@ -511,11 +515,12 @@ w.tree(trace, round=branched)
 w.app_link(trace, pin={"round": branched})
 
 # %% [markdown]
-# ## What does it buy?
+# ## When is a tree better than a chain?
 #
-# The fair question is: *for the same number of nodes to verify*, chain or tree? Twelve nodes each: a chain of 12, and a
-# tree of at most 6 levels. **Predict** for two texts: a story (the drafter is good at those) and a record that becomes JSON
-# (it is often wrong there). Where does the tree win, where the chain?
+# Compare fairly: *for the same number of nodes to verify*, is a chain or a tree better? Both have twelve nodes: a chain
+# of 12, and a tree of at most 6 levels. **Predict** for two texts: a story (the drafter is good at those) and a record
+# to be written as JSON (the drafter is often wrong there). On which text does the tree give the larger τ, and on which
+# the chain?
 
 # %%
 prompts = {p.name: p for p in load_prompts()}
@@ -536,14 +541,14 @@ if BUNDLED:
     assert found["story-bear", "tree of 12, 6 levels"] < found["story-bear", "chain of 12"]
 
 # %% [markdown]
-# The record gains by the tree, the story by the chain. The more often the first choice is wrong, the more a second one is
-# worth. Where the drafter is nearly always right, depth is worth more than width; but a chain of 12 takes 12 passes of the drafter, one after the other, and the tree 6. Which
-# nodes to spend a budget on is the subject of 07.
+# The tree is better for the record, the chain for the story. The more often the first choice is wrong, the more a
+# second one helps. If the drafter is nearly always right, depth helps more than width. But a chain of 12 takes 12
+# sequential passes of the drafter, and the tree 6. Lesson 07 shows how to choose the nodes for a given budget.
 #
 # ## Exercises
 #
 # **1. By hand.** No code: write the mask of `parents = [-1, 0, 0, -1, 3, 1]` as six strings of `1` and `0`, and its
-# depths. Then let the check look at it.
+# depths. Then run the check.
 
 # %% tags=["answer"]
 my_rows = None  # ["100000", …]: six strings
@@ -553,7 +558,7 @@ my_depths = None  # six numbers
 # %% tags=["check"]
 @w.check
 def by_hand(rows, depths):
-    """Row by row, and the depths."""
+    """Check each row and each depth."""
     assert [len(row) for row in rows] == [6] * 6, "six strings of six"
     for i, row in enumerate(sees([-1, 0, 0, -1, 3, 1]).tolist()):
         assert [c == "1" for c in rows[i]] == row, f"row {i}: who is an ancestor of node {i}?"
@@ -565,8 +570,8 @@ by_hand(my_rows, my_depths)
 # %% tags=["solution"] jupyter={"source_hidden": true}
 right_rows = ["100000", "110000", "101000", "000100", "000110", "110001"]
 assert by_hand(right_rows, [1, 2, 2, 1, 2, 3]).right
-assert not by_hand([*right_rows[:5], "010001"], [1, 2, 2, 1, 2, 3]).right  # the parent, and not the parent's parent
-assert not by_hand(right_rows, [1, 2, 3, 4, 5, 6]).right  # places in the list are no depths
+assert not by_hand([*right_rows[:5], "010001"], [1, 2, 2, 1, 2, 3]).right  # without the parent's parent
+assert not by_hand(right_rows, [1, 2, 3, 4, 5, 6]).right  # indices in the list are not depths
 print("Each row is the row of the parent with one more 1 on the diagonal:", *right_rows)
 
 
@@ -577,14 +582,14 @@ print("Each row is the row of the parent with one more 1 on the diagonal:", *rig
 
 # %% tags=["answer"]
 def my_sees(parents):
-    """bool [N, N], as `sees`, without a loop over nodes."""
+    """Return the same bool [N, N] as `sees`, without a loop over nodes."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def without_loop(mask_of):
-    """Fifty random trees and a chain; a large tree may take hardly more instructions than a small one."""
+    """Check fifty random trees and a chain; a large tree may take hardly more instructions than a small one."""
     for found in (*random_trees(50), list(range(-1, 19))):
         assert mask_of(found).bool().equal(sees(found)), f"another mask for parents = {found}"
     small, large = (instructions(mask_of, *random_trees(1, n)) for n in (16, 256))
@@ -611,7 +616,7 @@ def instructions(function, *args):
 
 
 def random_trees(n, nodes=20):
-    """Parents of n trees."""
+    """Return the parents of n random trees."""
     coin = torch.Generator().manual_seed(0)
     return [[int(torch.randint(-1, i, (1,), generator=coin)) if i else -1 for i in range(nodes)] for _ in range(n)]
 
@@ -634,26 +639,26 @@ def sees_once(parents):
 
 
 assert without_loop(sees_by_squaring).right
-assert not without_loop(sees_once).right  # one product reaches two steps up, no farther
+assert not without_loop(sees_once).right  # one product reaches only two steps up
 assert not without_loop(sees).right  # it loops over nodes
 print("(A^k)[i, j] > 0: from i one gets to j in at most k steps upwards. Squaring doubles k.")
 
 
 # %% [markdown]
-# **3. Two texts in one row.** The mask can keep any two things apart, not only branches. Put two prompts of different
-# lengths into *one* sequence, so that neither sees the other, and get for both the logits they have alone. (Servers pack
-# short requests like this.) What are the positions?
+# **3. Two texts in one row.** A mask can separate any two texts, not only branches. Put two prompts of different
+# lengths into *one* row of the batch, so that neither attends to the other, and compute for both the same logits as for
+# each alone. (Servers pack short requests like this.) Which positions must you use?
 
 # %% tags=["answer"]
 def my_packing(a, b):
-    """For texts of a and of b tokens: the mask (bool [a + b, a + b]) and the positions (int [a + b])."""
+    """Return, for texts of a and b tokens, the mask (bool [a + b, a + b]) and the positions (int [a + b])."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def packed_row(packing):
-    """The logits behind both texts, against each text alone."""
+    """Compare the logits after both texts with those of each text alone."""
     first, second = (tokenizer(words)["input_ids"] for words in ("Once upon a time", "Lily had a red kite and a dog."))
     mask_, where = packing(len(first), len(second))
     both = target(
@@ -680,7 +685,7 @@ packed[:a, :a], packed[a:, a:] = torch.ones(a, a).tril().bool(), torch.ones(b, b
 both = target(
     input_ids=torch.tensor([one + two], device=DEVICE),
     attention_mask=torch.zeros(1, 1, a + b, a + b, dtype=DTYPE).masked_fill(~packed, torch.finfo(DTYPE).min).to(DEVICE),
-    position_ids=torch.tensor([[*range(a), *range(b)]], device=DEVICE),  # each begins at 0
+    position_ids=torch.tensor([[*range(a), *range(b)]], device=DEVICE),  # each text starts at 0
 ).logits[0]
 assert (both[a - 1] - alone(one, [])).abs().max() < 1e-8
 assert (both[-1] - alone(two, [])).abs().max() < 1e-8
@@ -702,18 +707,18 @@ print("their differences count: any start would do for the second text, as long 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. How do you read the depth of a node off its row of the mask, and its position off its depth?
+# 1. How do you get the depth of a node from its row of the mask, and its position from its depth?
 # 2. Why is the root fed together with the tree?
-# 3. A mask is wrong in one cell. What would a reader of the output notice, and what test does?
-# 4. With twelve nodes to spend, when is a chain better than a tree?
+# 3. A mask is wrong in one cell. Would a reader of the output notice, and which test detects it?
+# 4. With a budget of twelve nodes, when is a chain better than a tree?
 #
 # ## References
 #
 # - Miao et al. 2023, *SpecInfer*, arXiv:2305.09781, §4: trees of tokens and their verification in one pass.
 # - Cai et al. 2024, *Medusa*, arXiv:2401.10774, §2.1.2: tree attention. · Li et al. 2024, *EAGLE-2*, arXiv:2406.16858,
-#   §4: trees that are grown and ranked again, as `draft-tree` does it.
+#   §4: trees that are expanded and then reranked, as `draft-tree` does.
 #
-# Next: [07](07_heads.ipynb) drafts trees without a second model, from the target's own hidden state.
+# Next: [07](07_heads.ipynb) drafts trees without a second model, from the target's own hidden states.
 
 # %%
 wb.close()

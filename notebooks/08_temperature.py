@@ -31,13 +31,14 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - say what temperature does to acceptance, and why "hotter is worse" is only half of it;
-# - compute the price of any relaxed acceptance rule before running it: what it buys in acceptance it pays in
-#   distribution error, and a careless rule pays more;
-# - tell a lossless engine from a lossy one with a test, and say what several drafts buy for nothing.
+# - explain the effect of temperature on acceptance, and why "hotter is worse" is only half true;
+# - compute the distribution error of any relaxed acceptance rule before running it: it is at least as large as the gain
+#   in acceptance, and with a careless rule larger;
+# - distinguish a lossless engine from a lossy one with a test, and compute the gain from several drafts, which costs no
+#   error.
 #
-# **You need**: the rule min(1, p/q) and the residual (notebook 02). Trees (06) help in the last part.
-# p is always the target's law, q the drafter's.
+# **You need**: the rule min(1, p/q) and the residual distribution (notebook 02). Trees (06) help in the last part. p is
+# always the target's distribution, q the drafter's.
 
 # %% tags=["parameters"]
 import os
@@ -63,19 +64,20 @@ from workbench.trace.metrics import summary
 disable_progress_bar()
 
 # %%
-DRAFTER = drafter_for(TARGET, DRAFTER)  # a target without a drafter of its own gets one made of its first layers
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 story = wb.generate(PROMPT, method="draft-model", params={"temperature": 1.0}, max_new_tokens=96, seed=0)
 print(story.text)
 
 # %% [markdown]
-# ## 1 · What temperature does
+# ## 1 · The effect of temperature
 #
-# Temperature T divides the logits before the softmax. The engine warps p and q alike, so the draft is always drawn from
-# the q it will be judged by. How often is a draft accepted? By notebook 02, with probability α = Σ min(p, q).
+# Temperature T divides the logits before the softmax. The engine applies the same T to p and q, so the draft is always
+# drawn from the q that its verification uses. How often is a draft accepted? By notebook 02, with probability α = Σ
+# min(p, q).
 #
-# α at every temperature follows from the logits alone, so we ask both models once and never run them again.
+# α at every temperature follows from the logits alone, so we run both models once and never again.
 
 # %%
 from workbench.core.sampling import SamplingParams, to_probs
@@ -84,7 +86,7 @@ from workbench.models.loading import load_models
 # %%
 models = load_models(TARGET or "text-target", DRAFTER, DEVICE)
 ids = torch.tensor([[*story.header.prompt_tokens, *story.token_ids]], device=models.target.device)
-first = len(story.header.prompt_tokens) - 1  # the place whose logits say what the first generated token may be
+first = len(story.header.prompt_tokens) - 1  # position of the logits of the first generated token
 with torch.inference_mode():
     z_p = models.target.model(ids).logits[0, first:-1].double().cpu()
     z_q = models.drafter.model(ids).logits[0, first:-1].double().cpu()
@@ -94,18 +96,17 @@ print(f"the likeliest tokens of both are the same at {agree:.0%} of the places")
 
 
 # %% [markdown]
-# **Predict.** From T near 0 upward, mean acceptance on this text …
-# (a) falls all the way, (b) rises all the way, (c) falls, then rises, (d) stays where it is.
-# Write your choice down, and what α tends to at both ends.
+# **Predict.** From T near 0 upward, mean acceptance on this text … (a) falls all the way, (b) rises all the way, (c)
+# falls, then rises, (d) stays where it is. Write your choice down, and the limits of α at both ends.
 
 # %%
 def warped(logits, temperature):
-    """Logits [n, V] as laws [n, V]: the engine's own function."""
+    """Return the distributions [n, V] of logits [n, V], with the engine's own function."""
     return to_probs(logits, SamplingParams(temperature=temperature))
 
 
 def acceptance_at(temperature):
-    """Mean over the places of Σ min(p, q)."""
+    """Return the mean over the positions of Σ min(p, q)."""
     return torch.minimum(warped(z_p, temperature), warped(z_q, temperature)).sum(1).mean().item()
 
 
@@ -122,23 +123,23 @@ if TARGET is None:
     assert abs(alphas[0] - agree) < 0.06, "at T → 0 acceptance is agreement on the likeliest token"
 
 # %% [markdown]
-# It is (c). At T → 0 both laws are point masses, and α is the share of places where they are the *same* point. In
-# between, the tails carry weight, and the two models disagree about the unlikely words. At T → ∞ both laws become
-# uniform: perfect agreement, about nothing. Read what the target writes there:
+# It is (c). At T → 0 both distributions are point masses, and α is the share of positions where they are the *same*
+# point mass. In between, unlikely words have weight, and the two models disagree about these. At T → ∞ both
+# distributions become uniform: they agree perfectly, but have no information. Read the target's text at T = 4:
 
 # %%
 hot = wb.generate(PROMPT, method="draft-model", params={"temperature": 4.0}, max_new_tokens=24, seed=0)
 print(f"{summary(hot)['acceptance_rate']:.0%} of the tested drafts were accepted at T = 4. The text:\n{hot.text!r}")
 
 # %% [markdown]
-# **Acceptance says how alike two laws are, not how good the text is.** Never compare acceptance across temperatures as
-# if it were quality.
+# **Acceptance measures how similar two distributions are, not how good the text is.** Never compare acceptance rates
+# across temperatures as if they measured quality.
 #
-# ## 2 · Relax the rule, and pay
+# ## 2 · Relaxed rules and their error
 #
-# Everything so far was lossless. Suppose we are tempted: accept a bit more than min(1, p/q) allows, keep the residual
-# as it is. *Lenience* λ accepts with min(1, p/(λq)); λ = 1 is exact. What does the text then follow? A vocabulary of
-# four tokens is enough to see it exactly.
+# Everything so far was lossless. Now accept slightly more than min(1, p/q) allows, and keep the residual distribution
+# as it is. *Lenience* λ accepts with probability min(1, p/(λq)); λ = 1 is exact. Which distribution does the text then
+# follow? A vocabulary of four tokens is enough to compute it exactly.
 
 # %%
 p = np.array([0.50, 0.30, 0.15, 0.05])
@@ -146,9 +147,9 @@ q = np.array([0.10, 0.40, 0.30, 0.20])
 
 
 def emitted(p, q, accept):
-    """Law of the token that a round emits at one place. All [V].
+    """Return the distribution [V] of the token that a round emits at one position. All arguments are [V].
 
-    A draft x ~ q is kept with probability accept[x]; else the token is drawn from the residual.
+    A draft x ~ q is accepted with probability accept[x]; else the token is drawn from the residual distribution.
     """
     kept = q * accept
     left = np.maximum(p - q, 0)
@@ -156,7 +157,7 @@ def emitted(p, q, accept):
 
 
 def tv(a, b):
-    """Total variation: the probability that has to be moved to turn a into b."""
+    """Return the total variation: the probability mass that must move to turn a into b."""
     return 0.5 * np.abs(a - b).sum()
 
 
@@ -165,9 +166,9 @@ print("emitted with the exact rule:", emitted(p, q, exact))
 assert np.allclose(emitted(p, q, exact), p)
 
 # %% [markdown]
-# **Predict.** With λ = 0.5, acceptance goes from 0.6 to 0.9. How far is the emitted law from p, in total variation?
-# (a) nearly 0, because rejections are still corrected, (b) about half of what was gained, (c) exactly what was gained,
-# 0.3, (d) more than 0.3.
+# **Predict.** With λ = 0.5, acceptance goes from 0.6 to 0.9. How far is the emitted distribution from p, in total
+# variation? (a) nearly 0, because rejections are still corrected, (b) about half of the gain in acceptance, (c) exactly
+# the gain, 0.3, (d) more than 0.3.
 
 # %%
 print("  λ   acceptance   bought ΔA   paid TV   emitted law")
@@ -179,16 +180,17 @@ for lenience in (1.0, 0.9, 0.7, 0.5, 0.3):
     assert np.isclose(bought, paid)
 
 # %% [markdown]
-# To the last digit the same number. Why? Where q ≤ p the exact rule accepts always: there is nothing to buy. So all of
-# the gain sits on tokens with q > p, and lifts them above p by exactly q·(b − a). The residual gives these tokens
-# nothing. What lies above p, summed up, *is* the total variation:
+# The two numbers ("bought" and "paid" in the table) are equal to the last digit. Why? Where q ≤ p, the exact rule
+# always accepts, so nothing can be gained. So the whole gain comes from tokens with q > p, and raises them above p by
+# exactly q·(b − a). The residual distribution adds nothing to these tokens. The sum of the probabilities above p *is*
+# the total variation:
 #
 # > ΔA = Σ q·(b − a) = Σ over q > p of (emitted − p) = TV(emitted, p)
 #
-# where a is the exact rule, min(1, p/q), and b the relaxed one. It holds for every rule b ≥ a that keeps the residual,
-# not for lenience alone. And no trick gets it cheaper: whatever a rule does after a rejection, it emits x at least
-# q(x)·b(x) of the time, so TV ≥ Σ (q·b − p)₊ ≥ acceptance − α. **Acceptance beyond Σ min(p, q) costs at least its own
-# size in total variation.** Two thousand random rules agree:
+# where a is the exact rule, min(1, p/q), and b the relaxed one. This holds for every rule b ≥ a that keeps the residual
+# distribution, not only for lenience. No other rule is cheaper: for any distribution after a rejection, a rule emits x
+# with probability at least q(x)·b(x), so TV ≥ Σ (q·b − p)₊ ≥ acceptance − α. **Acceptance beyond Σ min(p, q) costs at
+# least its own size in total variation.** Two thousand random rules confirm it:
 
 # %%
 rng = np.random.default_rng(0)
@@ -197,27 +199,27 @@ for _ in range(2000):
     size = rng.integers(2, 30)
     a_p, a_q = rng.dirichlet(np.full(size, 0.5)), rng.dirichlet(np.full(size, 0.5))
     base = np.minimum(1, a_p / np.maximum(a_q, 1e-300))
-    rule = base + (1 - base) * rng.random(size)  # any rule that accepts at least what the exact one does
+    rule = base + (1 - base) * rng.random(size)  # any rule that accepts at least as often as the exact one
     bought = (a_q * (rule - base)).sum()
     assert np.isclose(bought, tv(emitted(a_p, a_q, rule), a_p), atol=1e-9)
 
-    rule, after = rng.random(size), rng.dirichlet(np.ones(size))  # any rule at all, any law after a rejection
+    rule, after = rng.random(size), rng.dirichlet(np.ones(size))  # any rule, any distribution after a rejection
     out = a_q * rule + (1 - (a_q * rule).sum()) * after
     cheapest = min(cheapest, tv(out, a_p) - ((a_q * rule).sum() - np.minimum(a_p, a_q).sum()))
 print(f"smallest (price − gain) over 2,000 arbitrary rules: {cheapest:.4f}")
 assert cheapest > -1e-12
 
 # %% [markdown]
-# Play with it on a real place of the story: the laws come from the logits that we kept, so nothing runs again. Watch
-# the emitted bar (filled) leave p where q is larger, and the two numbers in the title stay equal. (The axis on the left
-# fits itself to the bars: read its numbers when you change the temperature.)
+# Try it at a real position of the story. The distributions come from the stored logits, so no model runs again. Where q
+# is larger, the emitted bar (filled) moves away from p, and the two numbers in the title stay equal. (The axis on the
+# left scales with the bars: read its numbers when you change the temperature.)
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
-unsure = int((torch.special.entr(warped(z_p, 1.0)).sum(1)).argmax())  # where the target hesitates most
+unsure = int((torch.special.entr(warped(z_p, 1.0)).sum(1)).argmax())  # position with the largest entropy of p
 
 
 def at_place(temperature=1.0, lenience=0.5, place=unsure, top=12):
-    """p, q and the emitted law at one place, for the tokens with the largest p or q."""
+    """Plot p, q and the emitted distribution at one position, for the tokens with the largest p or q."""
     p_, q_ = (warped(z[place : place + 1], temperature)[0].numpy() for z in (z_p, z_q))
     base = np.minimum(1, p_ / np.maximum(q_, 1e-300))
     rule = np.minimum(1, p_ / np.maximum(lenience * q_, 1e-300))
@@ -246,15 +248,15 @@ def redraw(*_):
 for slider in sliders.values():
     slider.observe(redraw, "value")
 redraw()
-board.snapshot = lambda: board.value  # what a reader without a kernel sees
+board.snapshot = lambda: board.value  # shown to a reader without a kernel
 w.show(*sliders.values(), board)
 
 # %% [markdown]
-# ## 3 · Lossless keeps the law; lossy measurably does not
+# ## 3 · Lossless keeps the distribution; lossy measurably does not
 #
-# Formulas can be wrong, and engines more so. A verifier of the workbench decides for all places of a tree at once: it
-# returns the probability to accept each node, and for each place the token to emit if the walk ends there. Here is
-# lenience as a verifier, complete:
+# Formulas can be wrong, and engines even more so. A verifier of the workbench decides for all nodes of a tree at once:
+# it returns the acceptance probability of each node and, for the root and each node, the token to emit if the accepted
+# path ends there. Here is lenience as a complete verifier:
 
 # %%
 from dataclasses import dataclass
@@ -269,12 +271,12 @@ from workbench.engine.parts import Verifier
 # %%
 @dataclass(frozen=True)
 class Lenient(Verifier):
-    """Accept with min(1, p/(λq)); after a rejection draw from the residual. For chains of sampled drafts."""
+    """Accept with min(1, p/(λq)), else draw from the residual distribution. For chains of sampled drafts."""
 
     lenience: float = param(0.5, ge=0.01, le=1.0, doc="λ: 1 is exact")
 
     def rule(self, v):
-        """v.p [N+1, V] at the root and after each node → accept [N], stop [N+1]."""
+        """Return accept [N], stop [N+1] from the target's distributions v.p [N+1, V] after root and nodes."""
         tree, p, u_stop = v.tree, v.p, v.u_stop
         if not len(tree):
             return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
@@ -284,7 +286,7 @@ class Lenient(Verifier):
 
 
 # %% [markdown]
-# A chain of N nodes, all with the same p and q, is N independent trials of one place in one call. That lets us draw
+# A chain of N nodes, all with the same p and q, gives N independent trials of one position in one call. So we can draw
 # thousands of tokens from the *engine's own rule*, not from a copy of it.
 
 # %%
@@ -296,7 +298,7 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 
 # %%
 def draw_tokens(verifier, n, seed):
-    """n tokens [n] emitted at one place with laws p and q, by a verifier of the engine."""
+    """Draw n tokens [n] that a verifier of the engine emits at one position with distributions p and q."""
     coin = torch.Generator().manual_seed(seed)
     u_draft, u_test, u_stop = (torch.rand(n + 1, generator=coin, dtype=torch.float64) for _ in range(3))  # noqa: TID251
     laws_q, laws_p = torch.tensor(q).expand(n, -1), torch.tensor(p).expand(n + 1, -1)
@@ -312,7 +314,7 @@ def draw_tokens(verifier, n, seed):
 
 
 def counts_of(verifier, n, seed=0):
-    """How often each token came, in parts of 1,000 trials."""
+    """Count each token in n trials, drawn in batches of 1,000."""
     parts = [draw_tokens(verifier, min(1000, n - i), seed + i) for i in range(0, n, 1000)]
     return dict(enumerate(torch.cat(parts).bincount(minlength=len(p)).tolist()))
 
@@ -321,9 +323,9 @@ target_law = dict(enumerate(p.tolist()))
 print("20,000 tokens, exact rule:", counts_of(Lossless(), 20_000), "· expected:", (20_000 * p).round())
 
 # %% [markdown]
-# **Predict.** Three engines: exact, λ = 0.9 (its price is in the table above) and λ = 0.5. We test 200, then 2,000,
-# then 20,000 tokens against p with Pearson's χ², and call an engine lossy when p-value < 0.0001. Which of the nine
-# cells say "lossy"?
+# **Predict.** Test three verifiers: exact, λ = 0.9 (its error is in the table above) and λ = 0.5. We compare 200, then
+# 2,000, then 20,000 tokens with p by Pearson's χ², and call a verifier lossy if the p-value is < 0.0001. Which of the
+# nine cells say "lossy"?
 
 # %%
 rules = {"exact": Lossless(), "λ = 0.9": Lenient(0.9), "λ = 0.5": Lenient(0.5), "typical": TypicalAcceptance()}
@@ -345,12 +347,13 @@ measured = total_variation(counts_of(Lenient(0.5), 20_000), target_law)
 assert abs(measured - tv(emitted(p, q, np.minimum(1, p / (0.5 * q))), p)) < 0.03, "the price is the computed one"
 
 # %% [markdown]
-# Two lessons. Lossy is *measurably* lossy, by as much as the formula said. And "the test did not object" is worth what
-# the sample is worth: a small one clears everybody. (Even the exact engine shows a total variation above 0: that is
-# noise of the sample, and it shrinks with its size.)
+# This shows two things. First, a lossy rule is *measurably* lossy, by the amount that the formula gives. Second, a
+# passed test is only as strong as its sample: with a small sample, every rule passes. (Even the exact verifier shows a
+# total variation above 0. That is sampling noise, and it shrinks with the sample size.)
 #
-# Now a whole engine, with a cache and many requests at once, on two tiny models whose law we can compute: is the first
-# token's law p with the exact verifier, and the *predicted wrong* law with the lenient one?
+# Now test a whole engine, with a KV cache and many requests at once, on two tiny models whose distributions we can
+# compute. Does the first token follow p with the exact verifier, and the *predicted wrong* distribution with the
+# lenient one?
 
 # %%
 from workbench.bench.check import TINY_PROMPT
@@ -375,7 +378,7 @@ print("p        ", tiny_p.round(3), "\nq        ", tiny_q.round(3), "\npredicted
 
 # %%
 def engine_counts(configured, runs):
-    """First tokens of so many independent generations."""
+    """Count the first tokens of `runs` independent generations."""
     engine = Engine(tiny, max_rows=64, record=False)
     rows = [
         engine.submit(Request(list(TINY_PROMPT), configured, hot_law, max_new_tokens=2, seed=i, stop_at_eos=False))
@@ -410,32 +413,34 @@ assert not fits[f"λ = {LENIENCE}", "target's law"].fits(), "the lossy engine is
 assert fits[f"λ = {LENIENCE}", "predicted law"].fits(), "it follows the law that we computed for it"
 
 # %% [markdown]
-# ## 4 · Typical acceptance: another bargain
+# ## 4 · Typical acceptance: another rule
 #
-# Medusa's rule asks no q at all: keep a draft whose p is above min(ε, δ·exp(−entropy)), and otherwise draw from p. In
-# the table above it was lossy too. Is it at least a *good* bargain, on the real laws of the story?
+# Medusa's rule does not use q: it accepts a draft if its p is above min(ε, δ·exp(−entropy)), and otherwise draws from
+# p. In the table above it was lossy too. Is its error at least *small* for its gain, on the real distributions of the
+# story?
 #
-# **Predict.** Compare typical acceptance with lenience at equal acceptance. It pays (a) less, (b) the same, (c) more.
+# **Predict.** Compare typical acceptance with lenience at equal acceptance. Its total variation (printed as *price*) is
+# (a) smaller, (b) the same, (c) larger.
 
 # %%
-P, Q = warped(z_p, 1.0), warped(z_q, 1.0)  # [places, V] at T = 1
+P, Q = warped(z_p, 1.0), warped(z_q, 1.0)  # [positions, V] at T = 1
 overlap = torch.minimum(P, Q).sum(1)
 alpha = overlap.mean().item()
 
 
 def bargain(kept, out):
-    """Mean acceptance and mean total variation over the places; kept, out: [places, V]."""
+    """Return mean acceptance and mean total variation over the positions; kept, out: [positions, V]."""
     return kept.sum(1).mean().item(), (0.5 * (out - P).abs().sum(1)).mean().item()
 
 
 def lenient_bargain(lenience, after=None):
-    """Lenience, then the residual; or the law `after` in its place."""
+    """Apply lenience, then the residual distribution, or `after` instead."""
     kept = torch.minimum(Q, P / lenience)
     return bargain(kept, kept + (1 - kept.sum(1, keepdim=True)) * (residual(P, Q) if after is None else after))
 
 
 def typical_bargain(epsilon, delta):
-    """Typical acceptance of a sampled draft."""
+    """Apply typical acceptance to a sampled draft."""
     entropy = torch.special.entr(P).sum(1, keepdim=True)
     threshold = (delta * torch.exp(-entropy)).clamp(max=epsilon)
     kept = Q * (threshold < P)
@@ -456,34 +461,37 @@ if TARGET is None:
     assert typical_bargain(0.09, 0.3)[1] > typical_bargain(0.09, 0.3)[0] - alpha + 0.005, "typical pays more"
 
 # %% [markdown]
-# It is (c): it also *refuses* drafts that were free (p above q, but p below the threshold), and after a refusal it
-# draws from p, which may well be a token that the draft had already too much of. What it offers in return is that it
-# needs no q, so it works with heads and trees whose laws nobody keeps. At T = 0 it is exact.
+# It is (c): typical acceptance also *rejects* drafts that cost no error (p above q, but p below the threshold). After a
+# rejection it draws from p, which may give a token that accepted drafts already emit too often. Its advantage is that
+# it needs no q, so it works with heads and trees whose distributions are not stored. At T = 0 it is exact.
 #
-# (With a draft that is not drawn but chosen, like a head's favourite x, the same sum says: the exact rule keeps it with
-# probability p(x), typical acceptance always or never, so where it keeps, it buys and pays 1 − p(x).)
+# (For a deterministic draft, like a head's likeliest token x, the same sum applies. The exact rule accepts it with
+# probability p(x), typical acceptance always or never. So where typical acceptance accepts, both the gain and the error
+# are 1 − p(x).)
 #
-# ### Prices add up
+# ### Errors add up
 #
-# How far can n tokens be from the target's, if each costs TV on average? **Predict** which of the two is a bound:
-# (a) 1 − (1 − TV)ⁿ, "each token is unharmed with probability 1 − TV"; (b) min(1, n·TV).
+# How far can the distribution of n tokens be from the target's, if each token has an error of TV on average?
+# **Predict** which of the two is a bound: (a) 1 − (1 − TV)ⁿ, "each token is unchanged with probability 1 − TV"; (b)
+# min(1, n·TV).
 #
-# Let both engines write side by side and agree as often as they can. As long as their texts are the same, the next tokens
-# differ with a probability equal to the price *at that place*. So the texts differ somewhere with at most the sum of the
-# prices along the way, in the mean over the target's texts. With TV the mean price that is **min(1, n·TV)**. And (a)? It
-# would be right if the price were the same at every place, whatever was written. A mean says less than that:
+# Let both engines write in parallel, coupled so that they agree as often as possible. As long as their texts are the
+# same, the next tokens differ with a probability equal to the error *at that position*. So the probability that the
+# texts differ somewhere is at most the sum of the errors along the text, averaged over the target's texts. If TV is the
+# mean error, that is **min(1, n·TV)**. And (a)? It would be right if the error were the same at every position, for
+# every text. A mean does not imply that:
 
 # %%
 from workbench.trace.theory import expected_tau
 
 uneven = np.zeros(20)
-uneven[7] = 1.0  # one place at which the two never agree, and 19 at which they always do
+uneven[7] = 1.0  # one position where the two never agree, and 19 where they always do
 mean_price = uneven.mean()
-truth = 1 - np.prod(1 - uneven)  # they differ somewhere, surely
+truth = 1 - np.prod(1 - uneven)  # they certainly differ somewhere
 print(f"mean price {mean_price:.2f}: (a) says {1 - (1 - mean_price) ** 20:.2f}, (b) says "
       f"{min(1, 20 * mean_price):.2f}, the truth is {truth:.2f}")  # fmt: skip
 assert 1 - (1 - mean_price) ** 20 < truth <= min(1, 20 * mean_price) + 1e-12
-for prices in rng.random((200, 20)) ** 4:  # nor is it bad luck: (a) is too small whenever the prices differ
+for prices in rng.random((200, 20)) ** 4:  # not a special case: (a) is too small whenever the errors differ
     truth = 1 - np.prod(1 - prices)
     assert 1 - (1 - prices.mean()) ** 20 < truth <= min(1, 20 * prices.mean()) + 1e-12
 
@@ -493,20 +501,21 @@ for lenience, (gained, price) in zip(leniences[:6], line, strict=False):
     print(f"{lenience:5.2f}  {gained:9.3f}  {tau:10.2f}  {price:11.3f}  {min(1, 20 * price):14.2f}")
 
 # %% [markdown]
-# It is (b). The product of the (1 − price) is never larger than the power of their mean (geometric and arithmetic mean), so
-# (a) is always on the side that flatters. (The last column rests on the mean price of *one* text of the target's: an
-# estimate of the bound, not more. And it is a bound: what really happens may be less.)
+# It is (b). The product of the factors (1 − error) is never larger than the power of their mean (geometric and
+# arithmetic mean), so (a) always underestimates. (The last column uses the mean error of *one* text of the target, so
+# it is only an estimate of the bound. And it is a bound: the real difference may be smaller.)
 
 # %% [markdown]
 # ## 5 · More drafts: acceptance that costs no error
 #
-# There is an honest way up: draft *several* tokens for one place. How much can any exact rule make of n drafts? Take a
-# set H of tokens. If all n drafts fall into H, an emitted draft is a token of H, which an exact rule emits with
-# probability P(H) in all. So
+# There is an exact way to more acceptance: draft *several* tokens for one position. How much can any exact rule gain
+# from n drafts? Take a set H of tokens. If all n drafts are in H, an emitted draft is a token of H, and an exact rule
+# emits tokens of H with total probability P(H). So
 #
 # > Pr[some draft is emitted] ≤ 1 − Pr[all n drafts in H] + P(H), for every set H,
 #
-# and optimal transport says that the best rule reaches the smallest of these bounds. By brute force, over all 16 sets:
+# and by optimal transport the best rule reaches the smallest of these bounds. Compute it by brute force over all 16
+# sets:
 
 # %%
 from itertools import chain, combinations
@@ -517,7 +526,7 @@ from workbench.trace.whatif import transport
 
 # %%
 def bound(p, q, n):
-    """1 + min over sets H of P(H) − q(H)ⁿ: n independent drafts."""
+    """Return 1 + min over sets H of P(H) − q(H)ⁿ, for n independent drafts."""
     tokens = range(len(p))
     sets = chain.from_iterable(combinations(tokens, k) for k in range(len(p) + 1))
     return 1 + min(p[list(h)].sum() - q[list(h)].sum() ** n for h in sets)
@@ -530,7 +539,7 @@ for n in (1, 2, 3):
 assert np.isclose(bound(p, q, 1), np.minimum(p, q).sum()), "one draft: the bound is Σ min(p, q), and we reach it"
 
 # %% [markdown]
-# Real rules fall short of the bound by different amounts. For our four tokens, exactly:
+# Real rules are below the bound by different amounts. These are the exact values for our four tokens:
 
 # %%
 for n in (2, 3):
@@ -540,15 +549,16 @@ for n in (2, 3):
     assert table["recursive, without replacement"] <= table["optimum, without replacement"] + 1e-9
 
 # %% [markdown]
-# The verifier bench draws all of this for one place: each exact rule under the bound, the set H that sets it, and dashed
-# the rules of this lesson, with what they pay. Say first: which curves meet, and where, when you drag q until it is p?
+# The verifier bench shows all of this for one position: each exact rule below the bound, the set H that gives the
+# bound, and the rules of this lesson as dashed curves with their errors. **Predict** first: which curves meet, and
+# where, when you drag q until it equals p?
 
 # %%
 w.bench(p, q, k=2, way="independent", rule="k-seq")
 
 # %% [markdown]
-# **Predict.** On the story at T = 1, which lenience would you need to gain as much acceptance as the *second* draft
-# could give? (a) λ near 0.9, (b) about 0.7, (c) below 0.5.
+# **Predict.** On the story at T = 1, which lenience gives the same gain in acceptance as a *second* draft could give?
+# (a) λ near 0.9, (b) about 0.7, (c) below 0.5.
 
 # %%
 both_laws = [(p_ / p_.sum(), q_ / q_.sum()) for p_, q_ in zip(P.numpy(), Q.numpy(), strict=True)]
@@ -577,12 +587,13 @@ if TARGET is None:
     assert free[2] > lenient_bargain(0.5)[0], "a second draft can give more than λ = 0.5, and costs no error"
 
 # %% [markdown]
-# (c), and by far. Every lossy rule moves right for what it gains; more drafts move straight up. They cost *compute*
-# instead: a wider tree to verify (notebook 06). Before you pay in distribution, ask what one more sibling would buy.
+# It is (c), by far. In the figure, every lossy rule moves right as it gains; more drafts move straight up. They cost
+# *compute* instead: a wider tree to verify (notebook 06). Before you accept a distribution error, check how much one
+# more sibling would gain.
 #
 # And in real runs? `draft-tree-sampled` draws siblings without replacement and tests them one after the other.
-# `transport` counts, place by place, whether one of them was accepted. A run has about a hundred places, whose share
-# chance alone moves by three points; several seeds are counted together.
+# `transport` counts, position by position, whether one of them was accepted. A run has about a hundred positions, so
+# chance alone changes the share by three percentage points; several seeds are counted together.
 
 # %%
 RUNS = 8 if FAST else 40
@@ -604,24 +615,24 @@ for width in (1, 3):
     spread, written = (kept * (1 - kept) / n) ** 0.5, sum(len(each.emitted) for each in rounds) / len(rounds)
     print(f"at most {width} at a place: {kept:.1%} (± {spread:.1%}) of {n} places accepted one, τ = {written:.2f}")
     for row in rows:
-        slack = 4 * (0.25 / row["places"]) ** 0.5  # above the bound only by chance
+        slack = 4 * (0.25 / row["places"]) ** 0.5  # only chance can exceed the bound
         assert row["accepted"] <= row["bound"] + slack
 w.ribbon(trees[0])
 
 # %% [markdown]
-# Typical acceptance in the app: the settings of this run, ready to be changed in mid-generation. Lower ε and watch both
-# acceptance and the text.
+# The link opens this run's settings in the app, where you can change them during generation. With typical acceptance,
+# lower ε and watch both acceptance and the text.
 
 # %%
-relaxed = "medusa-typical" if TARGET is None else "draft-model"  # there are heads for the bundled target alone
+relaxed = "medusa-typical" if TARGET is None else "draft-model"  # heads exist only for the bundled target
 typical = wb.generate(PROMPT, method=relaxed, params={"temperature": 1.0}, max_new_tokens=48, seed=1)
 w.app_link(typical)
 
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Your users accept a total variation of 0.01 a token. Which lenience may you use on this story, and how much
-# acceptance does it buy?
+# **1.** Your users accept a total variation of 0.01 per token. Which lenience may you use on this story, and how much
+# acceptance does it gain?
 
 # %% tags=["answer"]
 my_lenience = None  # λ, to two digits
@@ -630,7 +641,7 @@ my_lenience = None  # λ, to two digits
 # %% tags=["check"]
 @w.check
 def affordable(lenience):
-    """Near 0.01, from below or from above by rounding."""
+    """Check that the total variation is as near to 0.01 as two digits of λ allow."""
     price = lenient_bargain(lenience)[1]
     nearer = min(abs(lenient_bargain(lenience + step)[1] - 0.01) for step in (-0.01, 0.01))
     assert abs(price - 0.01) <= nearer, f"its price is {price:.3f}"
@@ -639,20 +650,21 @@ def affordable(lenience):
 affordable(my_lenience)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-low, high = 0.05, 1.0  # the price falls as λ rises
+low, high = 0.05, 1.0  # the error falls as λ rises
 for _ in range(40):
     middle = (low + high) / 2
     low, high = (middle, high) if lenient_bargain(middle)[1] > 0.01 else (low, middle)
 gained, price = lenient_bargain(high)
 print(f"λ = {high:.2f}: acceptance {gained:.3f} instead of {alpha:.3f}. Of course: it buys the 0.01 that it pays.")
-if TARGET is None:  # two models that hardly differ may have nothing for sale at this price
+if TARGET is None:  # if two models hardly differ, no λ may reach this error
     assert abs(gained - alpha - 0.01) < 1e-3
     assert affordable(high).right
-    assert not affordable(0.99).right  # λ is no total variation
+    assert not affordable(0.99).right  # λ is not a total variation
 
 # %% [markdown]
-# **2.** A colleague implements lenience but draws from p itself after a rejection ("simpler, and p is the right law
-# anyway"). What does it pay on this story at λ = 1, and at λ = 0.5? Is it at least right for λ = 1?
+# **2.** A colleague implements lenience but draws from p itself after a rejection ("simpler, and p is the right
+# distribution anyway"). How large is its total variation on this story at λ = 1, and at λ = 0.5? Is it at least right
+# for λ = 1?
 
 # %% tags=["answer"]
 my_prices = None  # (at λ = 1, at λ = 0.5), to three digits
@@ -661,7 +673,7 @@ my_prices = None  # (at λ = 1, at λ = 0.5), to three digits
 # %% tags=["check"]
 @w.check
 def simpler(prices):
-    """Mean total variation over the places of the story."""
+    """Compare with the mean total variation over the positions of the story."""
     for lenience, found in zip((1.0, 0.5), prices, strict=True):
         kept = torch.minimum(Q, P / lenience)
         price = (0.5 * (kept + (1 - kept.sum(1, keepdim=True)) * P - P).abs().sum(1)).mean().item()
@@ -675,15 +687,16 @@ for lenience in (1.0, 0.5):
     gained, price = lenient_bargain(lenience, after=P)
     print(f"λ = {lenience}: acceptance {gained:.3f}, price {price:.3f}, of which {gained - alpha:.3f} bought anything")
     assert price > gained - alpha - 1e-9
-# Not even λ = 1 is exact: tokens with q > p get their full p from accepted drafts already, and then some more.
+# Not even λ = 1 is exact: tokens with q > p already get their full p from accepted drafts, and then more from the draw.
 assert lenient_bargain(1.0, after=P)[1] > 0
 assert simpler([lenient_bargain(x, after=P)[1] for x in (1.0, 0.5)]).right
 if TARGET is None:
-    assert not simpler([lenient_bargain(x)[1] for x in (1.0, 0.5)]).right  # the prices with the residual
+    assert not simpler([lenient_bargain(x)[1] for x in (1.0, 0.5)]).right  # the errors with the residual distribution
 
 # %% [markdown]
-# **3.** How many tokens does the χ² test (α = 0.0001) need to catch λ = 0.9 on the four-token vocabulary nine times out of
-# ten? (Draw counts with `rng.multinomial`; you know the law that it follows. To within a third.)
+# **3.** How many tokens does the χ² test (α = 0.0001) need to detect λ = 0.9 on the four-token vocabulary nine times
+# out of ten? (Draw counts with `rng.multinomial` from the emitted distribution, which you can compute. Answer to within
+# a third.)
 
 # %% tags=["answer"]
 my_tokens = None  # how many
@@ -692,7 +705,7 @@ my_tokens = None  # how many
 # %% tags=["check"]
 @w.check
 def enough_tokens(n):
-    """Caught nine times in ten with 1.33 n, and not with 0.67 n."""
+    """Check that the test detects it nine times in ten with 1.33 n tokens, and less often with 0.67 n."""
     law_, coin = emitted(p, q, np.minimum(1, p / (0.9 * q))), np.random.default_rng(11)
 
     def caught(m):
@@ -715,17 +728,18 @@ for n in (200, 500, 1000, 1500, 2000, 2500, 3000, 4000):
     if caught >= 180:
         break
 assert enough_tokens(n).right
-assert not enough_tokens(1 / 0.056**2).right  # 1/TV² is where it *begins* to be seen
-# Noise in a frequency falls as 1/√n: half the price needs four times the sample.
+assert not enough_tokens(1 / 0.056**2).right  # 1/TV² tokens only *begin* to show it
+# Noise in a frequency falls as 1/√n: half the error needs four times the sample.
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. What does acceptance tend to as T → 0, and as T → ∞? Why is neither a statement about quality?
-# 2. What does a relaxed rule pay for each point of acceptance that it buys, if it keeps the residual? And without it?
-# 3. A test with 200 tokens did not object. What do you know?
-# 4. The mean price of a token is 0.03. Why is 1 − 0.97²⁰ no bound for twenty tokens?
-# 5. Which way to more acceptance costs no error, and what does it cost instead?
+# 1. Which values does acceptance approach as T → 0, and as T → ∞? Why does neither measure quality?
+# 2. How large is a relaxed rule's error for each point of acceptance that it gains, if it keeps the residual
+#    distribution? And if it does not?
+# 3. A test with 200 tokens passed. What does that show?
+# 4. The mean error of a token is 0.03. Why is 1 − 0.97²⁰ not a bound for twenty tokens?
+# 5. Which way to more acceptance adds no error, and what does it cost instead?
 #
 # ## Where to read on
 #
@@ -734,8 +748,8 @@ assert not enough_tokens(1 / 0.056**2).right  # 1/TV² is where it *begins* to b
 # - Cai et al. 2024, *Medusa*, arXiv:2401.10774, §2.3.1: typical acceptance.
 # - Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: several lossy rules, and training drafters for acceptance.
 # - Sun et al. 2023, *SpecTr*, arXiv:2310.15141: optimal transport. Hu et al. 2025, *Towards Optimal Multi-draft
-#   Speculative Decoding*, arXiv:2502.18779: the bound by subsets. Both by hand, and a bench for every rule:
-#   [13 · Several drafts at once](13_several_drafts.ipynb).
+#   Speculative Decoding*, arXiv:2502.18779: the bound by subsets. Lesson 13 computes both by hand and has a bench for
+#   every rule: [13 · Several drafts at once](13_several_drafts.ipynb).
 
 # %%
 wb.close()

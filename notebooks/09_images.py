@@ -31,11 +31,12 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - say how a picture becomes tokens, who pays for them, and read it off a trace;
-# - predict which words a drafter without eyes gets wrong, and prove it by painting over an object in mid-generation;
-# - measure what each vision token buys a drafter, and find out why that curve can be flat.
+# - explain how an image becomes tokens, which models process them, and read the costs from a trace;
+# - predict which words a text-only drafter gets wrong, and prove the cause by painting over an object during
+#   generation;
+# - measure the gain of a drafter from each vision token, and find out why that curve can be flat.
 #
-# **You need**: the acceptance rule (notebook 02) and what a head that reads the target's states is (notebook 07).
+# **You need**: the acceptance rule (notebook 02) and heads that read the target's hidden states (notebook 07).
 
 # %% tags=["parameters"]
 import os
@@ -64,19 +65,19 @@ disable_progress_bar()
 
 # %%
 target = TARGET or "vision-target"
-if not SERVER and TARGET:  # a target without a drafter of its own gets one made of its first layers, its eyes included
+if not SERVER and TARGET:  # no drafter for the target: use its vision tower and first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER) if SERVER else Workbench(target=target, drafter=DRAFTER or "auto", device=DEVICE)
 
 
 def scene(name):
-    """A bundled picture, RGB."""
+    """Load a bundled picture, RGB."""
     with Image.open(scenes.folder() / f"{name}.png") as file:
         return file.convert("RGB")
 
 
 def asked(question):
-    """Token ids of a question about one picture, in the target's chat format."""
+    """Return the token ids of a question about one picture, in the target's chat format."""
     parts = [{"type": "image"}, {"type": "text", "text": question}]
     return wb.chat_prompt([{"role": "user", "content": parts}], target)
 
@@ -88,8 +89,8 @@ picture
 # %% [markdown]
 # ## 1 · A picture becomes tokens
 #
-# In the prompt the picture is *one* placeholder token. The vision tower cuts the picture into patches and turns each
-# into a vector of the language model's width; these vectors take the placeholder's place.
+# In the prompt the picture is *one* placeholder token. The vision tower splits the picture into patches and maps each
+# to a vector of the language model's width; these vectors replace the placeholder.
 #
 # **Predict.** The picture has 256 × 256 pixels. How many positions of the target's context does it take?
 # (a) 1, (b) 64, (c) 1,024, (d) 65,536.
@@ -107,14 +108,14 @@ assert seen.end - seen.start == seen.rows * seen.cols
 assert len(plain.header.prompt_tokens) == len(prompt) - 1 + seen.rows * seen.cols, "one placeholder becomes the patches"
 
 # %% [markdown]
-# (b) for the bundled model, which first makes the picture smaller. A model of 2026 takes hundreds or thousands of
-# positions, and a drafter that sees the picture pays for them *again*, in its own prefill and its own cache. Three
-# kinds of drafter, by what they see:
+# The answer is (b) for the bundled model, which first scales the picture down. A model of 2026 takes hundreds or
+# thousands of positions, and a drafter with image input processes them *again*, in its own prefill and its own KV
+# cache. There are three kinds of drafters, by their image input:
 #
-# | method | eyes | how the picture reaches it |
+# | method | vision | how the picture reaches the drafter |
 # |---|---|---|
-# | `vlm-text-only` | none | not at all: it reads the words |
-# | `vlm-draft` | its own | its own vision tower; it never sees the target's states |
+# | `vlm-text-only` | none | not at all: it reads only the text |
+# | `vlm-draft` | its own | its own vision tower; it does not read the target's hidden states |
 # | `eagle-vlm`, `specvlm` | the target's | the target's hidden states, at the patches and at every word |
 
 # %%
@@ -138,13 +139,14 @@ for name, run in runs.items():
     assert (v["drafter_bytes"] == 0) == (v["n_drafter"] == 0), "no tokens, no memory"
 
 # %% [markdown]
-# All write the same text. They differ in τ, and in what the picture costs them: `specvlm`'s gate has even chosen to take no
-# patch at all (section 4, and exercise 3). (Times of a single run are noise; bytes and tokens are exact. Notebook 10 is
-# about that difference.)
+# All runs give the same text. They differ in τ and in the cost of the picture: `specvlm`'s gate has even selected no
+# patches at all (section 4, and exercise 3). (Times of a single run are noisy; bytes and tokens are exact. Notebook 10
+# is about that difference.)
 #
-# ## 2 · What a blind drafter cannot know
+# ## 2 · What a text-only drafter cannot predict
 #
-# Read the target's sentence above again. The blind drafter has read thousands of such sentences, but not this picture.
+# Read the target's sentence above again. The text-only ("blind") drafter was trained on thousands of such sentences,
+# but it does not get this picture.
 #
 # **Predict.** Write into `mine` the words of the answer whose draft will be rejected.
 
@@ -156,7 +158,7 @@ blind = runs["vlm-text-only"]
 
 
 def rejections(trace):
-    """(round, what was drafted, what the target said instead), for every round that ended in a rejection."""
+    """Return (round, rejected draft, corrected token) for every round that ended in a rejection."""
     found = []
     for r in trace.rounds:
         wrong = [r.nodes.text[i] for i, status in enumerate(r.nodes.status) if status == "rejected"]
@@ -172,9 +174,10 @@ print(f"\nyour words: {len(mine & lost)} of {len(mine)} right; {len(lost - mine)
 w.ribbon(blind)
 
 # %% [markdown]
-# Grammar, commas, "From left to right:" pass. What fails is the number, shapes, colours, and where things stand (*at* the
-# bottom, but *on* the left), and each time a *plausible* word was drafted: the drafter has learnt what such sentences say,
-# not what this picture shows. Over several pictures, by kind of word:
+# Grammar, commas and "From left to right:" are accepted. The number, shapes, colours and positions (*at* the bottom,
+# but *on* the left) are rejected, and each time the draft was a *plausible* word: the drafter was trained on such
+# sentences, but it has no information about this picture. The next cell shows acceptance by kind of word, over several
+# pictures:
 
 # %%
 LEXICON = scenes.lexicon() or {}
@@ -183,7 +186,7 @@ names = [s["name"] for s in scenes.gallery()][: 3 if FAST else None]
 
 
 def share(traces, kinds):
-    """Accepted / tested over traces, for words of these kinds."""
+    """Return accepted / tested over traces, for words of these kinds."""
     tested = accepted = 0
     for trace in traces:
         for kind, (n, k) in metrics.acceptance_by_kind(trace, LEXICON).items():
@@ -193,7 +196,7 @@ def share(traces, kinds):
 
 
 def describe(method, params=None, names=names):
-    """A caption of each picture by a method."""
+    """Generate a caption of each picture with a method."""
     given = {"depth": 5} | (params or {})
     return [
         wb.generate(prompt, method, params=given, target=target, images=[scene(name)], max_new_tokens=90)
@@ -217,18 +220,17 @@ if TARGET is None:
 
 
 # %% [markdown]
-# ## 3 · Paint over an object, in mid-run
+# ## 3 · Paint over an object during a run
 #
-# A correlation is not a cause. So change the picture and nothing else: run two rounds, then paint a large blue circle
-# over the orange star on the right, and show the new picture to the *drafter only*. The target has read the old one.
+# A correlation is not a cause. So change only the picture: run two rounds, then paint a large blue circle over the
+# orange star on the right, and give the new picture to the *drafter only*. The target has read the old one.
 #
-# **Predict.** The generation goes on. What happens at the last object?
-# (a) The text says "blue circle". (b) The text stays as it was; the drafter says "blue circle", and is refused.
-# (c) Nothing changes: what was drafted is drafted.
+# **Predict.** The generation continues. What happens at the last object? (a) The text says "blue circle". (b) The text
+# stays as it was; the drafter drafts "blue circle", which is rejected. (c) Nothing changes, not even the drafts.
 
 # %%
 def painted(image, box=(168, 116, 240, 188), colour=(40, 60, 220)):
-    """A copy with a disc (or, without colour, plain paper) over a box."""
+    """Return a copy with a disc (or, without colour, the plain background) over a box."""
     copy = image.copy()
     draw = ImageDraw.Draw(copy)
     draw.rectangle(box, fill=(242, 242, 238))
@@ -238,7 +240,7 @@ def painted(image, box=(168, 116, 240, 188), colour=(40, 60, 220)):
 
 
 def change_in_mid_run(method, image, sees, after=2, params=None, start=picture):
-    """Run `after` rounds on the picture `start`, then go on with another one. sees: "drafter" or "both"."""
+    """Run `after` rounds on the picture `start`, then go on with `image` for `sees` ("drafter" or "both")."""
     given = {"depth": 5} | (params or {})
     run = wb.start(prompt, method, params=given, target=target, images=[start], max_new_tokens=90, paused=True)
     for n in range(after):
@@ -263,14 +265,14 @@ if TARGET is None:
 w.vision(fooled)
 
 # %% [markdown]
-# (b), with a twist. The text stays as it was, and the drafter speaks of *its* picture. With the bundled models: *large*, and
-# once it has been told *small*, *blue*; both refused. But then the text says "a small orange", and in the drafter's picture
-# only one thing is small and orange: the square. So it drafts *square*, and never gets to say *circle*. A drafter goes on
-# from what the target wrote, with its own eyes. Either way the painted picture is the cause: nothing else was changed. A
-# wrong drafter costs rounds, never truth.
+# The answer is nearly (b). The text stays as it was, and the drafter drafts words about *its* picture. With the bundled
+# models these are *large* and, after the correction to *small*, *blue*; both are rejected. But then the text says "a
+# small orange", and in the drafter's picture only one object is small and orange: the square. So it drafts *square*,
+# and never drafts *circle*. A drafter continues the target's text with its own image input. Either way the painted
+# picture is the cause: nothing else was changed. A wrong drafter costs rounds, but never changes the text.
 #
-# Now show the new picture to both: the target reads it anew, what is written stays written, and only what comes after can
-# change.
+# Now give the new picture to both models. The target runs its prefill again with the new picture. The text so far
+# stays, and only the text after it can change.
 
 # %%
 told = change_in_mid_run("vlm-draft", painted(picture), "both", params={"policy": "fixed"})
@@ -287,9 +289,9 @@ if TARGET is None:
     assert "blue circle" in told.text
 
 # %% [markdown]
-# ## 4 · What does each vision token buy?
+# ## 4 · How much does each vision token help?
 #
-# `specvlm` can make the picture smaller before its drafter reads it: keep 1 of 4 patches, 1 of 16, or none at all.
+# `specvlm` can reduce the picture before its drafter reads it: it keeps 1 of 4 patches, 1 of 16, or none at all.
 #
 # **Predict.** τ against the number of vision tokens kept, from 0 to 64 …
 # (a) rises all the way, (b) rises fast and then saturates, (c) is flat.
@@ -319,22 +321,23 @@ if TARGET is None:
 
 
 # %% [markdown]
-# (c), flat: with no vision token at all the drafter is as good as with 64. SpecVLM's paper reports that its drafter
-# bears strong compression; that it needs nothing is more than that, and wants an explanation. Two suspects:
+# The answer is (c), flat: without any vision token the drafter is as good as with 64. The SpecVLM paper reports that
+# its drafter tolerates strong compression. A drafter that needs no vision token at all goes further, and needs an
+# explanation. There are two candidates:
 #
-# 1. *Pictures do not matter for drafting.* No: section 2 and 3 have just shown that they do.
-# 2. *The picture reaches this drafter by another way.* `specvlm` reads the target's hidden state at every word. The
-#    target has looked at the picture; its state behind "a small" may already hold "pink". Then the patches are a second
-#    copy of what the drafter knows.
+# 1. *Pictures do not matter for drafting.* No: sections 2 and 3 have just shown that they do.
+# 2. *The picture reaches this drafter in another way.* `specvlm` reads the target's hidden state at every word. The
+#    target has read the picture; its hidden state after "a small" may already contain "pink". Then the patches add no
+#    new information.
 #
-# If the second is right, a drafter that has *only* its own eyes must suffer when its picture gets worse. `vlm-draft` is
-# one. It always takes 64 tokens, so instead of tokens we take away information: pixels.
+# If the second is right, a drafter with *only* its own vision tower must get worse when its picture gets worse.
+# `vlm-draft` is such a drafter. It always takes 64 tokens, so we remove information (pixels) instead of tokens.
 #
 # **Predict.** At 16 × 16 pixels, which words does it lose first: colours or shapes?
 
 # %%
 def coarse(image, k):
-    """The picture as k × k squares of one colour each."""
+    """Return the picture as k × k squares of one colour each."""
     return image.resize((k, k), Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST)
 
 
@@ -383,15 +386,15 @@ figure.update_layout(
 w.figure(figure)
 
 # %% [markdown]
-# Colour survives coarse pixels longer than shape, and a drafter that sees one pixel does no better than one without eyes
-# (compare the last two lines). So:
+# With fewer pixels, the drafter loses shapes before colours. With a single pixel it is no better than a text-only
+# drafter (compare the last two lines). So:
 #
-# - What a drafter needs of a picture is *information*, and it may come by the hidden state of the target instead of by
-#   tokens. Vision tokens that repeat it buy nothing and cost memory and prefill.
+# - A drafter needs *information* from a picture, which may come from the target's hidden states instead of vision
+#   tokens. Vision tokens that repeat it gain nothing and cost memory and prefill.
 # - The flat curve is also a statement about *this* model and *these* scenes: a few coloured shapes, a target of a few
-#   million parameters, sentences with a fixed form, τ not far from its ceiling (`depth` + 1 = 6; the next line has the
-#   figure) from the start. Where the answer depends on fine detail far ahead (documents, charts), expect a curve that is not flat. Measure it on your
-#   pair: `workbench bench --suite vision` is the command, `TARGET` the switch at the top.
+#   million parameters, sentences with a fixed form, τ not far below its maximum (`depth` + 1 = 6; the next cell prints
+#   the figures) from the start. If the answer depends on fine detail far ahead (documents, charts), expect a curve that
+#   is not flat. Measure it on your own models with `workbench bench --suite vision`, or set `TARGET` at the top.
 
 # %%
 ceiling = 5 + 1
@@ -402,8 +405,9 @@ w.app_link(runs[METHODS[-1]])
 # %% [markdown]
 # ## Exercises
 #
-# **1.** What does the blind drafter lose on a short question, "How many shapes are there?" Compare τ of `vlm-text-only`
-# and `vlm-draft`. Why can neither come near 6? Which τ is the largest that any drafter can reach on this question?
+# **1.** How much does the text-only drafter lose on a short question, "How many shapes are there?" Compare τ of
+# `vlm-text-only` and `vlm-draft`. Why can neither come near 6? Which τ is the largest that any drafter can reach on
+# this question?
 
 # %% tags=["answer"]
 my_largest = None  # a number
@@ -412,7 +416,7 @@ my_largest = None  # a number
 # %% tags=["check"]
 @w.check
 def short_answer(largest):
-    """All tokens of all answers, one pass for each answer."""
+    """Compare with all tokens of all answers, with one pass per answer."""
     count_ = asked("How many shapes are there?")
     tokens = [
         len(wb.generate(count_, "autoregressive", target=target, images=[scene(one)], max_new_tokens=30).token_ids)
@@ -436,12 +440,12 @@ for name in ("vlm-text-only", "vlm-draft"):
         lengths.append(len(trace.token_ids))
     print(f"{name:14} τ {metrics.tau(rounds):.2f}  {answers}")
 assert short_answer(min(6, sum(lengths) / len(lengths))).right
-assert not short_answer(6).right  # depth + 1, whatever there is to say
-# Where the seeing drafter gets the whole answer in one round, τ is the answer's length (its last token ends it): nobody
-# can do better. The blind one guesses a number; where it is corrected, the rest needs a second round.
+assert not short_answer(6).right  # depth + 1, for any answer
+# If the drafter with vision drafts the whole answer in one round, τ is the answer's length (its last token ends it): no
+# drafter can do better. The text-only drafter guesses a number; if it is corrected, the rest needs a second round.
 
 # %% [markdown]
-# **2.** Paint something for the drafter only, so that *no* additional word is rejected. What must it be?
+# **2.** Paint something for the drafter only, so that *no* additional word is rejected. What can it be?
 
 # %% tags=["answer"]
 my_picture = None  # a copy of `picture`, with something painted on it
@@ -450,7 +454,7 @@ my_picture = None  # a copy of `picture`, with something painted on it
 # %% tags=["check"]
 @w.check
 def unharmed(changed_picture):
-    """Another picture, and no more rejections than before."""
+    """Check that the picture differs and that there are no more rejections than before."""
     assert changed_picture.size == picture.size
     assert changed_picture.tobytes() != picture.tobytes(), "nothing was painted"
     seen_by_drafter = change_in_mid_run("vlm-draft", changed_picture, "drafter", params={"policy": "fixed"})
@@ -472,21 +476,21 @@ print(len(rejections(untouched)), "rejections before,", len(rejections(harmless)
 if TARGET is None:
     assert unharmed(dot).right
     assert not unharmed(painted(picture)).right
-# Only what changes a word that the drafter is going to say can cost anything: the price of a wrong picture is paid in
-# the words that state it.
+# A change of the picture costs only if it changes a word that the drafter is going to draft.
 
 # %% [markdown]
-# **3.** SpecVLM's gate reads the question and chooses how to look. Ask it different questions. What does it choose, how
-# sure is it, and does the flat curve above explain the choice? (There are heads for the bundled target only.)
+# **3.** SpecVLM's gate reads the question and chooses a compressor for the picture. Ask different questions. Which
+# compressor does the gate choose, with which weight, and does the flat curve above explain the choice? (Heads exist
+# only for the bundled target.)
 
 # %% tags=["answer"]
-my_choice = None  # what it chooses for `QUESTION`: "prune", "pool", "conv", "resample" or "none"
+my_choice = None  # its choice for `QUESTION`: "prune", "pool", "conv", "resample" or "none"
 
 
 # %% tags=["check"]
 @w.check
 def gate_chooses(choice):
-    """What the trace of a run says."""
+    """Compare with the choice in the trace of a run."""
     run = wb.generate(asked(QUESTION), "specvlm", target=target, images=[picture], max_new_tokens=8)
     found = run.rounds[0].vision
     assert choice in found["gate"], f"it chooses among {list(found['gate'])}"
@@ -504,15 +508,17 @@ for question in (QUESTION, "How many shapes are there?", "What is written?") if 
 if TARGET is None:
     assert gate_chooses("none").right
     assert not gate_chooses("pool").right
-# Where all choices draft equally well, training drives the gate to the cheapest: nothing at all.
+# If all choices draft equally well, training drives the gate to the cheapest: no patches at all.
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. A picture is one token in the prompt. How many positions does it take, and who pays for them a second time?
-# 2. Which words does a drafter without eyes get wrong, and how did you show that the picture is the reason?
-# 3. The drafter's picture is changed in mid-run. Why can the text not change, and what can?
-# 4. τ is the same with 64 vision tokens as with none. Give two explanations, and the experiment that tells them apart.
+# 1. A picture is one token in the prompt. How many positions does it take, and which drafters process them a second
+#    time?
+# 2. Which words does a text-only drafter get wrong, and how did you show that the picture is the reason?
+# 3. The drafter's picture is changed during a run. Why can the text not change, and what can?
+# 4. τ is the same with 64 vision tokens as with none. Give two explanations, and an experiment that decides between
+#    them.
 #
 # ## Where to read on
 #

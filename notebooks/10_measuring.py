@@ -31,15 +31,16 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - tell exact figures from timed ones, and warm up before you time anything;
-# - show how the *order* of measurements invents speed-ups, and interleave so that it cannot;
-# - give a paired ratio with an interval that deserves its 95 %, and know what watching a run costs.
+# - distinguish exact figures from timed ones, and warm up before you time anything;
+# - show how the *order* of measurements can produce false speed-ups, and interleave to prevent that;
+# - give a paired ratio with an interval that really covers the truth in 95 % of experiments, and measure the cost of
+#   watching a run.
 #
-# **You need**: what a round is (notebook 00) and what speed-up means (03). No statistics beyond mean and median.
+# **You need**: rounds (notebook 00) and speed-up (03). No statistics beyond mean and median.
 #
-# One rule for this notebook: **wherever the truth must be known, we make it.** Two lanes that run the *same* method
-# have a true speed-up of 1; a simulated machine slows down exactly as we say. Then a wrong procedure has nowhere to
-# hide.
+# This notebook has one rule: **where we need the true value, we set it ourselves.** Two lanes that run the *same*
+# method have a true speed-up of 1, and a simulated machine slows down exactly as we define. Then a wrong procedure
+# shows.
 
 # %% tags=["parameters"]
 import os
@@ -75,7 +76,7 @@ disable_progress_bar()
 began = time.perf_counter()
 if SERVER:
     wb = Workbench(SERVER)
-else:  # a target without a drafter of its own gets one made of its first layers
+else:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
     wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
@@ -83,7 +84,7 @@ TOKENS = 32 if FAST else 96
 
 
 def timed(method="draft-model", prompt=PROMPT, tokens=TOKENS):
-    """(seconds of the whole call, trace)."""
+    """Return (seconds of the whole call, trace)."""
     start = time.perf_counter()
     trace = wb.generate(prompt, method, max_new_tokens=tokens)
     return time.perf_counter() - start, trace
@@ -92,8 +93,8 @@ def timed(method="draft-model", prompt=PROMPT, tokens=TOKENS):
 # %% [markdown]
 # ## 1 · Counts do not need a stopwatch
 #
-# **Predict.** The same greedy run, eight times. Which differ from run to run: the text, τ, acceptance, seconds?
-# And which of the eight is slowest?
+# **Predict.** The same greedy run is repeated eight times. Which figures differ from run to run: the text, τ, the
+# acceptance rate, seconds? And which of the eight runs is slowest?
 
 # %%
 runs = [timed() for _ in range(8)]
@@ -106,16 +107,17 @@ rest = statistics.median(seconds for seconds, _ in runs[2:])
 print(f"the first run took {runs[0][0] / rest:.1f} times the median of the last six")
 
 # %% [markdown]
-# Text, τ and acceptance are **exact**: they follow from models, prompt and seed, under any load, and on any machine up to
-# ties that rounding breaks otherwise. Report them first; nobody can dispute them. Seconds are a *sample* of what this machine did just then. The first run
-# also read the models from disk and filled caches: time nothing before two or three runs have been thrown away.
+# Text, τ and acceptance rate are **exact**: they follow from models, prompt and seed, under any load and on any
+# machine, except where rounding breaks ties differently. Report them first: they can be reproduced. Seconds are a
+# *sample* of this machine's behaviour at that moment. The first run also read the models from disk and filled caches:
+# discard two or three runs before you time anything.
 #
-# ## 2 · The order of runs invents speed-ups
+# ## 2 · The order of runs can produce false speed-ups
 #
-# Many benchmarks run all of A, then all of B. Meanwhile a machine warms up, throttles, gets busy. A simulated machine
-# becomes 50 % slower while we measure; A and B are *the same program*, so their true ratio is 1.
+# Many benchmarks run all of A, then all of B. Meanwhile the machine warms up, throttles or gets busy. Here a simulated
+# machine becomes 50 % slower while we measure. A and B are *the same program*, so their true ratio is 1.
 #
-# **Predict.** What does "20 × A, then 20 × B" report for the speed-up of A over B? And "A, B, A, B, …"?
+# **Predict.** Which speed-up of A over B does "20 × A, then 20 × B" report? And "A, B, A, B, …"?
 
 # %%
 rng = np.random.default_rng(0)
@@ -123,13 +125,13 @@ N = 20
 
 
 def machine(order):
-    """Seconds of each run in this order: every run is 1 s of work, on a machine that slows down, with 3 % noise."""
+    """Return the seconds of each run: each is 1 s of work on a machine that slows down, with 3 % noise."""
     drift = 1 + 0.5 * np.arange(len(order)) / len(order)
     return drift * rng.lognormal(0, 0.03, len(order))
 
 
 def ratio_of(order, seconds):
-    """How much faster A seems to be: the n-th B over the n-th A, median over n."""
+    """Return the apparent speed-up of A: seconds of the n-th B over the n-th A, median over n."""
     order = np.array(list(order))
     return np.median(seconds[order == "B"] / seconds[order == "A"])
 
@@ -156,9 +158,9 @@ for name, order, seconds in (("blocked", blocked, t_blocked), ("interleaved", in
 w.figure(figure)
 
 # %% [markdown]
-# Now for real, with the same trick: A and B are both `draft-model`. Half way through, other programs start to use the
-# processor, as they do. (What comes out depends on your machine and is printed, not asserted: with many idle cores the
-# load may not matter at all.)
+# Now do the same on the real machine: A and B are both `draft-model`. Half way through, other programs start to use the
+# processor, as often happens. (The result depends on your machine and is printed, not asserted: with many idle cores
+# the load may have no effect.)
 
 # %%
 HALF = 4 if FAST else 12
@@ -166,7 +168,7 @@ BURN = "import time; end = time.time() + 60\nwhile time.time() < end: sum(range(
 
 
 def under_rising_load(order):
-    """Seconds of runs in this order; a load on all cores begins in the middle."""
+    """Return the seconds of runs in this order; a load on all cores starts in the middle."""
     seconds, load = [], []
     try:
         for i, _ in enumerate(order):
@@ -187,17 +189,18 @@ for name, order in (("all A, then all B", "A" * HALF + "B" * HALF), ("interleave
     print("  ms:", " ".join(f"{which} {1e3 * s:.0f}" for which, s in zip(order, seconds, strict=True)))
 
 # %% [markdown]
-# `wb.compare` and `workbench bench` interleave prompt by prompt, rotate the order, throw the first runs away, and give
-# each run the device to itself. Note that we divided *neighbours*: the n-th B by the n-th A. Had we divided the median
-# of all B by the median of all A, the load would have split each lane into fast and slow runs, and chance would
-# decide.
+# `wb.compare` and `workbench bench` interleave prompt by prompt, rotate the order, discard the first runs, and run only
+# one method at a time on the device. Note that we divided *neighbours*: the n-th B by the n-th A. If we divided the
+# median of all B by the median of all A instead, each lane would have fast and slow runs, and chance would decide which
+# of them is the median.
 #
-# ## 3 · Pair what belongs together
+# ## 3 · Pair runs on the same prompt
 #
-# Some prompts are simply faster than others. If both methods run on the same prompts, divide *within* each prompt, and
-# that variation cancels. B is made exactly 10 % faster than A here; prompts differ by far more than that.
+# Some prompts are faster than others. If both methods run on the same prompts, divide *within* each prompt, and that
+# variation cancels. Here B is exactly 10 % faster than A; prompts differ by far more than that.
 #
-# **Predict.** From 12 prompts: is the 95 % interval of the *paired* ratio narrower by a little, twice, or five times?
+# **Predict.** With 12 prompts: how much narrower is the 95 % interval of the *paired* ratio: a little, twice, or five
+# times?
 
 # %%
 TRUE = 1.10
@@ -206,7 +209,7 @@ a, b = speeds * rng.lognormal(0, 0.02, 12), TRUE * speeds * rng.lognormal(0, 0.0
 
 
 def unpaired(a, b, n=2000):
-    """95 % bootstrap interval of mean(b) / mean(a), as if the prompts had nothing to do with each other."""
+    """Return the 95 % bootstrap interval of mean(b) / mean(a), with independently drawn prompts."""
     picks = rng.integers(0, len(a), (2, n, len(a)))
     return np.percentile(b[picks[1]].mean(1) / a[picks[0]].mean(1), [2.5, 97.5])
 
@@ -219,8 +222,8 @@ assert wide > 4 * narrow
 assert unpaired(a, b)[0] < 1 < paired["low"], "only the paired one sees that B is faster"
 
 # %% [markdown]
-# Far more than five times, where prompts differ so much. The real thing: three prompts, two methods and plain decoding,
-# interleaved and paired by the workbench.
+# It is far more than five times narrower when prompts differ so much. Now a real comparison: three prompts, two methods
+# and plain decoding, interleaved and paired by the workbench.
 
 # %%
 PROMPTS = [
@@ -237,28 +240,29 @@ for lane in made.lanes:
 w.lane([lane.traces[0] for lane in made.lanes], names=[lane.name for lane in made.lanes])
 
 # %% [markdown]
-# Read the list before the figure behind it: on a quiet machine repetitions of a prompt agree, and prompts do not. "The
-# speed-up" of a method is a statement about a *set of prompts*; give it with the set, and with an interval. The figure
-# is a geometric mean: ratios of 2 and ½ cancel, and A over B is one over B over A, which means and medians do not give.
+# Read the list before the figure after it: on a quiet machine repetitions of a prompt agree, and different prompts do
+# not. "The speed-up" of a method is a statement about a *set of prompts*; report it with the set, and with an interval.
+# The figure is a geometric mean: ratios of 2 and ½ cancel, and the ratio of A to B is the reciprocal of the ratio of B
+# to A. Arithmetic means and medians do not have these properties.
 #
-# ## 4 · An interval that deserves its 95 %
+# ## 4 · An interval that covers the truth in 95 %
 #
-# A 95 % interval should cover the truth in 95 of 100 experiments. We can count, because we set the truth.
+# A 95 % interval should cover the truth in 95 of 100 experiments. We can count this, because we set the truth.
 #
 # **Predict** the coverage of the bootstrap interval for (1) 3 prompts, (2) 40 prompts, (3) 4 prompts measured 10 times
-# each and thrown together as "n = 40".
+# each and pooled as "n = 40".
 
 # %%
 trials = 150 if FAST else 1000
 
 
 def ratios_of(prompts, repeats):
-    """Speed-ups: the truth is a mean of 2; prompts differ by 0.5, repetitions by 0.05. One list."""
+    """Draw speed-ups with a true mean of 2; prompts differ by 0.5, repetitions by 0.05. Return one list."""
     return (2 + rng.normal(0, 0.5, (prompts, 1)) + rng.normal(0, 0.05, (prompts, repeats))).ravel().tolist()
 
 
 def covers(found):
-    """Whether an interval holds the truth."""
+    """Return whether an interval contains the truth."""
     return found["low"] <= 2 <= found["high"]
 
 
@@ -274,13 +278,14 @@ assert coverage["4 prompts × 10"] < 0.75, "repetitions are not prompts"
 
 
 # %% [markdown]
-# Few prompts: the bootstrap's interval is too narrow, and says so nowhere. Repeating a prompt makes *its* time more
-# certain and teaches nothing about other prompts: count each prompt once, and take an interval that knows how few they
-# are. The workbench takes Student's, on the logarithms of the ratios, everywhere (`workbench.trace.speedup`):
+# With few prompts the bootstrap interval is too narrow, without any warning. Repeating a prompt makes *its* time more
+# certain but gives no information about other prompts. So count each prompt once, and use an interval that accounts for
+# their small number. The workbench uses Student's t interval on the logarithms of the ratios everywhere
+# (`workbench.trace.speedup`):
 
 # %%
 def by_prompt(prompts, repeats):
-    """The same experiments; the repetitions of a prompt stay together."""
+    """Draw the same experiments, with the repetitions of each prompt as one group."""
     return dict(enumerate(np.reshape(ratios_of(prompts, repeats), (prompts, repeats)).clip(0.1).tolist()))
 
 
@@ -295,8 +300,8 @@ assert min(kept.values()) > 0.85
 # %% [markdown]
 # ## 5 · On a GPU, wait for the answer
 #
-# A GPU works on its own: the call returns when the work is *queued*. Stop the clock then and everything is fast. The
-# same trap, with a thread in the GPU's place:
+# A GPU works asynchronously: the call returns when the work is *queued*. If you stop the clock then, everything looks
+# fast. Here is the same mistake, with a thread instead of the GPU:
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -312,8 +317,8 @@ assert launched < finished
 assert finished >= 0.049
 
 # %% [markdown]
-# The traces of the workbench carry times taken by the device's own clock, and a round's time ends when its tokens are
-# there. The parts must fit into the whole, which can be checked on any trace:
+# The workbench's traces contain times from the device's own clock, and a round's time ends when its tokens have
+# arrived. The parts must sum to the whole, which you can check on any trace:
 
 # %%
 for _, trace in runs[2:]:
@@ -329,13 +334,14 @@ print(f"          of {1e3 * figures['seconds']:.1f} in rounds")
 # ## 6 · What does watching cost?
 #
 # A page or a notebook that follows a run asks for new rounds some 15 times a second, and that takes time from the run.
-# How much? By everything above: same run, watched and unwatched, interleaved in ABBA order, paired, with an interval.
+# How much? Measure it with the methods above: the same run, watched and unwatched, interleaved in ABBA order, paired,
+# with an interval.
 #
-# **Predict.** Below 3 %, or above?
+# **Predict.** Is it below 3 %, or above?
 
 # %%
 def decode_seconds(watched):
-    """Seconds in rounds of one run; watched: somebody polls it 15 times a second and turns it into JSON."""
+    """Return the seconds in rounds of one run; if watched, a thread polls it 15 times a second and makes JSON."""
     run = wb.start(PROMPT, "draft-model", max_new_tokens=TOKENS * 2)
     stop = threading.Event()
 
@@ -370,31 +376,31 @@ else:
     print("Above 3 % here and now. Look for what else the machine is doing before blaming the watcher.")
 
 # %% [markdown]
-# Note what the code does *not* do: it does not assert that the cost is small. A test on wall time fails on a busy
-# machine and teaches people to ignore red. Counts are asserted, times are reported with their interval.
+# Note that the code does *not* assert that the cost is small. A test on wall time fails on a busy machine, and people
+# learn to ignore failing tests. Counts are asserted; times are reported with their interval.
 
 # %% [markdown]
 # ## 7 · The same on a real model
 #
-# All these runs were a toy's, and over in the blink of an eye. SmolLM2 (135 million parameters) answers questions; the README's
-# command brings it. Three lanes on either model, turn by turn: A and A′ are both plain decoding, so that their true ratio is
-# 1; B is prompt lookup. Each ratio is of neighbours.
+# All these runs were short runs of a very small model. SmolLM2 (135 million parameters) answers questions; the README
+# has the command that installs it. The cell runs three lanes in turn on each model: A and A′ are both plain decoding,
+# so their true ratio is 1; B is prompt lookup. Each ratio divides neighbouring runs.
 #
-# **Predict.** On which model do A and A′ look more alike? And B's gain in *passes* is exact: on which model does the clock
-# come nearer to it?
+# **Predict.** On which model are the times of A and A′ more similar? And B's gain in *passes* is exact: on which model
+# is the gain in time nearer to it?
 
 # %%
 from workbench.core.errors import WorkbenchError
 
 LANES = {"A": "autoregressive", "A′": "autoregressive", "B": "prompt-lookup"}
-COPY = ("red kite, blue boat, " * 4).strip()  # text that is easily gone on with, and copied
+COPY = ("red kite, blue boat, " * 4).strip()  # text that is easy to continue and to copy
 
 
 def in_turn(bench, target):
-    """Seconds in rounds of each lane, n times in turn and in rotated order, and the last trace of each."""
+    """Return the seconds in rounds of each lane, in turn and in rotated order, and the last trace of each."""
     again = {"target": target, "max_new_tokens": 8 if FAST else 64}
     seconds, last = {lane: [] for lane in LANES}, {}
-    bench.generate(COPY, LANES["B"], **again)  # thrown away: reads the weights
+    bench.generate(COPY, LANES["B"], **again)  # discarded: reads the weights
     for i in range(3 if FAST else 12):
         for lane in [*LANES][i % 3 :] + [*LANES][: i % 3]:
             last[lane] = bench.generate(COPY, LANES[lane], **again)
@@ -403,7 +409,7 @@ def in_turn(bench, target):
 
 
 def tell(bench, target):
-    """Measure the three lanes on one target, and print what they say."""
+    """Measure the three lanes on one target and print the results."""
     seconds, last = in_turn(bench, target)
     busy = sum(r.verify_s for r in last["A"].rounds) / sum(r.seconds for r in last["A"].rounds)
     print(f"{target}: A takes {1e3 * statistics.median(seconds['A']):.0f} ms, {busy:.0%} of it in the target's passes")
@@ -420,19 +426,19 @@ if TARGET is None and "smollm2" in {entry["name"] for entry in wb.targets()}:
     real = Workbench(SERVER) if SERVER else Workbench(target="smollm2", device=DEVICE, dtype="bfloat16")
     try:
         tell(real, "smollm2")
-    except WorkbenchError as problem:  # its copy is made of the package at first use, which takes room on the disk
+    except WorkbenchError as problem:  # it is unpacked at first use, which takes disk space
         print(problem)
     real.close()
 else:
     print("Not here, or not asked for: `workbench models` says how SmolLM2 comes to this machine.")
 
 # %% [markdown]
-# What differs is how long a run is, and of what. An interruption of a given length is a larger part of a short run, so that
-# the toy's ratios scatter more for the same disturbance; and a larger part of the real model's time is passes, so
-# that passes saved are time saved. If A and A′ are as far apart as A and B, these few runs say nothing about B: that is
-# what a lane against itself is for.
+# The models differ in the length of a run and in its parts. An interruption of a given length is a larger share of a
+# short run, so the small model's ratios vary more under the same disturbance. And a larger share of the real model's
+# time is passes, so saving passes saves time. If A and A′ differ as much as A and B, these few runs say nothing about
+# B: that is why a lane is compared with itself.
 #
-# Compare in the app does the same as `wb.compare`; this run, ready to be put beside others:
+# The app's Compare page does the same as `wb.compare`. This link opens the last run there, for comparison with others:
 
 # %%
 w.app_link(runs[-1][1])
@@ -440,9 +446,9 @@ w.app_link(runs[-1][1])
 # %% [markdown]
 # ## Exercises
 #
-# **1.** "A, B, A, B" is better than blocks, but on a machine that slows down steadily B always comes a little later.
-# Compute, without noise, the ratio of mean times (B over A) of eight runs in the order ABABABAB, and in ABBAABBA, when the
-# n-th run (n = 0 … 7) takes 1 + n/8 seconds.
+# **1.** "A, B, A, B" is better than blocks, but on a machine that slows down steadily B always runs a little later.
+# Compute, without noise, the ratio of mean times (B over A) of eight runs in the order ABABABAB, and in ABBAABBA, when
+# the n-th run (n = 0 … 7) takes 1 + n/8 seconds.
 
 # %% tags=["answer"]
 my_orders = None  # (for ABABABAB, for ABBAABBA)
@@ -451,7 +457,7 @@ my_orders = None  # (for ABABABAB, for ABBAABBA)
 # %% tags=["check"]
 @w.check
 def drift(ratios):
-    """Means by hand."""
+    """Compare with the ratio of the mean times."""
     for found, order in zip(ratios, ("ABABABAB", "ABBAABBA"), strict=True):
         b, a = (sum(1 + n / 8 for n in range(8) if order[n] == lane) / 4 for lane in "BA")
         assert abs(found - b / a) < 0.005, f"{order}: B takes {b:.3f} s in the mean, A {a:.3f} s"
@@ -471,19 +477,19 @@ assert np.isclose(clock[abba == "A"].mean(), clock[abba == "B"].mean()), "ABBA c
 
 
 # %% [markdown]
-# **2.** One of ten runs was hit by a pause and took ten times as long. What do mean and median of the ten say? Which
-# would you report, and what would you have to report besides?
+# **2.** One of ten runs was interrupted and took ten times as long. How do the mean and the median of the ten differ?
+# Which would you report, and what else must you report?
 
 # %% tags=["answer"]
 def my_typical(seconds):
-    """One figure for what a run usually takes, from a list of seconds."""
+    """Return one figure for the usual time of a run, from a list of seconds."""
     raise NotImplementedError  # yours
 
 
 # %% tags=["check"]
 @w.check
 def typical_run(figure_of):
-    """A pause in any one of the ten runs moves it little."""
+    """Check that a pause in any one of ten runs changes the figure little."""
     for hit in range(10):
         ten = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97, 1.0, 1.01]
         ten[hit] = 10.0
@@ -498,11 +504,11 @@ print(f"mean {statistics.mean(times):.2f}, median {statistics.median(times):.2f}
 assert statistics.median(times) < 1.05 < statistics.mean(times)
 assert typical_run(statistics.median).right
 assert not typical_run(statistics.mean).right
-# The median says what usually happens; quartiles, n and the worst case belong beside it, since users meet pauses too.
+# The median is the usual time. Report quartiles, n and the worst case with it, since users experience pauses too.
 
 # %% [markdown]
-# **3.** How many prompts do you need to see a speed-up of 5 %, if paired ratios vary from prompt to prompt with a
-# standard deviation of 0.3? Guess first; then use: the interval's half width is about 2 · sd / √n.
+# **3.** How many prompts do you need to detect a speed-up of 5 %, if paired ratios vary from prompt to prompt with a
+# standard deviation of 0.3? Guess first, then compute: the interval's half width is about 2 · sd / √n.
 
 # %% tags=["answer"]
 my_prompts = None  # how many
@@ -511,7 +517,7 @@ my_prompts = None  # how many
 # %% tags=["check"]
 @w.check
 def how_many(prompts):
-    """The half width is 0.05 or just below."""
+    """Check that the half width is 0.05 or just below."""
     assert 2 * 0.3 / prompts**0.5 <= 0.0501, f"with {prompts} the half width is {2 * 0.3 / prompts**0.5:.3f}"
     assert prompts <= 160, "fewer will do"
 
@@ -523,20 +529,20 @@ needed = int(np.ceil((2 * 0.3 / 0.05) ** 2))
 print(f"about {needed} prompts; for 20 % it would be {int(np.ceil((2 * 0.3 / 0.20) ** 2))}")
 assert needed == 144
 assert how_many(144).right
-assert not how_many(36).right  # one standard error for two
-# Most published differences of a few per cent rest on fewer prompts than that.
+assert not how_many(36).right  # one standard error instead of two
+# Most published differences of a few per cent use fewer prompts than that.
 
 # %% [markdown]
 # ## Close this page and answer
 #
 # 1. Which figures of a run need no stopwatch? Why are they reported first?
-# 2. All of A, then all of B: what can invent a speed-up, and which order cannot be fooled by a steady drift?
-# 3. Why is a ratio taken within a prompt before anything is averaged, and why is the mean of ratios geometric?
+# 2. All of A, then all of B: what can produce a false speed-up, and which order cancels a steady drift?
+# 3. Why are ratios computed within a prompt before averaging, and why is the mean of ratios geometric?
 # 4. Forty measurements of four prompts. How many independent ones are there for "the speed-up of this method"?
 #
 # ## Where to read on
 #
-# - `workbench bench --compare OLD NEW` says which differences between two saved reports are beyond noise.
+# - `workbench bench --compare OLD NEW` lists the differences between two saved reports that exceed noise.
 # - Xia et al. 2024, *Spec-Bench*, arXiv:2401.07851: one harness, one machine, many methods.
 # - Efron and Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 13: percentile intervals, and when they fail.
 

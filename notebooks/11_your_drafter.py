@@ -31,9 +31,9 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - implement the `Drafter` protocol: a proposal, a state, and learning from what became of it;
-# - prove that your method keeps its promise, and know which mistake a greedy test cannot see;
-# - see it in the app, on the command line and in a fair comparison, next to every other method.
+# - implement the `Drafter` protocol: propose drafts, keep a state, and update it from the result of each round;
+# - check that your method is exact, and know which mistake a greedy test cannot detect;
+# - use it in the app, on the command line and in a fair comparison with every other method.
 #
 # **You need**: the acceptance rule (02) and drafters without a model (04). Trees (06) help in the exercises.
 
@@ -44,7 +44,7 @@ FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
 TARGET = None  # a Hub id or a folder; None: the bundled model
 DRAFTER = None
 DEVICE = "cpu"
-SERVER = None  # your drafter lives in this process, so this notebook keeps to a backend of its own
+SERVER = None  # your drafter runs in this process, so this notebook uses its own backend
 
 # %%
 import subprocess
@@ -71,19 +71,20 @@ from workbench.trace.metrics import summary
 disable_progress_bar()
 
 # %%
-DRAFTER = drafter_for(TARGET, DRAFTER)  # a target without a drafter of its own gets one made of its first layers
+DRAFTER = drafter_for(TARGET, DRAFTER)  # no drafter for the target: use its first layers
 wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
-FOLDER = Path(tempfile.mkdtemp(prefix="my-drafter-"))  # to keep your work: a folder of yours
+FOLDER = Path(tempfile.mkdtemp(prefix="my-drafter-"))  # to keep your work, use your own folder
 STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|assistant|>"
 
 
 # %% [markdown]
-# ## 1 · The smallest drafter there is
+# ## 1 · The smallest drafter
 #
-# A *method* is a drafter, a verifier and a policy under a name. You write the drafter; `Lossless` judges it; `Fixed`
-# says how many levels to draft (`plan.depth`). A drafter must do one thing: look at a row's committed tokens and
-# return a tree of guesses. This one guesses that the last token repeats.
+# A *method* is a drafter, a verifier and a policy under one name. You write the drafter; the verifier `Lossless`
+# verifies its drafts; the policy `Fixed` sets how many levels to draft (`plan.depth`). A drafter must do one thing:
+# read the committed tokens of a sequence (the parameter `row`) and return a draft tree. This one drafts that the last
+# token repeats.
 
 # %%
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Echo(Drafter):
     """Propose that the last token repeats."""
 
     def propose_row(self, row, plan):
-        """row.committed: token ids so far, prompt included. A chain of plan.depth guesses."""
+        """Return a chain of plan.depth drafts. row.committed: token ids so far, prompt included."""
         return DraftTree.chain(row.committed[-1:] * plan.depth, source="my-echo", device=row.models.target.device)
 
 
@@ -116,22 +117,23 @@ assert figures["tau"] >= 1
 w.ribbon(echo)
 
 # %% [markdown]
-# The same, and 1 (or hardly more, for a target that likes to repeat itself). Whatever you propose, the verifier keeps the text right: **you cannot break the output by drafting
-# badly, you can only be slow.** That is what makes writing a drafter fun. (One way to break it exists; section 3.)
+# The story is the same, and τ is about 1 (or slightly more, for a target that often repeats itself). For any drafts,
+# the verifier keeps the text right: **bad drafts cannot break the output, they only make decoding slow.** So you can
+# experiment freely with a drafter. (There is one way to break the output, in section 3.)
 #
-# ## 2 · A drafter with a memory
+# ## 2 · A drafter with a state
 #
-# | the engine calls | when | you |
+# | the engine calls | when | task of your drafter |
 # |---|---|---|
-# | `prime(row, models)` | at the start, and after a switch in mid-run | return your state, from `row.committed` |
+# | `prime(row, models)` | at the start, and after a switch during a run | return its state, computed from `row.committed` |
 # | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state` |
-# | `observe(row, outcome)` | after every round | learn: `outcome.emitted` are the new tokens |
+# | `observe(row, outcome)` | after every round | update its state: `outcome.emitted` are the new tokens |
 #
-# Parameters are fields of the frozen dataclass, made with `param(...)`: range and words go straight into the app's
-# form. All state goes through `prime`, never onto `self`: many rows share one drafter.
+# Parameters are fields of the frozen dataclass, declared with `param(...)`: the app's form shows their range and
+# description. Return all state from `prime`, and never store it on `self`: many sequences share one drafter.
 #
-# Our idea: *after these two tokens, what came most often so far?* This time into a file, which is what you would send
-# to somebody else. Edit it as you like, here or in an editor, and load it again.
+# Our idea: *draft the token that most often followed the last two tokens so far.* This time the code goes into a file,
+# which you could send to somebody else. Edit it as you like, here or in an editor, and load it again.
 
 # %%
 CODE = '''"""My drafter: what came most often after these tokens, so far?"""
@@ -215,7 +217,7 @@ file.write_text(CODE, encoding="utf-8")
 print(registry.load(file), "from", file)
 
 # %% [markdown]
-# **Predict.** On which of the two prompts is τ larger, the story or "repeat this text three times"? Which figure do you
+# **Predict.** On which of the two prompts is τ larger, the story or "repeat this text three times"? Which τ do you
 # expect on the story: near 1, or near 2?
 
 # %%
@@ -223,7 +225,7 @@ references = {STORY: plain, COPY: wb.generate(COPY, "autoregressive", max_new_to
 
 
 def taus(method, prompts=(STORY, COPY), **params):
-    """τ of a method on each prompt; the text is checked on the way."""
+    """Return τ of a method on each prompt, and check that the text is the target's."""
     found = []
     for prompt in prompts:
         trace = wb.generate(prompt, method, params=params, max_new_tokens=64)
@@ -244,9 +246,10 @@ w.show(w.ribbon(lesson))
 # %% [markdown]
 # ## 3 · Does it keep its promise?
 #
-# The registry says `Promise.EXACT`. The checks of the workbench hold every method to its word, in float64: greedy text
-# equal to Hugging Face's own `generate` at both ends of every parameter, and sampled tokens that follow the target's
-# exact law (notebook 02's χ²). They find your method by its name; you write no test.
+# The method is registered with `Promise.EXACT`. The workbench's checks test this promise for every method, in float64:
+# greedy text must equal that of Hugging Face's own `generate` at both ends of every parameter's range, and sampled
+# tokens must follow the target's exact distribution (notebook 02's χ²). The checks find your method by its name; you
+# write no test.
 
 # %%
 from workbench.bench.check import FAIL, check_method
@@ -259,7 +262,7 @@ RUNS = 150 if FAST else 1000
 
 
 def checked(name):
-    """All findings about a method."""
+    """Return all findings about a method."""
     findings = list(check_method(registry.get(name), exact_models, prompts, max_new_tokens=12, runs=RUNS))
     for finding in findings:
         print(f"{finding.verdict:8} {finding.claim}: {finding.detail[:110]}")
@@ -270,21 +273,22 @@ assert not any(finding.verdict == FAIL for finding in checked("my-successor"))
 
 
 # %% [markdown]
-# ### The one way to cheat
+# ### The one way to break the output
 #
-# The rule min(1, p/q) believes the q that you declare. `DraftTree.chain` declares "chosen, not drawn", for which the
-# rule accepts with p(x): always safe. A drafter that *samples* must hand over the law it really drew from. This one
-# lies: it repeats the last token, and claims to have drawn it from the uniform law.
+# The rule min(1, p/q) uses the q that your drafter declares. `DraftTree.chain` declares deterministic drafts, which the
+# rule accepts with probability p(x): that is always safe. A drafter that *samples* must declare the distribution that
+# it really drew from. The next one declares a wrong one: it repeats the last token, and declares that it was drawn from
+# the uniform distribution.
 #
-# **Predict.** Which checks catch it: the greedy one, the law, both, or neither?
+# **Predict.** Which checks fail: the greedy one, the one of the distribution, both, or neither?
 
 # %%
 @dataclass(frozen=True)
 class Liar(Drafter):
-    """Repeats the last token, and says that it was drawn from the uniform law."""
+    """Repeat the last token, but declare that it was drawn from the uniform distribution."""
 
     def propose_row(self, row, plan):
-        """A chain of one node with a law that is not the one it came from."""
+        """Return a chain of one node with a wrong draft distribution."""
         size, device = row.models.target.vocab_size, row.models.target.device
         q = torch.full((1, size), 1 / size, dtype=torch.float64, device=device)
         token = torch.tensor(row.committed[-1:], device=device)
@@ -302,12 +306,12 @@ assert "probs" in broken
 assert "greedy" not in broken
 
 # %% [markdown]
-# Greedy decoding never asks for q, so a greedy test, however long, says nothing about it. **Test the law.**
+# Greedy decoding never uses q, so even a long greedy test says nothing about it. **Test the distribution.**
 #
-# ## 4 · See it where users see it
+# ## 4 · Use it in the app and on the command line
 #
-# In this kernel it is everywhere already: `wb.methods()`, `w.panel(wb)`, `wb.compare`. Other processes learn of it from
-# a variable of the environment that names your file. In a terminal:
+# In this kernel your method is already available everywhere: `wb.methods()`, `w.panel(wb)`, `wb.compare`. Other
+# processes load it from an environment variable that names your file. In a terminal:
 
 # %%
 print(f"""export WORKBENCH_METHODS={file}
@@ -317,7 +321,7 @@ workbench bench --method my-successor --method prompt-lookup --group copy --repe
 workbench generate "Once upon a time" --method my-successor""")
 
 # %% [markdown]
-# We ask a second process for its list of methods, to be sure:
+# To check this, print the list of methods of a second process:
 
 # %%
 environment = os.environ | {"WORKBENCH_METHODS": str(file)}
@@ -327,15 +331,16 @@ print(*[line for line in listed.stdout.splitlines() if "uccessor" in line][:6], 
 assert "my-successor" in listed.stdout, listed.stderr
 
 # %% [markdown]
-# To give it to others as a package, name the module in your `pyproject.toml`; after `pip install` it is there without
-# any variable:
+# To publish it as a package, name the module in your `pyproject.toml`; after `pip install` it is available without a
+# variable:
 #
 # ```toml
 # [project.entry-points."workbench.methods"]
 # my-drafter = "my_drafter"
 # ```
 #
-# Its form, from the `param` that you wrote, and a link that opens it in an app that was started with the variable:
+# The next cells show its form, built from your `param`, and a link that opens it in an app that was started with the
+# variable:
 
 # %%
 form = w.panel(wb, method="my-successor")
@@ -355,7 +360,7 @@ LANES = ["my-successor", "prompt-lookup", "draft-model"]
 
 
 def leaderboard(prompt, lanes=tuple(LANES)):
-    """Lanes by speed-up: alone on the device, interleaved, paired with plain decoding (notebook 10)."""
+    """Print lanes by speed-up: alone on the device, interleaved, paired with plain decoding (notebook 10)."""
     found = wb.compare(prompt, list(lanes), max_new_tokens=48, repeats=2 if FAST else 5)
     for name, row in sorted(found.figures.items(), key=lambda item: -item[1]["speedup"]["value"]):
         rate = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.0%}"
@@ -369,14 +374,15 @@ for name, prompt in (("copy", COPY), ("story", STORY)):
 w.lane([lane.traces[0] for lane in found.lanes], names=[lane.name for lane in found.lanes])
 
 # %% [markdown]
-# Speeds are this machine's, at this moment, and of one prompt measured twice; τ and acceptance are exact and come out the
-# same tomorrow. On stories the table is poor: it has read one prompt in its life. (Is the copy a fair fight? Compare the default `depth` of the two
-# table drafters in their forms, and run the lane `my-successor:depth=10`.)
+# The speeds are for this machine at this moment, and for one prompt measured twice; τ and acceptance rate are exact and
+# reproducible. On stories the table gives few good drafts: it was filled from a single prompt. (Is the comparison on
+# the copy fair? Compare the default `depth` of the two table drafters in their forms, and run the lane
+# `my-successor:depth=10`.)
 #
-# ## 6 · Send it to school
+# ## 6 · Train it on the target's text
 #
-# The best teacher of a drafter is the target itself. Let it write a few stories, keep the token ids beside the file,
-# and load the file again.
+# The best training text for a drafter comes from the target itself. Let the target write a few stories, store the token
+# ids (`school.json`) next to the file, and load the file again.
 
 # %%
 import json
@@ -396,15 +402,16 @@ if TARGET is None:
     assert taught[0] > untaught[0]
 
 # %% [markdown]
-# The story that we measure on was not in its lessons. That is distillation in its poorest form, and it works: a drafter
-# needs to know what *this target* tends to say. Notebook 05's draft models are the same idea with a better pupil.
+# The story that we measure on was not in the training text. This is a very simple form of distillation, and it works: a
+# drafter must predict the typical text of *this target*. Notebook 05's draft models use the same idea with a better
+# model.
 #
-# Look at the copy, too: what was learnt at school may outvote what stands in the prompt. How would you weigh the two?
+# Look at the copy, too: counts from the training text may outweigh those from the prompt. How would you weight the two?
 #
 # ## Exercises
 #
-# **1.** Two guesses at the first place: the commonest successor with its chain, and the second commonest beside it.
-# Build the tree with `DraftTree.of(tokens, parents)`; siblings stand in the order in which they are tested.
+# **1.** Draft two tokens for the first position: the most common successor with its chain, and the second most common
+# as its sibling. Build the tree with `DraftTree.of(tokens, parents)`; siblings are tested in their order in the list.
 
 # %% tags=["answer"]
 own = sys.modules[type(registry.get("my-successor").drafter).__module__]  # the file you saved
@@ -414,7 +421,7 @@ MyTwo = None  # a subclass of own.Successor
 # %% tags=["check"]
 @w.check
 def two_guesses(drafter_class):
-    """Exact, and in some round a second child of the root."""
+    """Check that the text is exact and that the root has a second child in some round."""
     register(
         Method("my-checked", title="Checked", promise=Promise.EXACT, teaches="", drafter=drafter_class(),
                source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Fixed(),)),
@@ -435,10 +442,10 @@ two_guesses(MyTwo)
 # %% tags=["solution"] jupyter={"source_hidden": true}
 @dataclass(frozen=True)
 class TwoSuccessors(own.Successor):
-    """The chain of Successor, and a second child of the root."""
+    """Draft the chain of Successor, and a second child of the root."""
 
     def propose_row(self, row, plan):
-        """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 hangs on the root, −1."""
+        """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
         chain = own.Successor.propose_row(self, row, plan).tokens.tolist()
         known = next((row.state.after[c] for n in (2, 1) if (c := tuple(row.state.text[-n:])) in row.state.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
@@ -454,12 +461,14 @@ register(
 two = taus("my-two")
 print(f"story τ {taught[0]:.2f} → {two[0]:.2f}, copy τ {taught[1]:.2f} → {two[1]:.2f}")
 assert two_guesses(TwoSuccessors).right
-assert not two_guesses(own.Successor).right  # one guess
-# In its own round a second sibling can only help. Over a whole text it nearly always does; it is no law (notebook 04).
+assert not two_guesses(own.Successor).right  # one draft only
+# Within its round a second sibling can only help. Over a whole text it nearly always does, but not always (notebook
+# 04).
 
 # %% [markdown]
-# **2.** `my-echo` drafts even when it has no reason to. What does a wrong draft cost if the text stays right? Compare
-# drafted tokens and draft utilisation of `my-echo` and `my-successor` on the story, and say when an empty tree is best.
+# **2.** `my-echo` drafts in every round, even if the draft is hopeless. How much does a wrong draft cost, if the text
+# stays right? Compare drafted tokens and draft utilisation of `my-echo` and `my-successor` on the story, and say when
+# an empty tree is best.
 
 # %% tags=["answer"]
 my_counts = None  # {"my-echo": (drafted, accepted), "my-successor": (drafted, accepted)}, on STORY, 64 tokens
@@ -468,7 +477,7 @@ my_counts = None  # {"my-echo": (drafted, accepted), "my-successor": (drafted, a
 # %% tags=["check"]
 @w.check
 def for_nothing(counts):
-    """Drafted, discarded ones included, and accepted."""
+    """Compare the numbers of drafted (including discarded) and accepted tokens."""
     for name in ("my-echo", "my-successor"):
         figures_ = summary(wb.generate(STORY, name, max_new_tokens=64))
         wanted = figures_["drafted"], figures_["accepted"]
@@ -485,13 +494,14 @@ for name in ("my-echo", "my-successor"):
     tested_only[name] = figures["tested"], figures["accepted"]
     print(f"{name:14} drafted {figures['drafted']:3}, of which accepted {figures['draft_utilisation'] or 0:.0%}")
 assert for_nothing(solved).right
-assert not for_nothing(tested_only).right  # discarded drafts have been drafted, and verified, too
-# The target's pass over 5 positions costs more than over 1 (notebook 01 measures it), so a hopeless draft slows plain
-# decoding down. `DraftTree.empty(...)`, or an empty chain, makes the round a plain step: the right answer when unsure.
+assert not for_nothing(tested_only).right  # discarded drafts were drafted and verified, too
+# The target's pass over 5 positions costs more than over 1 (notebook 01 measures it), so a hopeless draft is slower
+# than plain decoding. `DraftTree.empty(...)`, or an empty chain, makes the round a plain step: the best choice when no
+# draft is likely to be accepted.
 
 # %% [markdown]
-# **3.** Let the policy decide: register your drafter once more with `policies=(Heuristic(), Fixed())` from
-# `workbench.methods.policies.heuristic`. How does the draft length develop on the copy?
+# **3.** Let the policy set the draft length: register your drafter once more with `policies=(Heuristic(), Fixed())`
+# from `workbench.methods.policies.heuristic`. How does the draft length change during the copy?
 
 # %% tags=["answer"]
 my_lengths = None  # drafted tokens, round by round, on COPY, 64 tokens
@@ -500,7 +510,7 @@ my_lengths = None  # drafted tokens, round by round, on COPY, 64 tokens
 # %% tags=["check"]
 @w.check
 def adapts(lengths):
-    """The same method, registered here."""
+    """Compare with the same method, registered here."""
     from workbench.methods.policies.heuristic import Heuristic
 
     drafter = sys.modules[type(registry.get("my-successor").drafter).__module__].Successor()
@@ -527,21 +537,21 @@ adaptive = wb.generate(COPY, "my-adaptive", max_new_tokens=64)
 print("drafted, accepted by round:", [(len(r.nodes), len(r.path)) for r in adaptive.rounds])
 assert adapts([len(r.nodes) for r in adaptive.rounds]).right
 assert not adapts([len(r.nodes) for r in wb.generate(COPY, "my-successor", max_new_tokens=64).rounds]).right  # fixed
-# It grows after rounds that were accepted whole and shrinks after rejections; no line of the drafter had to change.
+# The draft length grows after fully accepted rounds and shrinks after rejections; no line of the drafter had to change.
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Which one thing must a drafter do, and which three may it do besides?
-# 2. How can a drafter break the output? Which test sees it, and which cannot?
-# 3. Why may a drafter keep nothing on `self`?
+# 1. Which one thing must a drafter do, and which three more may it do?
+# 2. How can a drafter break the output? Which test detects it, and which cannot?
+# 3. Why must a drafter store nothing on `self`?
 # 4. When is the empty tree the best draft?
 #
 # ## Where to read on
 #
-# - The protocol: `workbench/engine/parts.py`. Drafters to steal from, one idea a file: `workbench/methods/drafters/`.
-# - Saxena 2023, *Prompt Lookup Decoding*; Luo et al. 2024, *Token Recycling*, arXiv:2408.08696: tables that learn while
-#   they draft. Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: learning from the target's own text.
+# - The protocol: `workbench/engine/parts.py`. Drafters to learn from, one idea per file: `workbench/methods/drafters/`.
+# - Saxena 2023, *Prompt Lookup Decoding*; Luo et al. 2024, *Token Recycling*, arXiv:2408.08696: tables that are updated
+#   during decoding. Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: training on the target's own text.
 
 # %%
 wb.close()

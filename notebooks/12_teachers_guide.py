@@ -31,18 +31,19 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - plan one lesson, half a day or a course with these notebooks, and know where students stumble;
-# - answer what students get wrong most easily by *showing* a recorded round in which it can be seen;
-# - show every method without a model, a GPU or a network, from recordings, and hand out pages that open from disk;
-# - check in one run that all links, recordings and answers of the course still work.
+# - plan one lesson, half a day or a course with these notebooks, and know typical difficulties of students;
+# - correct the most common misconceptions by *showing* a recorded round;
+# - show recordings of every method without a model, a GPU or a network, and hand out pages that open from disk;
+# - check in one run that all links, recordings and answers of the course work.
 #
-# **You need**: to have run at least 00, 02 and 03 yourself. Nothing here generates text: it runs in seconds.
+# **You need**: to have run at least 00, 02 and 03 yourself. No cell here generates text, so the notebook runs in
+# seconds.
 
 # %% tags=["parameters"]
 import os
 
 FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
-SERVER = None  # "http://localhost:7860": where the links lead
+SERVER = None  # "http://localhost:7860": the app that the links open
 
 # %%
 import html
@@ -78,63 +79,63 @@ assert list(LESSONS) == sorted(LESSONS)
 
 
 # %% [markdown]
-# ## 1 · What each lesson is for
+# ## 1 · Purpose of each lesson
 #
 # | | lesson | minutes, roughly | students believe at first … | … and should leave with |
 # |---|---|--:|---|---|
-# | 00 | [First run](00_first_run.ipynb) | 30 | the small model's words change the text | the same text, in fewer passes; every status by name |
+# | 00 | [First run](00_first_run.ipynb) | 30 | the drafter changes the text | the same text, in fewer passes; every status by name |
 # | 01 | [Memory-bound](01_memory_bound.ipynb) | 45 | scoring 8 tokens costs 8 times one | weights are read once for all of them; there is a knee |
-# | 02 | [Rejection sampling](02_rejection_sampling.ipynb) | 90 | after a rejection, draw from p | draw from what is *left* of p; and a test that would notice |
+# | 02 | [Rejection sampling](02_rejection_sampling.ipynb) | 90 | after a rejection, draw from p | draw from the *residual distribution*; a test that detects mistakes |
 # | 03 | [Acceptance, speed-up](03_acceptance_and_speedup.ipynb) | 60 | "acceptance rate" is one figure | five denominators, one closed form, a break-even point |
-# | 04 | [Without a model](04_without_a_model.ipynb) | 45 | drafting needs a neural network | copying is free, and wins where text repeats |
-# | 05 | [Draft model](05_draft_model.ipynb) | 45 | a better drafter is a faster one | acceptance is bought with drafting time |
+# | 04 | [Without a model](04_without_a_model.ipynb) | 45 | drafting needs a neural network | copying costs nothing, and gains where text repeats |
+# | 05 | [Draft model](05_draft_model.ipynb) | 45 | a better drafter is a faster one | higher acceptance costs drafting time |
 # | 06 | [Trees](06_trees.ipynb) | 90 | nodes are numbered like a text | mask = ancestors, position = depth, one pass |
-# | 07 | [Heads](07_heads.ipynb) | 60 | heads know what the others chose | heads are blind to each other; features are not |
-# | 08 | [Temperature](08_temperature.ipynb) | 60 | acceptance measures quality | a relaxed rule pays what it buys; more drafts do not |
-# | 09 | [Images](09_images.ipynb) | 60 | a drafter needs the picture's tokens | it needs the *information*, by whatever way |
+# | 07 | [Heads](07_heads.ipynb) | 60 | heads depend on each other's tokens | heads are independent; features are not |
+# | 08 | [Temperature](08_temperature.ipynb) | 60 | acceptance measures quality | a relaxed rule's error equals its gain; more drafts add no error |
+# | 09 | [Images](09_images.ipynb) | 60 | a drafter needs the picture's tokens | it needs the *information*, from any source |
 # | 10 | [Measuring](10_measuring.ipynb) | 60 | more repetitions are more data | order, pairing, and intervals over prompts |
-# | 11 | [Your drafter](11_your_drafter.ipynb) | 120 | a bad drafter breaks the output | only a lie about q can, and only a law test sees it |
-# | 13 | [Several drafts](13_several_drafts.ipynb) | 60 | a bound is a bound | it holds for drafts of one kind; a set of tokens sets it |
-# | 14 | [The target drafts](14_target_drafts_itself.ipynb) | 45 | the last layers are the ones to leave out | what can be spared is measured, and α must beat its cost |
-# | 15 | [Train a drafter](15_train_a_drafter.ipynb) | 60 | a low loss is a good drafter | it learns behind true features and drafts behind its own |
+# | 11 | [Your drafter](11_your_drafter.ipynb) | 120 | a bad drafter breaks the output | only a wrong q does, and only a test of the distribution detects it |
+# | 13 | [Several drafts](13_several_drafts.ipynb) | 60 | a bound is a bound | it holds for drafts of one kind; a set of tokens determines it |
+# | 14 | [The target drafts](14_target_drafts_itself.ipynb) | 45 | the last layers are the ones to leave out | measure which layers to skip; α must exceed the relative cost |
+# | 15 | [Train a drafter](15_train_a_drafter.ipynb) | 60 | a low loss is a good drafter | it is trained on true features and drafts from its own |
 #
-# **One lesson (90 minutes).** 00 together (20), then 02: let everybody derive min(1, p/q) on paper before the cell is
-# run (40), break it on purpose (15), and one picture from section 3 below (15).
+# **One lesson (90 minutes).** Do 00 together (20), then 02: everybody derives min(1, p/q) on paper before the cell is
+# run (40), then break the rule on purpose (15), and discuss one recording from section 3 below (15).
 #
-# **Half a day.** 00, 01, 02, 03. Goal: everybody can say when speculation makes a given pair *slower*.
+# **Half a day.** 00, 01, 02, 03. Goal: everybody can say when speculative decoding makes given models *slower*.
 #
-# **A course of six meetings.** 00 + 01 · 02 · 03 + 04 · 05 + 06 · 07 + 09 *or* 08 + 10 · 11, with each group's drafter
-# on one leaderboard. Home work: the exercises; solutions are folded in each notebook.
+# **A course of six meetings.** 00 + 01 · 02 · 03 + 04 · 05 + 06 · 07 + 09 *or* 08 + 10 · 11, with all groups' drafters
+# on one leaderboard. Homework: the exercises; solutions are folded in each notebook.
 #
-# **How to use "Predict".** Hands up *before* the cell runs, everybody writes a choice down. A wrong prediction is the
-# moment in which something is learnt; a skipped one is a demonstration. Where the answer is a number, let them say by how
-# much they would be surprised.
+# **How to use "Predict".** Everybody writes a choice down and votes *before* the cell runs. Students learn from wrong
+# predictions; without a prediction, the cell is only a demonstration. If the answer is a number, let them say which
+# deviation would surprise them.
 #
-# **When a measured figure is another on their machine.** It will be, wherever seconds are involved (01, 03, 05, 10).
-# Counts are not: tokens, rounds, τ and acceptance of a greedy run are the same on every machine with the same models, up to
-# ties in rounding. So let them compare counts first, and times only as ratios that were measured in turns. A time that
-# contradicts the lesson on a laptop in battery mode is a good opening for 10.
+# **If a measured figure differs on their machine.** All figures with seconds will differ (01, 03, 05, 10). Counts do
+# not: tokens, rounds, τ and acceptance rate of a greedy run are the same on every machine with the same models, up to
+# ties in rounding. So let them compare counts first, and times only as ratios of interleaved measurements. A time that
+# contradicts the lesson, on a laptop on battery power, is a good start for 10.
 #
 # ## 2 · Expected answers
 #
-# Collected from the notebooks themselves, so that this sheet cannot go stale: every question with the explanation that
-# follows it, and every exercise with its solution.
+# The answers are collected from the notebooks themselves, so this sheet is always up to date. The sheet has every
+# question with the explanation that follows it, and every exercise with its solution.
 
 # %%
 def tags(cell):
-    """A cell's tags."""
+    """Return a cell's tags."""
     return cell.metadata.get("tags", [])
 
 
 def answer_after(cells):
-    """What the next explanation says, up to its next heading or question: a list of paragraphs."""
+    """Return the paragraphs of the next explanation, up to its next heading or question."""
     words = next((cell.source for cell in cells if cell.cell_type == "markdown"), "").split("\n\n")
     end = next((i for i, part in enumerate(words) if i and (part.startswith("#") or "**Predict" in part)), len(words))
     return words[:end]
 
 
 def questions(book):
-    """(question, explanation) for each place where students predict."""
+    """Return (question, explanation) for each prediction."""
     found = []
     for i, cell in enumerate(book.cells):
         if cell.cell_type == "markdown" and re.search(r"\*\*[^*]*Predict", cell.source):
@@ -144,7 +145,7 @@ def questions(book):
 
 
 def solutions(book):
-    """(exercise, code) for each folded solution."""
+    """Return (exercise, code) for each folded solution."""
     found, asked = [], ""
     for cell in book.cells:
         if cell.cell_type == "markdown":
@@ -155,7 +156,7 @@ def solutions(book):
 
 
 def sheet(name):
-    """One lesson's answers, as markdown."""
+    """Return one lesson's answers, as markdown."""
     parts = [f"### {name}"]
     for asked, answer in questions(BOOKS[name]):
         parts.append(f"> {asked}".replace("\n", "\n> ") + f"\n\n{answer}")
@@ -172,8 +173,8 @@ for name, book in LESSONS.items():
 Markdown(sheet("02_rejection_sampling"))
 
 # %% [markdown]
-# (If the next explanation begins with a heading, the cell's own output is the answer.) The other sheets:
-# `Markdown(sheet("06_trees"))`, or all of them in one file for the printer:
+# (If the next explanation begins with a heading, the cell's own output is the answer.) Show another sheet with
+# `Markdown(sheet("06_trees"))`, or write all of them into one file to print:
 
 # %%
 OUT = Path(tempfile.mkdtemp(prefix="teaching-"))
@@ -184,8 +185,8 @@ print(f"{answers}: {answers.stat().st_size:,} bytes")
 # %% [markdown]
 # ## 3 · A gallery that needs no model
 #
-# One recorded generation for each method, in `assets/recorded`. The same recordings play in the app under `/gallery`
-# and `/learn`, with no model loaded.
+# `assets/recorded` has one recorded generation for each method. The app plays the same recordings under `/gallery` and
+# `/learn`, without loading a model.
 
 # %%
 entries = recorded.index()
@@ -204,7 +205,7 @@ for trace in traces.values():
     assert metrics.emitted(trace.rounds) == len(trace.token_ids) > 0
 
 # %% [markdown]
-# Choose one, click a token, follow it into the tree. (Without a kernel you see the first one.)
+# Choose one, click a token, and follow it into the tree. (Without a kernel you see only `draft-tree`.)
 
 # %%
 stage = w.stage(traces["draft-tree"])
@@ -212,7 +213,7 @@ choice = ipywidgets.Dropdown(options=list(traces), value="draft-tree", descripti
 
 
 def show_chosen(change):
-    """Another recording into the same stage."""
+    """Show another recording in the same stage."""
     stage.trace = traces[change["new"]]
 
 
@@ -220,11 +221,11 @@ choice.observe(show_chosen, names="value")
 w.show(choice, stage)
 
 # %% [markdown]
-# Three that start a discussion:
+# Three recordings are good starts for a discussion:
 #
-# 1. `switch`: the method is changed in mid-generation. *Where, and what happens to the text?*
-# 2. `vlm-text-only`: a drafter without eyes. *Which words does it miss, and why those?*
-# 3. `medusa-typical`: lossy by design. *How would you notice?* (Not from the text: notebook 08.)
+# 1. `switch`: the method is changed during the generation. *Where, and does the text change?*
+# 2. `vlm-text-only`: a drafter without image input. *Which words does it get wrong, and why those?*
+# 3. `medusa-typical`: lossy by design. *How would you notice?* (Not from the text: see notebook 08.)
 
 # %%
 switched = [r.index for r in traces["switch"].rounds if r.changes]
@@ -239,23 +240,23 @@ w.ribbon(traces["vlm-text-only"])
 # %% [markdown]
 # ## 4 · When a student says …
 #
-# Five beliefs that arguing does not cure, each with a recording in which it can be *seen* to be wrong. The cell finds the
-# place, checks that it shows what it should, and makes the link; its source is folded. (A sixth, "after a rejection, draw
-# from p", needs many samples: 02.)
+# These are five common misconceptions, each with a recording that *shows* that it is wrong. The cell finds the round,
+# checks that it is a counterexample, and makes the link; its source is folded. (A sixth, "after a rejection, draw from
+# p", needs many samples: see 02.)
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
 APP = SERVER or "http://localhost:7860"
 
 
 def same_text(one, two):
-    """Whether two recordings of one prompt say the same as far as both go, token for token."""
+    """Return whether two recordings have one prompt and the same tokens, up to the end of the shorter one."""
     a, b = traces[one], traces[two]
     n = min(len(a.token_ids), len(b.token_ids))
     return a.header.prompt == b.header.prompt and a.token_ids[:n] == b.token_ids[:n]
 
 
 def discarded_but_right(trace):
-    """(round, draft) of discarded drafts whose token the text has at that very place."""
+    """Return (round, draft) of discarded drafts whose token is in the text at the same position."""
     found, at = [], 0
     for r in trace.rounds:
         for i, status in enumerate(r.nodes.status):
@@ -267,22 +268,22 @@ def discarded_but_right(trace):
 
 
 def rate(name):
-    """Accepted / tested of a recording."""
+    """Return accepted / tested of a recording."""
     return metrics.acceptance_rate(traces[name].rounds)
 
 
 def tau(name):
-    """Mean accepted length of a recording."""
+    """Return the mean accepted length of a recording."""
     return metrics.tau(traces[name].rounds)
 
 
 def drafting(name):
-    """Forwards of the drafter in a recording: a count, which no busy machine changes."""
+    """Return the number of drafter forwards in a recording (a count, independent of the machine's load)."""
     return sum(r.draft_forwards for r in traces[name].rounds)
 
 
 def seconds(name):
-    """Seconds of drafting and verifying when a recording was made."""
+    """Return the recorded seconds of drafting and verifying."""
     return sum(r.draft_s + r.verify_s for r in traces[name].rounds)
 
 
@@ -333,8 +334,8 @@ HTML("<dl>" + "".join(
 # %% [markdown]
 # ## 5 · Links and hand-outs
 #
-# A link carries the whole state: models, method, parameters, prompt, seed, and what is selected. `embed=1` leaves out
-# everything but the views, for a frame in your own page; `recorded=` plays a recording instead of running a model.
+# A link contains the whole state: models, method, parameters, prompt, seed and selection. `embed=1` shows only the
+# views, for a frame in your own page; `recorded=` plays a recording instead of running a model.
 
 # %%
 links = {
@@ -354,7 +355,7 @@ print("for your page:\n" + frame)
 
 
 def check_link(url):
-    """An app link names only methods, parameters and recordings that exist."""
+    """Check that an app link names only existing methods, parameters and recordings."""
     query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     if "recorded" in query:
         assert query["recorded"] in recorded.names(), url
@@ -368,8 +369,8 @@ for link in links.values():
     check_link(link.url)
 
 # %% [markdown]
-# No server in the class room? A recording as *one* HTML file opens from disk, on any laptop, without a network: the
-# whole stage, to step and click through.
+# No server in the classroom? Save a recording as *one* HTML file. It opens from disk, on any laptop, without a network,
+# and has the whole stage to step and click through.
 
 # %%
 for name in ("draft-tree", "vlm-text-only", "switch"):
@@ -382,7 +383,7 @@ for name in ("draft-tree", "vlm-text-only", "switch"):
 # %% [markdown]
 # ## 6 · Before the term begins: do all links work?
 #
-# Links to other notebooks and files must lead somewhere, and references must look like what they claim to be.
+# The cell checks that all links to other notebooks and files exist, and that references to arXiv have the right form.
 
 # %%
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -409,12 +410,12 @@ for name, book in LESSONS.items():
 # %% [markdown]
 # ## 7 · An exit ticket
 #
-# Five minutes, on paper. The answers are computed below.
+# It takes five minutes, on paper. The answers are computed below.
 #
-# 1. p = (0.6, 0.4) and q = (0.3, 0.7). What is the acceptance probability? After a rejection, what is drawn?
+# 1. p = (0.6, 0.4) and q = (0.3, 0.7). What is the acceptance probability? After a rejection, which token is drawn?
 # 2. Each draft is accepted with probability 0.8, independently; K = 4. How many tokens does a round give?
-# 3. A drafter is right with probability 0 and costs nothing. How many tokens a round?
-# 4. τ = 3, a round costs 2.4 plain steps. How much faster than plain decoding?
+# 3. A drafter is right with probability 0 and costs nothing. How many tokens does a round give?
+# 4. τ = 3, and a round costs 2.4 plain steps. How much faster than plain decoding is that?
 # 5. A colleague reports "acceptance 90 %". Name two questions that you have to ask.
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
@@ -429,8 +430,8 @@ assert abs(top_one(p, q) - 0.7) < 1e-12
 # %% [markdown]
 # ## Exercises, for teachers
 #
-# **1.** Find a round in the recording `draft-tree` in which a *later* sibling saved the round: a node was rejected and
-# a sibling of it accepted. Make a link that opens the app there.
+# **1.** Find a round in the recording `draft-tree` in which a *later* sibling was accepted: a node was rejected and a
+# later sibling of it accepted. Make a link that opens the app there.
 
 # %% tags=["answer"]
 my_pin = None  # {"round": …, "node": …}, counted from 0
@@ -439,7 +440,7 @@ my_pin = None  # {"round": …, "node": …}, counted from 0
 # %% tags=["check"]
 @w.check
 def later_sibling(pin):
-    """The node was accepted, and an elder sibling rejected."""
+    """Check that the node was accepted, and an earlier sibling rejected."""
     nodes = traces["draft-tree"].rounds[pin["round"]].nodes
     assert nodes.status[pin["node"]] == "accepted", f"node {pin['node']} was {nodes.status[pin['node']]}"
     family = [i for i, parent in enumerate(nodes.parents) if parent == nodes.parents[pin["node"]] and i < pin["node"]]
@@ -459,7 +460,7 @@ for r in traces["draft-tree"].rounds:
 print(saved)
 index, node, *_ = saved[0]
 assert later_sibling({"round": index, "node": node}).right
-assert not later_sibling({"round": index, "node": 0}).right  # the eldest has nobody before it
+assert not later_sibling({"round": index, "node": 0}).right  # the first sibling has none before it
 w.app_link(
     None,
     "a second sibling saves the round",
@@ -471,7 +472,7 @@ w.app_link(
 
 # %% [markdown]
 # **2.** Your students see only a terminal. Which command shows them a run with accepted, corrected and bonus tokens
-# marked, and which one says where its time went?
+# marked, and which one shows how the run's time was spent?
 
 # %% tags=["answer"]
 my_commands = None  # two strings
@@ -480,7 +481,7 @@ my_commands = None  # two strings
 # %% tags=["check"]
 @w.check
 def in_a_terminal(commands):
-    """Words that the workbench's command line knows, for these two purposes."""
+    """Check that both commands exist and serve these two purposes."""
     marked, timed = (shlex.split(command) for command in commands)
     assert marked[:2] == ["workbench", "generate"], "which command writes a text, and marks it?"
     assert "--json" not in marked, "for scripts, not for students"
@@ -496,15 +497,15 @@ in_a_terminal(my_commands)
 # %% tags=["solution"] jupyter={"source_hidden": true}
 solved = [
     'workbench generate "Once upon a time there was a small dragon" --method draft-model',
-    "workbench whatif draft-tree autoregressive",  # in words, from the recordings
+    "workbench whatif draft-tree autoregressive",  # explains the times of the recordings
 ]
 print(*solved, sep="\n")
 assert in_a_terminal(solved).right
 assert not in_a_terminal(solved[::-1]).right
 
 # %% [markdown]
-# **3.** Make a hand-out of your own: one page from disk for each of the six vision and text drafters that you want to
-# compare, and an `index.html` that links them.
+# **3.** Make your own hand-out: one HTML file for each of six vision and text drafters that you want to compare, and an
+# `index.html` that links them.
 
 # %% tags=["answer"]
 my_folder = None  # a folder
@@ -513,7 +514,7 @@ my_folder = None  # a folder
 # %% tags=["check"]
 @w.check
 def hand_out(folder):
-    """Six pages that open from disk, and an index that leads to them."""
+    """Check that the index links at least six pages with recordings."""
     index = (Path(folder) / "index.html").read_text(encoding="utf-8")
     pages = [Path(folder) / name for name in re.findall(r'href="([^"]+\.html)"', index)]
     assert len(set(pages)) >= 6, f"the index links {len(set(pages))} pages"
@@ -537,9 +538,9 @@ assert not hand_out(OUT / "nowhere").right
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Which of the five beliefs do *your* students hold, and with which recorded round would you answer?
-# 2. What may be another figure on every machine, and what may not?
-# 3. Which parts of a lesson would you leave out for 90 minutes, and which prediction would you never leave out?
+# 1. Which of the five misconceptions do *your* students have, and with which recorded round would you answer?
+# 2. Which figures may differ between machines, and which may not?
+# 3. Which parts would you leave out to fit a lesson into 90 minutes, and which prediction would you never leave out?
 
 # %% [markdown]
 # ## Where to read on

@@ -31,13 +31,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - read what every layer of a model would say, and choose where a draft leaves it (exit);
-# - leave out attentions and feed-forwards, and say which ones a draft can spare (skip);
-# - let a run find them out while it writes, and say what that search costs (search);
-# - tell from two numbers when drafting with a part of the target cannot pay at all.
+# - compute the likeliest token after every layer of a model, and choose the layer at which a draft exits (exit);
+# - leave out attention and MLP blocks, and find the ones that a draft does not need (skip);
+# - let a run search for them during decoding, and explain the cost of that search (search);
+# - decide from two numbers when drafting with a part of the target cannot pay.
 #
-# **You need**: the loop of [04](04_without_a_model.ipynb), and acceptance and cost of [05](05_draft_model.ipynb). No
-# second model is loaded here.
+# **You need**: the loop of [04](04_without_a_model.ipynb), and acceptance rate and cost from
+# [05](05_draft_model.ipynb). No second model is loaded here.
 
 # %% tags=["parameters"]
 import os
@@ -66,7 +66,7 @@ from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_rate, tau
 
 disable_progress_bar()
-BUNDLED = TARGET is None  # what is said of figures below was checked with it
+BUNDLED = TARGET is None  # statements about figures below hold for it
 TARGET = TARGET or "text-target"
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=None, device=DEVICE)
 tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
@@ -77,18 +77,18 @@ length = 48 if FAST else 160
 prompt = {p.name: p.encode(tokenizer) for p in load_prompts()}["story-bear"]
 plain = wb.generate(prompt, method="autoregressive", max_new_tokens=length)
 text = torch.tensor([[*prompt, *plain.token_ids]], device=DEVICE)
-places = slice(len(prompt) - 1, text.shape[1] - 1)  # behind each of them stands a token that the target wrote
+places = slice(len(prompt) - 1, text.shape[1] - 1)  # positions before the tokens that the target wrote
 wanted = text[0, len(prompt) :]
 print(f"{L} layers; {len(wanted)} tokens written")
 
 # %% [markdown]
-# ## 1 · Exit: what would each layer say?
+# ## 1 · Exit: what would each layer predict?
 #
-# A layer adds to the residual stream and hands it on. The final norm and the LM head can be put behind *any* layer:
-# what they name there is the layer's guess. One pass gives the guesses of all layers at all places.
+# Each layer adds its output to the residual stream. The final norm and the LM head can be applied after *any* layer;
+# the likeliest token there is the layer's prediction. One pass gives the predictions of all layers at all positions.
 #
-# **Predict.** In which quarter of the layers is the guess right at half of the positions for the first time: the first,
-# the second, the third or the last?
+# **Predict.** In which quarter of the layers is the first layer whose prediction is right at half of the positions: the
+# first, the second, the third or the last?
 
 # %%
 streams = target(text, output_hidden_states=True).hidden_states  # [1, n, D] before each layer, and the last one normed
@@ -103,12 +103,12 @@ if BUNDLED:
     assert quarter == "first"
 
 # %% [markdown]
-# **Answer: in the first quarter**, for the bundled target. It was trained with early exits (as LayerSkip is); the guesses
-# of a model without such training are poor before its last layers. Try `TARGET`.
+# **Answer: in the first quarter**, for the bundled target. It was trained with early exits (as in LayerSkip); in a
+# model without such training, predictions before the last layers are poor. Set `TARGET` to try another model.
 #
-# Leaving behind layer E costs E layers a drafted token. The states that the draft leaves behind layer E are the
-# target's own, so that verification goes on from there: of K + 1 tokens the layers up to E read none twice. **Count**:
-# how many layers are run for a round of K = 3 and E = 2, with and without that?
+# An exit after layer E costs E layers per drafted token. The draft's hidden states after layer E are the target's own,
+# so verification can continue from them: the layers up to E read none of the K + 1 tokens twice. **Count**: how many
+# layers run in a round of K = 3 and E = 2, with and without this reuse?
 
 # %%
 K, E = 3, min(2, L - 1)
@@ -118,11 +118,11 @@ print(f"a round of K = {K}, E = {E}: {again} layers read a token without it, {on
 assert once == (K + 1) * L
 
 # %% [markdown]
-# Now both at once. If the guess of layer E is right with chance α, a round of d drafts gives 1 + α + … + α^d tokens;
-# count its cost as d · E + L layers. DEL draws up that table before each round, from what it has seen so far, and takes
-# the best cell; d = 0, plain decoding, is one of them.
+# Now choose exit and draft length together. If the prediction of layer E is right with probability α, a round of d
+# drafts gives 1 + α + … + α^d tokens; count its cost as d · E + L layers. DEL computes that table before each round,
+# from the acceptance so far, and takes the best cell; d = 0, plain decoding, is one of the cells.
 #
-# **Predict.** For the shares above: which exit, and how long a draft?
+# **Predict.** For the shares above: which exit is best, and which draft length?
 
 # %%
 exits = np.arange(1, L)
@@ -145,16 +145,16 @@ w.tree(run, round=max(range(len(run.rounds)), key=lambda i: len(run.rounds[i].no
 
 
 # %% [markdown]
-# ## 2 · Skip: which parts can a draft do without?
+# ## 2 · Skip: which parts does a draft not need?
 #
-# Nothing says that the *last* layers are the ones to leave out. A layer has two halves, an attention and a
-# feed-forward, each added to the stream. We silence some and ask how often the likeliest token is still the one of the
-# text: the **matchness** of the set.
+# A draft need not leave out the *last* layers. A layer has two halves, an attention and an MLP ("feed-forward"), and
+# each adds its output to the residual stream. We set the output of some halves to zero and count how often the
+# likeliest token is still that of the text. This share is the **matchness** of the set of halves.
 
 # %%
 @contextlib.contextmanager
 def without(halves):
-    """While it lasts these halves add nothing: 2 i is the attention of layer i, 2 i + 1 its feed-forward."""
+    """Within the context, these halves add nothing: 2 i is the attention of layer i, 2 i + 1 its MLP."""
 
     def nothing(module, args, out):
         return (torch.zeros_like(out[0]), *out[1:]) if isinstance(out, tuple) else torch.zeros_like(out)
@@ -170,7 +170,7 @@ def without(halves):
 
 
 def matchness(halves):
-    """Share of the places at which the thinned target names the token that stands there."""
+    """Return the share of positions where the target without `halves` predicts the text's token."""
     with without(halves):
         return float((target(text).logits[0, places].argmax(-1) == wanted).float().mean())
 
@@ -181,8 +181,8 @@ for name, row in zip(("attention", "feed-forward"), single, strict=True):
     print(f"{name:13}" + " ".join(f"{share:4.0%}" for share in row))
 
 # %% [markdown]
-# **Predict.** Leave out a third of the layers: the last third, the middle third, or spread evenly with first and last
-# kept (Unified Layer Skipping). Which is best, and which worst?
+# **Predict.** Leave out a third of the layers: the last third, the middle third, or layers spread evenly, while the
+# first and the last stay (Unified Layer Skipping). Which choice is best, and which is worst?
 
 # %%
 third = max(1, L // 3)
@@ -201,20 +201,21 @@ if BUNDLED:
     assert ranking[-1] == "spread evenly"
 
 # %% [markdown]
-# **Answer: the middle third is best by a little, even spacing is worst by far**, for the bundled target. The paper finds
-# even spacing best, on models that were trained as usual: their last layers matter, and of two neighbours in the middle
-# one can go. The bundled target was trained with early exits, so its last third matters as little as its middle third,
-# and even spacing leaves out layer 2, which it needs. Which layers can be left out is a property of the model.
+# **Answer: the middle third is best by a little, even spacing is worst by far**, for the bundled target. The paper
+# finds even spacing best, on models that were trained as usual: they need their last layers, and one of two
+# neighbouring middle layers can be left out. The bundled target was trained with early exits, so it needs its last
+# third as little as its middle third, and even spacing leaves out layer 2, which it needs. Which layers can be left out
+# is a property of the model.
 
 # %% [markdown]
-# ## 3 · Search: found while it writes
+# ## 3 · Search: find the set during decoding
 #
-# Which halves are best depends on the model and on the text, and there are too many sets to try them all, as the next cell
-# counts. SWIFT tries **one set per round** on tokens already written: random sets, and every few rounds the one that a
-# Gaussian process over the sets tried so far finds most promising. The better one drafts from then on.
+# The best set of halves depends on the model and on the text, and there are too many sets to try them all, as the next
+# cell counts. SWIFT tries **one set per round** on tokens already written: random sets, and every few rounds the set
+# that a Gaussian process, fitted to the sets tried so far, rates highest. The best set so far drafts from then on.
 #
-# **Predict.** The search begins with layers spread evenly. Which matchness does the best set of this text reach: the same
-# as the first set's, halfway from there to 100 %, or more than 90 %?
+# **Predict.** The search begins with layers spread evenly. Which matchness does the best set for this text reach: the
+# same as the first set's, halfway from there to 100 %, or more than 90 %?
 
 # %%
 found = wb.generate(prompt, method="swift", params={"window": 16, "enough": 1.0}, max_new_tokens=2 * length)
@@ -238,13 +239,14 @@ if BUNDLED:
     assert max(scores) > 0.9
 
 # %% [markdown]
-# **Answer: more than 90 %**, within a few rounds. Each line is a set that drafted: on the left the attentions of layer 1 to
-# L, on the right the feed-forwards; a dot is left out. A matchness is exact for its window of 16 tokens and biased upwards
-# for the text after it, because the search keeps the largest of many noisy scores (exercise 3). So the best set is scored
-# again whenever the window moves on.
+# **Answer: more than 90 %**, within a few rounds. Each line is a set that drafted: on the left the attention blocks of
+# layers 1 to L, on the right the MLPs; a dot marks a block that is left out. A matchness is exact for its window of 16
+# tokens. For the text after the window it is biased upwards, because the search keeps the largest of many noisy scores
+# (exercise 3). So the best set is scored again whenever the window moves.
 #
-# The acceptance rate is another figure and may be above the matchness: matchness counts *all* positions of the window,
-# while a draft stops where the drafter is unsure (`policy=confidence`), so only its easy positions are tested.
+# The acceptance rate is a different figure and may be above the matchness: matchness counts *all* positions of the
+# window, while a draft stops where the drafter's confidence is low (`policy=confidence`), so only easy positions are
+# tested.
 
 # %%
 w.app_link(found)
@@ -252,11 +254,11 @@ w.app_link(found)
 # %% [markdown]
 # ## 4 · When it cannot pay
 #
-# A draft that runs a share s of the target has s of its cost, whatever is left out. With acceptance α and K drafts the
-# speed-up is at most (1 + α + … + α^K) / (1 + K s), and less by all that a round costs besides.
+# A draft that runs a share s of the target costs a share s of its time, for any choice of blocks. With acceptance rate
+# α and K drafts, the speed-up is at most (1 + α + … + α^K) / (1 + K s); other costs of a round reduce it further.
 #
-# **Predict.** SWIFT leaves out 45 % of the halves that it may leave out: the cell computes the share s that remains. From
-# which α on does it gain anything?
+# **Predict.** SWIFT leaves out 45 % of the halves that it may leave out: the cell computes the share s that remains.
+# From which α on is there a speed-up?
 
 # %%
 kept_share = 1 - left_out / (2 * L)
@@ -269,25 +271,26 @@ for s in (0.25, round(kept_share, 3), 0.75):
 
 
 # %% [markdown]
-# **Answer: from α > s on.** One draft already tells: (1 + α) / (1 + s) > 1 means α > s. A separate draft model has s of a few per cent; a part
-# of the target has half. So the target has to be large, and redundant in depth, before it is its own best drafter.
-# SmolLM2 with 30 layers on this project's figures is not: without a tenth of its halves it names half of the tokens.
+# **Answer: from α > s on.** The case of one draft shows it: (1 + α) / (1 + s) > 1 means α > s. A separate draft model
+# has an s of a few per cent; a part of the target has about one half. So a target is its own best drafter only if it is
+# large and has redundant layers. By this project's measurements, SmolLM2 with 30 layers is not: without a tenth of its
+# halves it predicts only half of the tokens.
 #
 # ## Exercises
 #
-# **1.** Choose exit and length by hand: of acceptances `alpha[i]` at exits `layers[i]` of `whole` layers, the pair
-# (exit, d ≤ 6) with most tokens per layer. d = 0 counts as exit 0.
+# **1.** Choose exit and draft length yourself: given acceptance rates `alpha[i]` at exits `layers[i]` of `whole`
+# layers, return the pair (exit, d ≤ 6) with the most tokens per layer. For d = 0, the exit is 0.
 
 # %% tags=["answer"]
 def my_plan(alpha, layers, whole):
-    """(exit, drafts) with the largest (1 + α + … + α^d) / (d · exit + whole)."""
+    """Return (exit, drafts) with the largest (1 + α + … + α^d) / (d · exit + whole)."""
     raise NotImplementedError
 
 
 # %% tags=["check"]
 @w.check
 def plans(plan):
-    """Against the table of the method."""
+    """Compare with the method's own table."""
     for alpha in ([0.2, 0.5, 0.9], [0.0, 0.1, 0.1], [0.9, 0.95, 0.97]):
         cells = tokens_per_layer(np.array(alpha), np.array([1, 3, 6]), 6, 12)
         at, d = np.unravel_index(cells.argmax(), cells.shape)
@@ -300,7 +303,7 @@ plans(my_plan)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def best_plan(alpha, layers, whole):
-    """All cells."""
+    """Compute all cells and take the best."""
     cells = {(0, 0): 1 / whole}
     for a, layer in zip(alpha, layers, strict=True):
         for d in range(1, 7):
@@ -313,19 +316,19 @@ assert not plans(lambda alpha, layers, whole: (layers[int(np.argmax(alpha))], 6)
 
 
 # %% [markdown]
-# **2.** Which layers run if k of L are kept, evenly spread, first and last among them? Counted from 0. Where the even
-# position is not a whole number, either neighbour will do.
+# **2.** Which layers run if k of L layers are kept, evenly spread, including the first and the last? Count from 0. If
+# an even position is not a whole number, either neighbour is right.
 
 # %% tags=["answer"]
 def my_layers(n, k):
-    """Indices of the layers that are kept."""
+    """Return the indices of the layers that run."""
     raise NotImplementedError
 
 
 # %% tags=["check"]
 @w.check
 def kept(layers):
-    """Each layer is next to its even position; the method's own choice is one of the right ones."""
+    """Check that each layer is next to its even position; the method's own choice is one right answer."""
     for n, k in ((12, 4), (12, 6), (30, 20), (9, 9), (6, 3)):
         found_layers, even = list(layers(n, k)), np.linspace(0, n - 1, k)
         assert len(found_layers) == len(set(found_layers)) == k, f"of {n} layers keep {k} different ones"
@@ -340,17 +343,17 @@ kept(my_layers)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def even_layers(n, k):
-    """Round i (n − 1) / (k − 1)."""
+    """Round i (n − 1) / (k − 1) to the nearest layer."""
     return [round(i * (n - 1) / (k - 1)) for i in range(k)]
 
 
 assert kept(even_layers).right
 assert kept(lambda n, k: [layer for layer in range(n) if 2 * layer not in spread(n, k)]).right  # the method's own
-assert not kept(lambda n, k: list(range(0, n, n // k))[:k]).right  # the last layer is missed
+assert not kept(lambda n, k: list(range(0, n, n // k))[:k]).right  # the last layer is missing
 
 # %% [markdown]
-# **3.** A search tries 40 sets on a window of 16 tokens. All are equally good: at each position a set is right with
-# probability 0.5. How high is the best of the 40 scores on average? Simulate it.
+# **3.** A search tries 40 sets on a window of 16 tokens. All sets are equally good: at each position a set is right
+# with probability 0.5. What is the best of the 40 scores on average? Simulate it.
 
 # %% tags=["answer"]
 my_luck = None  # a number between 0 and 1
@@ -359,7 +362,7 @@ my_luck = None  # a number between 0 and 1
 # %% tags=["check"]
 @w.check
 def luck(value):
-    """The mean of the largest of 40 shares."""
+    """Check the mean of the largest of 40 shares."""
     assert value is not None, "a number"
     assert value > 0.6, "the best of many noisy scores lies above the probability, 0.5, that all of them share"
     assert abs(value - 0.764) < 0.02, "binomial with 16 positions and 0.5, the largest of 40, mean over many draws"
@@ -376,18 +379,19 @@ assert not luck(0.5).right
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Why may verification go on from the states that an early exit left, and not from those that a skipping draft left?
-# 2. A draft runs half of the target. What must its acceptance be before one drafted token pays?
-# 3. Why are places behind a rejection not counted when an exit's acceptance is learned?
-# 4. The best set of a search scores 90 % on its window. Why is it accepted less often on the text behind it?
+# 1. Why may verification continue from the hidden states of an early-exit draft, but not from those of a draft that
+#    skips layers?
+# 2. A draft runs half of the target. How high must its acceptance rate be before one drafted token pays?
+# 3. Why are positions after a rejection not counted when an exit's acceptance rate is estimated?
+# 4. The best set of a search scores 90 % on its window. Why is it accepted less often on the text after the window?
 #
 # ## Where to read on
 #
 # - Elhoushi et al. 2024, *LayerSkip*, arXiv:2404.16710: early exit, and training for it.
-# - Zarch et al. 2025, *DEL*, arXiv:2504.05598: exit and length from what each layer would have said.
+# - Zarch et al. 2025, *DEL*, arXiv:2504.05598: exit and draft length from each layer's predictions.
 # - Liu et al. 2024, *Unified Layer Skipping*, arXiv:2404.06954: layers spread evenly.
-# - Xia et al. 2024, *SWIFT*, arXiv:2410.06916: the set is searched while the text is written.
-# - Zhang et al. 2023, *Draft & Verify*, arXiv:2309.08168: the same drafter, searched once beforehand.
+# - Xia et al. 2024, *SWIFT*, arXiv:2410.06916: the set is searched during decoding.
+# - Zhang et al. 2023, *Draft & Verify*, arXiv:2309.08168: the same drafter, with a single search beforehand.
 
 # %%
 wb.close()

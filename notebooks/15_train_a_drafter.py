@@ -31,13 +31,16 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # **You will be able to**
 #
-# - make the data that a drafter learns from: the target's own answers, and the features behind them;
-# - train EAGLE's layer with a loop of your own, and say what its loss compares;
-# - see good loss and bad acceptance at once, and name the cause: true features while it learns, its own while it drafts;
-# - put the head into the engine, prove that the text stays the target's, and find its place on the leaderboard.
+# - generate a drafter's training data: the target's own answers, and their features;
+# - train an EAGLE layer with your own loop, and explain its loss;
+# - observe good loss together with bad acceptance, and name the cause: true features during training, predicted
+#   features during drafting;
+# - load the head into the engine, check that the text stays the target's, and compare the head with others on a
+#   leaderboard.
 #
-# **You need**: heads and features ([07](07_heads.ipynb)), and what acceptance buys ([03](03_acceptance_and_speedup.ipynb)).
-# The target is the bundled one. In full (`WORKBENCH_FAST=0`) the lesson takes some minutes.
+# **You need**: heads and features ([07](07_heads.ipynb)), and the effect of acceptance on speed
+# ([03](03_acceptance_and_speedup.ipynb)). The target is the bundled one. The full version (`WORKBENCH_FAST=0`) takes
+# some minutes.
 
 # %% tags=["parameters"]
 import os
@@ -78,9 +81,7 @@ from workbench.training.heads.trainer import HeadOptions, answered, build_net, w
 disable_progress_bar()
 chance = np.random.default_rng(0)
 wb = Workbench(SERVER) if SERVER else Workbench(target="text-target", drafter=None, device=DEVICE, dtype="float32")
-models = load_models(
-    "text-target", None, DEVICE, "float32"
-)  # the engine's, made for reading fast: not to learn through
+models = load_models("text-target", None, DEVICE, "float32")  # the engine's, for inference only: no gradients
 target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch.float32).to(DEVICE).eval()
 target.requires_grad_(False)
 tokenizer, D = models.tokenizer, target.config.hidden_size
@@ -89,11 +90,11 @@ engine = Engine(models, max_rows=32)
 print(f"features of {D} numbers, {target.config.vocab_size:,} tokens")
 
 # %% [markdown]
-# ## 1 · What the target says
+# ## 1 · Training data: the target's answers
 #
-# A drafter is asked one thing only: what will *this target* say next? So it learns from the target's own answers and not
-# from books. Half of ours are greedy, half sampled at temperature 1. The prompts are the project's own tasks; one answer
-# in eight is kept out, to measure on.
+# A drafter has one task: predict the next token of *this target*. So it is trained on the target's own answers and not
+# on books. Half of ours are greedy, half are sampled at temperature 1. The prompts are the project's own tasks; one
+# answer in eight is held out for evaluation.
 
 # %%
 n_answers, length = (64, 40) if FAST else (640, 128)
@@ -112,22 +113,22 @@ print(tokenizer.decode(texts[0][0][texts[0][1] :]))
 
 
 # %% [markdown]
-# One pass of the target over each text gives the **features**: what its LM head read at every position. They are all
-# that the drafter will learn from; the laws follow from them.
+# One pass of the target over each text gives the **features**: the hidden states before the LM head at every position.
+# The drafter is trained on these features and the tokens; the target's distributions follow from the features.
 #
-# **Predict.** The LM head, put on the feature at position s, names a token. Which position's token is it, and at what
-# share of the places of a *greedy* answer is it the token that stands there? And of a sampled one?
+# **Predict.** The LM head, applied to the feature at position s, predicts a token. For which position is that token? In
+# a *greedy* answer, at what share of the positions does it equal the text's token? And in a sampled answer?
 
 # %%
 @torch.no_grad()
 def dialogue(ids, n_prompt):
-    """A text with the target's features, float32 [n, D]."""
+    """Return a text with the target's features, float32 [n, D]."""
     ids = torch.tensor(ids, device=DEVICE)
     return Dialogue(ids, n_prompt, target.model(ids[None]).last_hidden_state[0])
 
 
 lessons = [dialogue(ids, n) for ids, n in texts]
-KINDS = 2 * len(NAMES)  # each task, greedy and sampled: of each kind one in eight is held out
+KINDS = 2 * len(NAMES)  # each task, greedy and sampled: one in eight of each kind is held out
 held = [one for i, one in enumerate(lessons) if i // KINDS % 8 == 0]
 school = [one for i, one in enumerate(lessons) if i // KINDS % 8]
 for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES) : KINDS])):
@@ -140,27 +141,29 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
 
 
 # %% [markdown]
-# **Answer: the token at s + 1**: all of a greedy answer, but for ties that float32 decides otherwise, and of a sampled one as
-# often as the likeliest token was drawn, which the print above says.
+# **Answer: the token at s + 1.** In a greedy answer it always equals the text's token, except for ties that float32
+# breaks differently. In a sampled answer it is right as often as the likeliest token was drawn; the output above has
+# the share.
 #
-# ## 2 · A head, and a loop of your own
+# ## 2 · A head, and your own training loop
 #
-# EAGLE's layer reads the feature at s and the embedding of the token at s + 1, which the feature did not know, and
-# answers with a guess at the *feature* at s + 1. The target's LM head, which is frozen, turns guess and truth into laws.
-# Two losses, which weigh alike here (the paper gives laws a tenth of the weight of features): the guess should be near
-# the true feature, and its law near the target's,
+# The EAGLE layer reads the feature at s and the embedding of the token at s + 1, which the feature does not contain,
+# and predicts the *feature* at s + 1. The target's frozen LM head turns the predicted and the true feature into
+# distributions. There are two losses with equal weights here (in the paper, the loss on distributions has a tenth of
+# the weight of the loss on features): the predicted feature should be near the true one, and its distribution near the
+# target's,
 #
 # $$\text{loss} = \text{SmoothL1}(\hat f, f) \;-\; \sum_x p(x)\,\log \hat q(x), \qquad
 # p = \text{softmax}(\text{head}\, f),\ \ \hat q = \text{softmax}(\text{head}\, \hat f).$$
 #
-# The second is the cross-entropy with the target's **law**, not with the token that stands there: the law says, too, what
-# else could have come. Drafts are accepted with probability 1 − TV(p, q̂). The loss minus the entropy of p is the divergence
-# KL(p ‖ q̂), which bounds it: TV ≤ √(KL / 2) (Pinsker). The entropy of p does not depend on the drafter, so training
-# lowers that bound.
+# The second is the cross-entropy with the target's **distribution**, not with the token of the text: the distribution
+# also has the probabilities of the other tokens. Drafts are accepted with probability 1 − TV(p, q̂). The loss minus the
+# entropy of p is the divergence KL(p ‖ q̂), which bounds the total variation: TV ≤ √(KL / 2) (Pinsker). The entropy of
+# p does not depend on the drafter, so training lowers that bound.
 
 # %%
 def places(net, some, own=0.0):
-    """Guesses and truths where a token of an answer is decided. `own`: share of features that are its own guesses."""
+    """Return predicted and true features where an answer's token is predicted. `own`: share of predicted inputs."""
     batch = batch_of(some, embed)
     features = batch.seen.features
     if own:
@@ -171,7 +174,7 @@ def places(net, some, own=0.0):
 
 
 def loss_of(net, some, own=0.0):
-    """The two losses, as above."""
+    """Return the two losses, as above."""
     guess, truth = places(net, some, own)
     with torch.no_grad():
         p = head(truth).softmax(-1)
@@ -180,13 +183,13 @@ def loss_of(net, some, own=0.0):
 
 @torch.no_grad()
 def agreement(net, own=0.0):
-    """Share of the held-out places at which its likeliest token is the target's."""
+    """Return the share of held-out positions where the drafter's likeliest token is the target's."""
     guess, truth = places(net, held, own)
     return float((head(guess).argmax(-1) == head(truth).argmax(-1)).float().mean())
 
 
 def train(net, steps, own=0.0, rate=3e-3):
-    """Steps of AdamW with a falling rate; a curve of (step, cross-entropy, agreement with true, with own features)."""
+    """Train with AdamW and a cosine schedule. Return (step, cross-entropy, agreement with true, with own features)."""
     optimizer, curve = torch.optim.AdamW(net.parameters(), rate, weight_decay=0.0), []
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     order = torch.Generator().manual_seed(0)
@@ -203,7 +206,7 @@ def train(net, steps, own=0.0, rate=3e-3):
     return curve
 
 
-net = build_net(HeadOptions(method="eagle", heads=4, ffn=128), target).to(DEVICE)  # its last norm begins as its
+net = build_net(HeadOptions(method="eagle", heads=4, ffn=128), target).to(DEVICE)  # last norm: starts as the target's
 steps = 50 if FAST else 600
 before = agreement(net)
 curve = train(net, steps)
@@ -214,14 +217,15 @@ assert curve[-1][2] > before
 # %% [markdown]
 # ## 3 · Good loss, bad acceptance
 #
-# All of that was **teacher-forced**: before every guess stood the target's true feature. In use that holds for the first
-# drafted token alone. The second is guessed behind the drafter's own guess, the third behind two of them.
+# This training is **teacher-forced**: the input of every prediction is the target's true feature. During drafting that
+# holds only for the first drafted token. The second is predicted from the drafter's own predicted feature, the third
+# from two of them.
 #
-# Put the drafter's own guesses, each made behind true features, in the place of *all* features: that is as it will be at
-# depth 2, and harder in one thing (there only the newest feature is a guess) and easier than depth 3 in another (there it
-# is a guess made behind a guess).
+# Now replace *all* input features by the drafter's own predictions, each made from true features. That is similar to
+# depth 2, but harder, because at depth 2 only the newest feature is predicted. It is easier than depth 3, where a
+# feature is predicted from a predicted feature.
 #
-# **Predict.** What becomes of the agreement: as good, a little less, or half?
+# **Predict.** How does the agreement change: is it as good, a little lower, or half?
 
 # %%
 layout = go.Layout(
@@ -234,29 +238,32 @@ lines = [
 w.figure(go.Figure(lines, layout))
 
 # %% [markdown]
-# **Answer: a little less**, as the next cell says in figures. The loss never saw the lower curve. The remedy is to let it see it: replace some features by the drafter's own guesses
-# *while it learns* (HASS does so level by level, EAGLE-3 drops the feature loss and drafts as it would in use). Go on
-# from the same weights, half of the features its own.
+# **Answer: a little lower**; the next cell prints the figures. The loss did not include this case. The remedy is to
+# include it: replace some features by the drafter's own predictions *during training* (HASS does so level by level;
+# EAGLE-3 drops the feature loss and trains on real drafts). Continue from the same weights, with half of the features
+# replaced by predictions.
 
 # %%
 hardened = copy.deepcopy(net)
 more = train(hardened, steps, own=0.5)
 control = copy.deepcopy(net)
-same = train(control, steps)  # as many steps again, as before: or the comparison is one of lengths
+same = train(control, steps)  # the same number of further steps, for a fair comparison
 for name, c in (("first", curve), ("as before, twice as long", same), ("half its own", more)):
     print(f"{name:24} true features {c[-1][2]:.0%}, own guesses {c[-1][3]:.0%}: {c[-1][3] / c[-1][2]:.2f} of it")
 
 # %% [markdown]
-# Which is better in use? Only use tells.
+# Which of them drafts better? Measure it in the engine.
 #
 # ## 4 · In the engine
 #
-# A head is a folder: weights as safetensors, and a configuration that names the target's weights by a fingerprint, so that
-# it never drafts for others unnoticed. `workbench generate --head FOLDER` takes it; here it is put where the engine looks.
+# A head is a folder: weights as safetensors, and a configuration with a fingerprint of the target's weights, so that a
+# use with other weights is detected. `workbench generate --head FOLDER` loads it; here we register it in the loaded
+# models.
 #
-# **Predict.** Depth 1 is drafted behind a true feature, depth 2 behind a guess. Which two figures above would they be
-# near, if drafts began at any place? They begin where the last draft ended, mostly at a token that the head had wrong; and
-# depth 2 counts only where depth 1 was accepted, which easy places are. Above those figures, then, or below?
+# **Predict.** Depth 1 is drafted from a true feature, depth 2 from a predicted one. Which two figures above would they
+# be near, if drafts began at random positions? But drafts begin where the last draft ended, mostly after a token that
+# the head predicted wrongly, and depth 2 counts only if depth 1 was accepted, which happens at easy positions. So will
+# the acceptance be above those figures, or below?
 
 # %%
 FOLDER = Path(tempfile.mkdtemp())
@@ -267,7 +274,7 @@ exam = [p.encode(tokenizer) for p in load_prompts() if p.group in ("stories", "c
 
 
 def runs(method, folder=None, n=48 if FAST else 96, **params):
-    """Greedy runs over the exam; `folder`: of the head that drafts."""
+    """Run greedily over the test prompts (`exam`); `folder`: folder of the head that drafts."""
     if folder is not None:
         models.heads["eagle"] = HeadInfo(folder.name, folder, json.loads((folder / "config.json").read_text()))
     engine = Engine(models)
@@ -285,11 +292,11 @@ for name, found in taken.items():
 w.tree(taken["half its own"][0], round=0)
 
 # %% [markdown]
-# **Answer: depth 1 is near the agreement behind true features, depth 2 above that behind its own guesses**: only rounds whose
-# first draft was accepted reach depth 2, and they are the easy ones.
+# **Answer: depth 1 is near the agreement with true features, depth 2 is above that with predicted features**: only
+# rounds whose first draft was accepted reach depth 2, and these are at easy positions.
 #
-# Whatever the head guesses, the text is the target's. (In float32 two likeliest tokens could come out swapped where they
-# are as good as tied; the tests of this project compare in float64.)
+# For any drafts of the head, the text is the target's. (In float32, two tokens whose scores are nearly tied can be
+# swapped; this project's tests compare in float64.)
 
 # %%
 for found in taken.values():
@@ -302,16 +309,16 @@ w.app_link(taken["half its own"][0])
 # %% [markdown]
 # ## 5 · The leaderboard
 #
-# Your head beside those that others trained longer, on prompts that none of them learnt from, all as chains (of five
-# tokens; Medusa has four heads and so at most four). τ is
-# what counts tokens a pass of the target; what a head costs is left out here (03), and speed is this machine's (10).
+# Compare your head with others that were trained longer, on prompts that none of them was trained on. All draft chains
+# (of five tokens; Medusa has four heads and so at most four). τ counts tokens per target pass; the cost of a head is
+# not included here (03), and speed depends on the machine (10).
 #
-# **Predict** the order: `prompt-lookup`, Medusa's heads (which cannot see the drafted token), the bundled layer of the same
-# kind as yours, and yours.
+# **Predict** the order: `prompt-lookup`, Medusa's heads (which do not get the drafted token as input), the bundled
+# layer of the same kind as yours, and yours.
 
 # %%
 def score(found):
-    """τ over all rounds of some runs."""
+    """Return τ over all rounds of some runs."""
     return tau([r for run in found for r in run.rounds])
 
 
@@ -333,30 +340,33 @@ assert sum(emitted(run.rounds) for run in lanes["medusa"]) == sum(emitted(run.ro
 
 
 # %% [markdown]
-# **Answer: the order above.** Copying comes last, since stories repeat little; Medusa's heads do not see the drafted token;
-# and on these prompts a layer that learnt from these tasks alone can beat the bundled one, which learnt from all tasks.
+# **Answer: the order above.** Copying comes last, since stories repeat little. Medusa's heads do not get the drafted
+# token as input. And on these prompts a layer that was trained only on these tasks can be better than the bundled one,
+# which was trained on all tasks.
 #
-# Climb: more answers (data is what a small head runs out of first), more steps, a wider `ffn`, another share of its own
-# guesses. All of this in one command, resumable, with a card and its curves: `workbench train eagle --target text-target
-# --set run=FOLDER` (or `eagle-3`, `medusa`, …; `workbench train` lists what there is). Without the public text of the
-# project's authors prompts come from its generators alone, so such a head is another one than that which is bundled. In
-# the app the **Lab** shows these curves live, keeps runs, and lets the head draft in a generation that goes on.
+# To improve your head, use more answers (data is the first limit of a small head), more steps, a wider `ffn`, or a
+# different share of predicted features. One command does all of this, is resumable, and writes a model card with
+# curves: `workbench train eagle --target text-target --set run=FOLDER` (or `eagle-3`, `medusa`, …; `workbench train`
+# lists all recipes). Without the public texts that the project's authors used, the prompts come only from the project's
+# generators, so such a head differs from the bundled one. In the app, the **Lab** shows these curves live, stores runs,
+# and lets the head draft in a running generation.
 #
 # ## Exercises
 #
-# **1.** Distillation compares laws. Write the loss that rewards exactly what verification accepts: of laws p and q, both
-# [N, V], one minus their overlap, averaged over places. (Why is it hard to learn from, from nothing?)
+# **1.** Distillation compares distributions. Write the loss that equals the probability of a rejection: one minus the
+# overlap of the distributions p and q, both [N, V], averaged over positions. (Why is it hard to train with this loss
+# from scratch?)
 
 # %% tags=["answer"]
 def my_rejected(p, q):
-    """Chance that a draft from q is rejected by p, mean over places."""
+    """Return the probability that a draft from q is rejected with target p, averaged over positions."""
     raise NotImplementedError
 
 
 # %% tags=["check"]
 @w.check
 def rejected(loss):
-    """Total variation: 0 for equal laws, 1 for laws without a common token."""
+    """Check the total variation: 0 for equal distributions, 1 for distributions without a common token."""
     p, q = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(7), (2, 5)))
     assert abs(float(loss(p, p))) < 1e-6, "equal laws reject nothing"
     apart = torch.eye(2)[[0]], torch.eye(2)[[1]]
@@ -369,27 +379,27 @@ rejected(my_rejected)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def total_variation(p, q):
-    """Half of the absolute differences."""
+    """Return half of the sum of absolute differences."""
     return (p - q).abs().sum(-1).mean() / 2
 
 
 assert rejected(total_variation).right
-assert not rejected(lambda p, q: (p - q).abs().mean()).right  # divided by the vocabulary
+assert not rejected(lambda p, q: (p - q).abs().mean()).right  # divided by the size of the vocabulary
 
 
 # %% [markdown]
-# **2.** Of acceptances by depth, each given that all before were accepted, the τ of a chain.
+# **2.** Compute the τ of a chain from the acceptance rates by depth, each given that all drafts before were accepted.
 
 # %% tags=["answer"]
 def my_tau(acceptance):
-    """Tokens a pass: [0.5] → 1.5."""
+    """Return tokens per pass: [0.5] → 1.5."""
     raise NotImplementedError
 
 
 # %% tags=["check"]
 @w.check
 def of_a_chain(tokens):
-    """1 + a₁ + a₁ a₂ + …"""
+    """Compare with 1 + a₁ + a₁ a₂ + …"""
     for shares, wanted in (([], 1.0), ([0.5], 1.5), ([0.6, 0.5], 1.9), ([1.0, 1.0, 1.0], 4.0), ([0.0, 1.0], 1.0)):
         assert abs(tokens(shares) - wanted) < 1e-9, f"for {shares} it is {wanted}"
 
@@ -399,28 +409,28 @@ of_a_chain(my_tau)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def tokens_a_pass(acceptance):
-    """Products, added up."""
+    """Return 1 plus the sum of the cumulative products."""
     return 1 + sum(itertools.accumulate(acceptance, lambda a, b: a * b))
 
 
 assert of_a_chain(tokens_a_pass).right
-assert not of_a_chain(lambda acceptance: 1 + sum(acceptance)).right  # as if nothing had to be accepted before
+assert not of_a_chain(lambda acceptance: 1 + sum(acceptance)).right  # ignores that all drafts before must be accepted
 
 
 # %% [markdown]
-# **3.** The places of a batch. `ids` has a prompt of n tokens and an answer behind it. At which positions s does the
-# feature decide a token *of the answer*? Give the first and the one behind the last.
+# **3.** The positions of a batch. `ids` has a prompt of n tokens and then an answer. At which positions s does the
+# feature predict a token *of the answer*? Give the first position and the one after the last.
 
 # %% tags=["answer"]
 def my_places(n_prompt, n_all):
-    """(first, end)."""
+    """Return (first, end)."""
     raise NotImplementedError
 
 
 # %% tags=["check"]
 @w.check
 def decide(which):
-    """The feature at s names the token at s + 1."""
+    """Check: the feature at s predicts the token at s + 1."""
     for one in held[:4]:
         batch = batch_of([one], embed)
         wanted = batch.answers[0].nonzero().flatten().tolist()
@@ -435,27 +445,27 @@ decide(my_places)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def one_before(n_prompt, n_all):
-    """The last token of the prompt decides the first of the answer."""
+    """Start at the last token of the prompt: its feature predicts the first token of the answer."""
     return n_prompt - 1, n_all - 1
 
 
 assert decide(one_before).right
-assert not decide(lambda n_prompt, n_all: (n_prompt, n_all)).right  # one too late: it learns to say what it just read
+assert not decide(lambda n_prompt, n_all: (n_prompt, n_all)).right  # one too late: predicts the token just read
 
 # %% [markdown]
 # ## Close this page and answer
 #
-# 1. Why does a drafter learn from the target's answers, and not from good text?
-# 2. The loss falls and acceptance at depth 3 does not rise. What do you look at, and what do you change?
-# 3. A head was trained for other weights of the same architecture. What happens to the text, and what to τ?
+# 1. Why is a drafter trained on the target's answers, and not on good text?
+# 2. The loss falls and acceptance at depth 3 does not rise. What do you check, and what do you change?
+# 3. A head was trained for other weights of the same architecture. How do the text and τ change?
 # 4. Why is the comparison with "as before, twice as long" needed?
 #
 # ## Where to read on
 #
 # - Li et al. 2024, *EAGLE*, arXiv:2401.15077: the layer and its two losses.
-# - Zhang et al. 2024, *HASS*, arXiv:2408.15766: training behind the drafter's own features.
-# - Li et al. 2025, *EAGLE-3*, arXiv:2503.01840: no feature loss, and drafting while it learns.
-# - Zhou et al. 2023, *DistillSpec*, arXiv:2310.08461: which divergence, on whose text.
+# - Zhang et al. 2024, *HASS*, arXiv:2408.15766: training on the drafter's own features.
+# - Li et al. 2025, *EAGLE-3*, arXiv:2503.01840: no feature loss, and drafting during training.
+# - Zhou et al. 2023, *DistillSpec*, arXiv:2310.08461: which divergence to use, and on which model's text.
 
 # %%
 wb.close()
