@@ -39,8 +39,8 @@ def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
         one.close()
 
 
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait until a condition holds."""
+def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Wait until a condition holds. A training starts with low priority: beside two full cores it takes a minute."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold in time"
