@@ -302,7 +302,7 @@ register(
     replace=True,
 )  # fmt: skip
 broken = [finding.kind for finding in checked("my-liar") if finding.verdict == FAIL]
-assert "probs" in broken
+assert "law" in broken
 assert "greedy" not in broken
 
 # %% [markdown]

@@ -134,7 +134,7 @@ def test_a_check_that_ran_out_of_time_says_what_it_left_out(workbench: Command) 
 def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[checks.Finding]:
         yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
-        yield checks.Finding("prompt-lookup", "exact", "probs", checks.PASS, "fits")
+        yield checks.Finding("prompt-lookup", "exact", "law", checks.PASS, "fits")
 
     monkeypatch.setattr(checks, "check_method", broken)
     result = workbench("check", "prompt-lookup", "--json")

@@ -75,12 +75,12 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
         assert cell["tokens"] == int(lengths[read].sum()), "what was read, not what was asked for"
     assert all(e >= r > 0 for cell in cells for e, r in zip(cell["emitted"], cell["rounds"], strict=True))
     assert len(cells[0]["rounds"]) == report["prompts"] > 1
-    assert found["probs"]["values"] == fit(of_report(report)).values
+    assert found["law"]["values"] == fit(of_report(report)).values
     text = page(report)
     assert f"{cells[3]['parameters']:,}" in text
     assert f"{found['law']['values'][1]:.3f}" in text
     assert "--set form=chain" in text
-    assert study(options, print)["probs"] == found["probs"]
+    assert study(options, print)["law"] == found["law"]
     assert len(trained) == 5
 
 

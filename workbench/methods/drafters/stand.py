@@ -83,11 +83,11 @@ class Table(InspectableState):
             "contexts": in_rows([context for context, _ in entries], self.longest),
             "tokens": in_rows([e.tokens for _, e in entries], wide),
             "chances": in_rows([e.chances for _, e in entries], wide, np.float32, fill=0),
-            "distributions": np.array([e.n for _, e in entries], np.int32),
+            "laws": np.array([e.n for _, e in entries], np.int32),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        distributions = numbers(arrays, "distributions", (None,), 1, 1e9, whole=True)
+        distributions = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
         if not (n := len(distributions)):
             return
         contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
