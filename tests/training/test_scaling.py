@@ -101,6 +101,7 @@ except ParameterError as error:
 """
 
 
+@pytest.mark.on_demand
 @pytest.mark.processes
 def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, tmp_path: Path) -> None:
     """Run by run; and what is wrong there is said as it would be here. Ray may end a process that loses its cluster."""
