@@ -119,6 +119,8 @@ def is_proof(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("browser")) and not item.get_closest_marker("smoke")
 
 
+NOTEBOOK_S = 900
+"""Time limit of a lesson, in seconds. A single cell has the limit of `--nbmake-timeout`."""
 MAKES_PROOF = ("mark.proof", "mark.on_demand", "browser", "others_on_demand")
 """A module with tests of the proof ring has one of these words: see `is_proof`."""
 
@@ -151,6 +153,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
         if is_proof(item):
             item.add_marker("proof")
+        if item.path.suffix == ".ipynb":  # the longest computes for four minutes beside two other workers
+            item.add_marker(pytest.mark.timeout(NOTEBOOK_S))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser and not must_have_browser:
