@@ -43,16 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(weights.Recorder())
 
 
-def asks_for_gpu(config: pytest.Config) -> bool:
-    """Return whether `-m` selects the tests that need CUDA: those with the mark `gpu`, and all with a device.
-
-    That is so if the expression is true for a test with only this mark, and false for a test without marks.
-    """
+def chooses_only(config: pytest.Config, mark: str) -> bool:
+    """Return whether `-m` chooses tests with a mark, and no test without any."""
     wanted = str(config.getoption("-m"))
-    if "gpu" not in wanted:
+    if mark not in wanted:
         return False
     expression = Expression.compile(wanted)
-    return expression.evaluate(lambda name, **_: name == "gpu") and not expression.evaluate(lambda name, **_: False)
+    return expression.evaluate(lambda name, **_: name == mark) and not expression.evaluate(lambda name, **_: False)
+
+
+def asks_for_gpu(config: pytest.Config) -> bool:
+    """Return whether the tests that need CUDA are wanted: those with the mark `gpu`, and all that take a device."""
+    return chooses_only(config, "gpu")
 
 
 @pytest.fixture(scope="session")
@@ -127,12 +129,9 @@ MAKES_PROOF = ("mark.proof", "mark.on_demand", "browser", "others_on_demand")
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip modules without a test of the proof ring where only that ring is wanted: importing all takes minutes."""
-    expression = str(config.getoption("-m"))
-    if collection_path.suffix != ".py" or "proof" not in expression:
+    if collection_path.suffix != ".py" or not chooses_only(config, "proof"):
         return None
-    wanted = Expression.compile(expression)
-    only = wanted.evaluate(lambda name, **_: name == "proof") and not wanted.evaluate(lambda name, **_: False)
-    return True if only and not any(word in collection_path.read_text("utf-8") for word in MAKES_PROOF) else None
+    return None if any(word in collection_path.read_text("utf-8") for word in MAKES_PROOF) else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by marks
