@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,10 @@ FILES: dict[str, Any] = {
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
 """Files of a Hub model that are needed. Pickles and code are never fetched."""
+
+
+WAIT_S = 0.2
+"""Time after which Ctrl-C is noticed at the latest, in seconds."""
 
 
 def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: Any) -> str:
@@ -48,6 +52,10 @@ def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: A
 
     threading.Thread(target=fetch, name="workbench-download", daemon=True).start()
     try:
+        # Waits in short steps: a signal that comes with SA_RESTART (asyncio's add_signal_handler leaves that behind) does
+        # not interrupt a wait without a limit.
+        while not wait([folder], WAIT_S).done:
+            pass
         return folder.result()
     finally:
         over.set()
