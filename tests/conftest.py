@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import compile_once
 import pytest
 import torch
 import transformers.modeling_utils  # noqa: F401  (before the import hook, with which compiled code is not found again)
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start; see `set_num_threads` below
 os.environ.setdefault("WORKBENCH_BEHIND", "none")  # so that no test's app loads a further model of half a gigabyte
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-target-medusa")):
@@ -74,7 +76,8 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     from workbench.kernels import compilation
 
-    compilation.compiled("forward")
+    if compilation.compiled("forward"):
+        compile_once.install()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.models.pass_costs.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
         yield
@@ -123,7 +126,7 @@ def is_proof(item: pytest.Item) -> bool:
 
 NOTEBOOK_S = 900
 """Time limit of a lesson, in seconds. A single cell has the limit of `--nbmake-timeout`."""
-MAKES_PROOF = ("mark.proof", "mark.on_demand", "browser", "others_on_demand")
+MAKES_PROOF = ("mark.proof", "on_demand", "browser")
 """A module with tests of the proof ring has one of these words: see `is_proof`."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -232,13 +232,20 @@ def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
     return list(kinds.values())
 
 
-def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
-    """Return parameters of a test: the names of `of_each_kind`, and the others with the mark `on_demand`.
+def on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
+    """Return values as parameters of a test, with their names as ids; those that are not kept get the mark `on_demand`.
 
     For properties that another test checks for every method, and that are checked here in a second way.
     """
-    kinds = {m.name for m in of_each_kind(methods)}
-    return [name if name in kinds else pytest.param(name, marks=pytest.mark.on_demand) for name in names]
+    return [
+        pytest.param(value, id=name(value), marks=() if name(value) in kept else pytest.mark.on_demand)
+        for value in values
+    ]
+
+
+def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
+    """Return names of methods as parameters of a test; those outside `of_each_kind` get the mark `on_demand`."""
+    return on_demand_unless({m.name for m in of_each_kind(methods)}, names)
 
 
 def text_methods() -> list[Method]:

@@ -57,9 +57,7 @@ MORE_FAMILIES = ("mistral", "qwen3_moe", "gpt_oss")
 """Tried on demand: test_families.py tries their trees, and the board of families their texts."""
 
 
-@pytest.mark.parametrize(
-    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.on_demand) for name in MORE_FAMILIES)]
-)
+@pytest.mark.parametrize("family", worlds.on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
 def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
     """All at once behind a prompt, and alone behind a single token; that is dealt out: each on two families."""
     models = worlds.world(family, seed=2, noise=0.15, device=device, heads=tmp_path)
@@ -86,7 +84,14 @@ def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
 
 
 @pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
-@every_method
+@pytest.mark.parametrize(
+    "method",
+    worlds.on_demand_unless(
+        {m.name for m in worlds.of_each_kind(m.with_params() for m in worlds.text_methods())} | {"autoregressive"},
+        worlds.text_methods(),
+        lambda method: method.name,
+    ),
+)
 def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
     prompt, wanted = bundled_text
     reason = bundled_models.why_not(method.needs)

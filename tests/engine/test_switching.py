@@ -119,6 +119,7 @@ def test_a_hundred_random_schedules_write_the_same_text(models: Models, caplog: 
 
 
 @pytest.mark.slow
+@pytest.mark.on_demand
 def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
     assert wrong(models, range(100, 1000)) == {}
     assert not caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from worlds import of_each_kind, repeating_prompt, text_methods, world
 
 from workbench.core import transfer
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Request
+from workbench.engine import Engine, Method, Models, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 
@@ -79,13 +80,18 @@ class Waits(TorchFunctionMode):
         self.found[f"{what} in {at}"] += 1
 
 
-def waits(method: Method, temperature: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Of the costliest of three rounds, behind a few that the caches of masks and templates are filled by."""
-    models = world("llama", heads=folder / "medusa", context=160)
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Return a small target with a drafter and untrained heads."""
+    return world("llama", heads=tmp_path_factory.mktemp("medusa"), context=160)
+
+
+def waits(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the waits of the costliest of three rounds, after a few that fill the caches of masks and templates."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
         monkeypatch.setattr(module, "on_host", lambda device: False)
-    engine = Engine(models)
+    engine = Engine(replace(models, shared={}))
     row = engine.submit(Request(repeating_prompt(24), method, SamplingParams(temperature), 120, 3, stop_at_eos=False))
     rounds = []
     while len(rounds) < 9 and row.status not in ENDED:
@@ -140,9 +146,9 @@ GREEDY_TOO = {m.name for m in of_each_kind(m.with_params() for m in text_methods
     [(m.name, t) for m in text_methods() for t in (0.0, 0.7) if t or m.name in GREEDY_TOO],
 )
 def test_a_round_waits_for_the_device_as_seldom_as_it_can(
-    name: str, temperature: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = waits(registry.get(name), temperature, tmp_path, monkeypatch)
+    found = waits(registry.get(name), temperature, models, monkeypatch)
     allowed = ONCE | MORE.get(name, {})
     assert found["cpu in transfer.to_host"] >= 1, "the round was not counted"
     assert not found - Counter(allowed), f"{dict(found)} where {allowed} was enough"

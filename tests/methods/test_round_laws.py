@@ -229,14 +229,19 @@ def is_tried(method: Method, values: dict[str, Any]) -> bool:
 
 
 NAMES = [m.name for m in worlds.text_methods() if m.promise is not Promise.GREEDY_EXACT]
-DEALT = [(name, (FILTERED, PENALISED)[i % 2]) for i, name in enumerate(NAMES)]
-"""Each method is tested with filters or with a penalty: one shared function applies them for all methods."""
+SHAPED = dict(zip(NAMES, itertools.cycle((FILTERED, PENALISED)), strict=False))
+"""Filters or a penalty: one function applies them for all methods, so that one method of each kind is tested."""
 
 
 @pytest.mark.parametrize(
     ("name", "sampling"),
-    [*((name, PLAIN) for name in NAMES), *DEALT],
-    ids=[*(f"{name}-plain" for name in NAMES), *(f"{name}-shaped" for name, _ in DEALT)],
+    [
+        *(pytest.param(name, PLAIN, id=f"{name}-plain") for name in NAMES),
+        *(
+            pytest.param(*one.values, SHAPED[one.values[0]], id=f"{one.id}-shaped", marks=one.marks)
+            for one in worlds.others_on_demand(NAMES, map(setting, NAMES))
+        ),
+    ],
 )
 def test_a_round_writes_by_the_targets_law_or_promises_nothing(
     name: str, sampling: SamplingParams, models: Models, monkeypatch: pytest.MonkeyPatch

@@ -253,7 +253,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
 ) -> None:
     out = tmp_path / "models" / f"text-target-{method}"
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out.parent, "vocabulary": 700,
-              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "exit_layer": 1, "steps": 60,
+              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "exit_layer": 1, "steps": 45,
               "rows": 8, "places": 256, "threads": 1, "held": 4, "half": False, "block": 4}  # fmt: skip
     if method == "block-diffusion":
         chosen["taps"] = (1, 3)  # of which there are readings

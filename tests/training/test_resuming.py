@@ -23,8 +23,6 @@ from workbench.training.heads.recipe import VisionHeadOptions
 from workbench.training.loop import LoopOptions, run_loop
 from workbench.training.resuming import LENGTH, settle
 
-KILLS = 50
-
 
 @dataclass
 class Options:
@@ -109,16 +107,17 @@ def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tm
 
 
 @pytest.mark.processes
-def test_fifty_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [8, pytest.param(50, marks=pytest.mark.on_demand)])
+def test_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path, n: int) -> None:
     """`kill -9` at random points of training and writing; in the end it has learnt what it would have without."""
     script = Path(__file__).parents[1] / "endless_training.py"
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "run"), str(KILLS)], capture_output=True, text=True, check=False
+        [sys.executable, str(script), str(tmp_path / "run"), str(n)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kills = found["kills"]
-    assert len(kills) == KILLS
+    assert len(kills) == n
     for before, kill in itertools.pairwise(kills):
         assert kill["from"] == before["kept"], "it goes on at its checkpoint"
     assert all(kill["from"] <= kill["kept"] <= kill["reached"] for kill in kills)

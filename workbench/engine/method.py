@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
@@ -44,7 +45,7 @@ class Source:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that `params` can be cached
 class Method:
     """One entry of the registry.
 
@@ -155,8 +156,8 @@ class Method:
         siblings = siblings_of(drafter, grower)
         return why_unsound(self.name, siblings, verifier.name or type(verifier).__name__, verifier.exact_for)
 
-    @property
-    def params(self) -> dict[str, ParamSpec]:
+    @cached_property
+    def params(self) -> Mapping[str, ParamSpec]:
         """All parameters by name: policies, drafter, tree builders, verifiers; a choice comes before its alternatives.
 
         Raises:

@@ -52,8 +52,8 @@ def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: A
 
     threading.Thread(target=fetch, name="workbench-download", daemon=True).start()
     try:
-        # Waits in short steps: a signal that comes with SA_RESTART (asyncio's add_signal_handler leaves that behind) does
-        # not interrupt a wait without a limit.
+        # Waits in short steps: a signal with SA_RESTART (asyncio's add_signal_handler leaves that behind) does not
+        # interrupt a wait without a limit.
         while not wait([folder], WAIT_S).done:
             pass
         return folder.result()
