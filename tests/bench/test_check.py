@@ -72,7 +72,8 @@ def test_a_value_beyond_the_target_is_refused_not_failed(models: Models) -> None
 
 
 def test_an_exact_method_keeps_the_law(models: Models) -> None:
-    finding = check_law(registry.get("draft-model"), models, SAMPLING_TESTS[0], runs=40)
+    method = only("draft-model", other_verifiers=registry.get("draft-model").other_verifiers[:2])
+    finding = check_law(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
 
 

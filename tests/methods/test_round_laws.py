@@ -189,8 +189,8 @@ WHOLE = ("unified-skip", "as-drafted")
 """Exact here: with two layers, the first and the last, the drafter is the target itself; see test_as_drafted.py."""
 
 
-DRAWING = ("draft-model", "draft-tree-sampled")
-"""Methods with which all exact verifiers are tested: a sampled chain and a sampled tree.
+DRAWING = ("draft-tree-sampled",)
+"""Method with which all exact verifiers are tested; a chain is a tree with one child each.
 
 These verifiers do not depend on the source of the siblings and are enumerated in test_enumerated.py. Untrained heads
 can be so confident, or so different from the target, that a few hundred samples lack the relevant drafts (hydra: 2

@@ -36,7 +36,8 @@ TOY = [sys.executable, str(Path(lab_toy.__file__))]
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setattr(supervisor, "NICE", 1)  # at 10, a training waits for minutes while other tests compute
     made = Lab(tmp_path / "lab", TOY)
     yield made
     made.close()

@@ -176,6 +176,7 @@ def test_a_loss_without_text_is_a_number() -> None:
     assert distillation_loss(said, wanted, some, 0.7) == pytest.approx(float(alone + 0.7 * text))
 
 
+@pytest.mark.on_demand
 def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

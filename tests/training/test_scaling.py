@@ -41,6 +41,7 @@ def tiny(folder: Path) -> ScalingOptions:
     )  # fmt: skip
 
 
+@pytest.mark.on_demand
 def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     options: ScalingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
