@@ -126,7 +126,7 @@ w.ribbon(echo)
 # | the engine calls | when | task of your drafter |
 # |---|---|---|
 # | `prime(row, models)` | at the start, and after a switch during a run | return its state, computed from `row.committed` |
-# | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state` |
+# | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state.drafter` |
 # | `observe(row, outcome)` | after every round | update its state: `outcome.emitted` are the new tokens |
 #
 # Parameters are fields of the frozen dataclass, declared with `param(...)`: the app's form shows their range and
@@ -195,14 +195,14 @@ class Successor(Drafter):
         return memory
 
     def propose_row(self, row, plan):
-        memory, draft = row.state, []
+        memory, draft = row.state.drafter, []
         while len(draft) < plan.depth and (token := memory.guess(memory.text[-4:] + draft)) is not None:
             draft.append(token)
-        row.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
+        row.report.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
         return DraftTree.chain(draft, source="my-successor", device=row.models.target.device)
 
     def observe(self, row, outcome):
-        row.state.learn(outcome.emitted)
+        row.state.drafter.learn(outcome.emitted)
 
 
 register(Method(
@@ -447,7 +447,8 @@ class TwoSuccessors(own.Successor):
     def propose_row(self, row, plan):
         """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
         chain = own.Successor.propose_row(self, row, plan).tokens.tolist()
-        known = next((row.state.after[c] for n in (2, 1) if (c := tuple(row.state.text[-n:])) in row.state.after), {})
+        memory = row.state.drafter
+        known = next((memory.after[c] for n in (2, 1) if (c := tuple(memory.text[-n:])) in memory.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
         parents = [*range(-1, len(chain) - 1), *[-1] * len(others)]
         return DraftTree.of([*chain, *others], parents, source="my-two", device=row.models.target.device)

@@ -221,7 +221,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "acceptance-and-corrected-token-share-random-numbers",
-        "engine.acceptance:figures",
+        "engine.acceptance:accept",
         Argument(1, "uniform", 1, "Purpose.ACCEPT"),
         DRAFTS + "test_no_random_number_serves_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",

@@ -28,6 +28,7 @@ from workbench.core.tree import ancestors
 from workbench.engine import Configured, Engine, Method, Models, Request, Row, Runner
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import sort_suffixes
+from workbench.engine.draft_state import DraftState
 from workbench.engine.verification_input import Block
 from workbench.kernels.segment import Segment, Slot
 from workbench.methods import registry
@@ -136,7 +137,7 @@ def each_round(engine: Engine, row: Row) -> Iterator[int]:
     while not engine.idle:
         before = len(row.committed)
         engine.step()
-        if row.state is not None and len(row.committed) > before:
+        if row.state.drafter is not None and len(row.committed) > before:
             yield len(row.committed) - before
 
 
@@ -246,6 +247,13 @@ def on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable
 def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
     """Return names of methods as parameters of a test; those outside `of_each_kind` get the mark `on_demand`."""
     return on_demand_unless({m.name for m in of_each_kind(methods)}, names)
+
+
+def sequence(request: Request, prompt: list[int], models: Models) -> Row:
+    """Return a sequence outside of an engine, with an empty state that drafters and verifiers may read."""
+    row = Row(request, prompt, models)
+    row.state = DraftState()
+    return row
 
 
 def text_methods() -> list[Method]:

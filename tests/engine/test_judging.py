@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from worlds import small_world
+from worlds import sequence, small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine
-from workbench.engine.acceptance import figures
-from workbench.engine.request import Request, Row
+from workbench.engine.acceptance import accept
+from workbench.engine.request import Request
 from workbench.kernels import distributions
 from workbench.methods import registry
 from workbench.methods.verifiers import optimal_two
@@ -46,13 +46,13 @@ class Passes(TorchDispatchMode):
 
 
 def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
-    """Of `figures` on random logits in bfloat16."""
+    """Return the operations over whole distributions in `accept`, on random logits in bfloat16."""
     method = registry.get("autoregressive").with_params()
-    row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    row = sequence(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
     n = len(tree)
     logits = (4 * torch.randn(n + 1, V, generator=torch.Generator().manual_seed(1))).bfloat16()
     with torch.inference_mode(), Passes((n + 1) * V) as counted:
-        figures(row, tree, logits, logits, {}, record=True)
+        accept(row, tree, logits, logits, {}, record=True)
     return counted.found
 
 
@@ -76,9 +76,10 @@ def test_a_round_passes_few_times_over_whole_laws_and_never_slowly(kind: str, te
 @pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "sampled"])
 def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> None:
     method = registry.get("autoregressive").with_params()
-    row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    row = sequence(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
-    assert figures(row, DraftTree.empty(), logits, logits, {}, record=True)[4].tolist() == pytest.approx([math.log(2)])
+    found = accept(row, DraftTree.empty(), logits, logits, {}, record=True)
+    assert found.entropy.tolist() == pytest.approx([math.log(2)])
 
 
 @pytest.mark.parametrize("vocabulary", [6, 2048])

@@ -55,39 +55,39 @@ def table_of(row: Row, size: int) -> np.ndarray:
 
 def test_a_table_learns_from_rounds_of_others_and_is_found_again(models: Models) -> None:
     engine, row = run(models, "token-recycling")
-    table = row.state
+    table = row.state.drafter
     steps(engine, row, "draft-model", 2)
-    assert row.state is not table
+    assert row.state.drafter is not table
     steps(engine, row, "autoregressive", 2)
     steps(engine, row, "token-recycling", 1, nodes=5)
-    assert row.state is table, "a tree of another size is read from the same table"
+    assert row.state.drafter is table, "a tree of another size is read from the same table"
     assert (table.table == table_of(row, models.target.vocab_size)).all()
     steps(engine, row, "token-recycling", 1, nodes=9)
-    assert row.state is table
+    assert row.state.drafter is table
     while not engine.idle:
         engine.step()
     assert row.trace is not None
     assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
-    assert not row.learners
+    assert not row.state.inactive
     assert models.drafter is not None
     assert not models.drafter.slots
 
 
 def test_an_index_and_a_trie_follow_the_text_while_others_write_it(models: Models) -> None:
     engine, row = run(models, "prompt-lookup")
-    index = row.state
+    index = row.state.drafter
     steps(engine, row, "lookahead-trie", 2)
-    trie = row.state
+    trie = row.state.drafter
     steps(engine, row, "draft-model", 2)
     steps(engine, row, "prompt-lookup", 1)
-    assert row.state is index
+    assert row.state.drafter is index
     assert index.text == row.committed
     steps(engine, row, "lookahead-trie", 1)
-    assert row.state is trie
+    assert row.state.drafter is trie
     fresh = row.drafter.prime(row, models)
     assert (trie.inserted, trie.trie.n_nodes) == (fresh.inserted, fresh.trie.n_nodes)
     steps(engine, row, "prompt-lookup", 1, ngram=2)
-    assert row.state is not index, "another index is needed for other lengths"
+    assert row.state.drafter is not index, "another index is needed for other lengths"
 
 
 def test_a_warm_trie_that_watched_gives_its_prompt_back(device: str) -> None:

@@ -174,11 +174,11 @@ def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: st
 def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
     engine, row = begun(models, method)
     state_actions.load(row, data_of(models, method))
-    before = owned_of(row.state)
+    before = owned_of(row.state.drafter)
     assert before is not None
     size = before.look(0).entries
     state_actions.reset(row)
-    state = owned_of(row.state)
+    state = owned_of(row.state.drafter)
     assert state is not None
     assert state is not before
     assert state.look(0).entries < size
@@ -194,10 +194,10 @@ def test_reset_empties_what_is_shared(device: str) -> None:
     models = worlds.world("llama", noise=None, device=device)
     ended(models, "suffix", params={"warm": True})
     _, row = begun(models, "suffix", warm=True)
-    assert row.state.store.n > 0
+    assert row.state.drafter.store.n > 0
     state_actions.reset(row)
-    assert row.state.store is models.shared["suffix"]
-    assert row.state.store.n == 0
+    assert row.state.drafter.store is models.shared["suffix"]
+    assert row.state.drafter.store.n == 0
 
 
 def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
@@ -273,7 +273,7 @@ def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
     with pytest.raises(ModelError, match="longer than the limit"):
         state_actions.load(row, to_bytes("lookahead-trie", chain, models))
     state_actions.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
-    row.state.trie.forget(row.state.request)
+    row.state.drafter.trie.forget(row.state.drafter.request)
 
 
 @pytest.mark.parametrize("method", KEPT)

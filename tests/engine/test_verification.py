@@ -64,7 +64,7 @@ class Judge(Lossless):
         return super().rule(v)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        row.verifier_state.outcomes.append(outcome)
+        row.state.verifier.outcomes.append(outcome)
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(mo
     plain = engine.submit(Request(PROMPTS[0], registry.get("draft-model"), max_new_tokens=9))
     for _ in range(5):
         engine.step()
-    assert all(len(row.verifier_state.rulings) > 1 for row in rows)
-    assert plain.verifier_state is None
+    assert all(len(row.state.verifier.rulings) > 1 for row in rows)
+    assert plain.state.verifier is None
     checked = 0
     for row, prompt in zip(rows, PROMPTS, strict=True):
-        assert row.verifier_state.primed_at == len(prompt)
-        for v in row.verifier_state.rulings:
+        assert row.state.verifier.primed_at == len(prompt)
+        for v in row.state.verifier.rulings:
             assert v.committed == row.committed[: len(v.committed)]
             assert set(v.taps) == {FIRST, models.target.n_layers - 1}
             assert v.hidden is not None
@@ -127,17 +127,17 @@ def test_it_hears_how_every_round_ended_and_starts_anew_when_it_is_switched(mode
     row = engine.submit(Request(PROMPTS[0], method(verifier=Judge()), max_new_tokens=40, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 3:
         engine.step()
-    first = row.verifier_state
+    first = row.state.verifier
     assert [t for o in first.outcomes for t in o.emitted] == row.committed[len(PROMPTS[0]) :]
     assert [len(o.taps[FIRST]) for o in first.outcomes] == [len(v.tree) + 1 for v in first.rulings]
     row.change(params={"depth": 2})  # of the drafter: the verifier goes on
     engine.step()
-    assert row.verifier_state is first
+    assert row.state.verifier is first
     at = len(row.committed)
     row.change(params={"strict": False})
     engine.step()
-    assert row.verifier_state is not first
-    assert row.verifier_state.primed_at == at
+    assert row.state.verifier is not first
+    assert row.state.verifier.primed_at == at
     row.cancel()
     engine.step()
 
@@ -261,7 +261,7 @@ def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
 
 def test_another_method_is_not_weakened_unasked(models: Models) -> None:
     either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
-    row = Row(Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models)
+    row = worlds.sequence(Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models)
     row.change(method=other)
     assert row.asked().configured.promise is Promise.EXACT
     row.change(params={"verifier": "typical"})

@@ -226,9 +226,9 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
     for committed in worlds.each_round(engine, row):
         lengths.add(committed)
-        for mine, fresh in zip(kept(row.state), kept(row.drafter.prime(row, models)), strict=True):
+        for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.prime(row, models)), strict=True):
             torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-10)
-        assert row.state.place == len(row.committed) - 1
+        assert row.state.drafter.place == len(row.committed) - 1
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 

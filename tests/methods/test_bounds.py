@@ -51,10 +51,10 @@ def soak(
         reader.observe(reader.judge(reader.propose(), at_once))
         rounds += 1
         if rounds % often == 0:
-            state = owned_of(reader.row.state)
+            state = owned_of(reader.row.state.drafter)
             assert state is not None
             each(state, reader)
-    state = owned_of(reader.row.state)
+    state = owned_of(reader.row.state.drafter)
     assert state is not None
     return state, reader
 
@@ -115,8 +115,8 @@ def test_the_suffixes_own_text_is_cut() -> None:
     while reader.at < STORED + 400:
         reader.plan()
         reader.observe(reader.judge(reader.propose(), 20))
-    assert reader.row.state.text.n <= STORED
-    assert reader.row.state.text.tokens[-5:].tolist() == reader.row.committed[-5:]
+    assert reader.row.state.drafter.text.n <= STORED
+    assert reader.row.state.drafter.text.tokens[-5:].tolist() == reader.row.committed[-5:]
 
 
 def test_a_trie_gives_up_outputs_and_never_a_running_prompt() -> None:

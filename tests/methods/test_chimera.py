@@ -160,9 +160,9 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
     for committed in worlds.each_round(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            row.state.read(row)
+            row.state.drafter.read(row)
             fresh = row.drafter.prime(row, models)
-        mine, theirs = row.state.entries[0], fresh.entries[0]
+        mine, theirs = row.state.drafter.entries[0], fresh.entries[0]
         assert mine.used == mine.stable == theirs.used == len(row.committed) - 1
         torch.testing.assert_close(
             mine._buffer[:, :, :, : mine.used], theirs._buffer[:, :, :, : mine.used], rtol=0, atol=1e-10

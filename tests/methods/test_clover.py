@@ -134,8 +134,8 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(kind: str, tmp_p
     for committed in worlds.each_round(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            mine, fresh = row.state.read(row), row.drafter.prime(row, models)
+            mine, fresh = row.state.drafter.read(row), row.drafter.prime(row, models)
         torch.testing.assert_close(mine, fresh.newest, rtol=0, atol=1e-10)
-        assert {e.used for e in (*row.state.entries, *fresh.entries)} == {len(row.committed) - 1}
+        assert {e.used for e in (*row.state.drafter.entries, *fresh.entries)} == {len(row.committed) - 1}
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"

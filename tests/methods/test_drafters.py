@@ -87,8 +87,8 @@ def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int
     theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
     wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
-    row = Row(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
-    row.state = drafter.prime(row, ended)
+    row = worlds.sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
+    row.state.drafter = drafter.prime(row, ended)
     assert drafter.propose_row(row, Plan(most)).tokens.tolist() == wanted
 
 
@@ -235,8 +235,8 @@ def recycling_row(nodes: int = 24) -> Row:
     """A row that is never run: one committed token, an empty table."""
     models = worlds.world("llama", noise=None)
     drafter = TokenRecycling()
-    row = Row(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
-    row.state = drafter.prime(row, models)
+    row = worlds.sequence(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
+    row.state.drafter = drafter.prime(row, models)
     return row
 
 
@@ -245,13 +245,13 @@ def recycling_row(nodes: int = 24) -> Row:
 def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: int) -> None:
     row, drafter, shape = RECYCLING_ROW, TokenRecycling(), Template(nodes=n)
     generator = torch.Generator().manual_seed(seed)
-    row.state.table[:] = torch.randint(-1, 9, row.state.table.shape, generator=generator).numpy()
+    row.state.drafter.table[:] = torch.randint(-1, 9, row.state.drafter.table.shape, generator=generator).numpy()
     tree = drafter.propose_row(row, Plan(depth, grower=shape))
     wanted: list[tuple[tuple[int, ...], int]] = []
     known: dict[tuple[int, ...], int] = {(): 1}
     for ranks in shape.paths(Plan(depth)):
         if ranks[:-1] in known:
-            token = int(row.state.table[known[ranks[:-1]], ranks[-1]])
+            token = int(row.state.drafter.table[known[ranks[:-1]], ranks[-1]])
             if token >= 0:
                 known[ranks] = token
                 wanted.append((ranks, token))
@@ -268,9 +268,9 @@ def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
     top = [[i, *range(1, 8)] for i in range(3)]
     outcome = Outcome([5, 4], [-1, 0], VerificationResult((), 0, True, (), {}), [0], 4, top, Plan(2))
     row.drafter.observe(row, outcome)  # token 4 is the root and a node: the root's successors stay
-    assert row.state.table[4].tolist() == top[0]
-    assert row.state.table[5].tolist() == top[1]
-    assert (row.state.table[6] == -1).all()
+    assert row.state.drafter.table[4].tolist() == top[0]
+    assert row.state.drafter.table[5].tolist() == top[1]
+    assert (row.state.drafter.table[6] == -1).all()
 
 
 def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
@@ -281,7 +281,7 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
     while row.n_new < 1:
         engine.step()
     wanted = worlds.ask_model(models.target.model)(prompt).topk(RANKS).indices.tolist()
-    assert row.state.table[prompt[-1]].tolist() == wanted
+    assert row.state.drafter.table[prompt[-1]].tolist() == wanted
     row.cancel()
 
 
@@ -302,10 +302,10 @@ def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
         row = engine.submit(Request(prompt, dataclasses.replace(method, drafter=NoUpdates(prompt=reads))))
         while not row.primed:
             engine.step()
-        assert row.state.seen.nonzero()[0].tolist() == known
+        assert row.state.drafter.seen.nonzero()[0].tolist() == known
         logits = models.target.model(torch.tensor([prompt])).logits[0]
         for at, token in enumerate(known):
-            assert row.state.table[token].tolist() == logits[at].topk(RANKS).indices.tolist()
+            assert row.state.drafter.table[token].tolist() == logits[at].topk(RANKS).indices.tolist()
         row.cancel()
 
 
@@ -322,7 +322,7 @@ class Stingy(TokenRecycling):
             tokens = [outcome.root if i < 0 else outcome.tokens[i] for i in path]
             top = [outcome.top[i + 1] for i in path]
         for token, best in zip(reversed(tokens), reversed(top), strict=True):
-            row.state.table[token, : len(best)] = best[:RANKS]
+            row.state.drafter.table[token, : len(best)] = best[:RANKS]
 
 
 class Shifted(Stingy):

@@ -75,7 +75,8 @@ def drafts(
 
     def seen(self: Lossless, v: Verification) -> Any:
         row = next(row for row in rows if row.verifier is self)
-        found.append(Drafted(row.state, row.plan.depth, list(row.committed), v.tree, v.u_stop, row.uniform))
+        u = row.draw.uniform(len(row.committed), Purpose.ACCEPT, len(v.tree)).tolist()
+        found.append(Drafted(row.state.drafter, row.state.plan.depth, list(row.committed), v.tree, v.u_stop, u))
         return rule(self, v)
 
     engine, method = Engine(models), registry.get(name)

@@ -32,7 +32,7 @@ def finished(models: Models, temperature: float = 0.0, tokens: int = 40, **param
     ledger = None
     while not engine.idle:
         engine.step()
-        ledger = row.state or ledger
+        ledger = row.state.drafter or ledger
     assert row.error is None
     assert isinstance(ledger, Ledger)
     return row, ledger

@@ -82,9 +82,9 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_p
     for committed in worlds.each_round(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            mine, fresh = row.state.newest(), row.drafter.prime(row, models)
+            mine, fresh = row.state.drafter.newest(), row.drafter.prime(row, models)
         torch.testing.assert_close(mine, fresh.guess, rtol=0, atol=1e-10)
-        assert row.state.place == fresh.place == len(row.committed) - 1
+        assert row.state.drafter.place == fresh.place == len(row.committed) - 1
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 

@@ -189,7 +189,7 @@ def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple
 def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read_in(block: int, tmp_path: Path) -> None:
     models, lengths, read = world_of(tmp_path, block), set[int](), Read(block, len(PROMPT) - 1)
     for row, committed in rounds_of(models, depth=4, grower="template", nodes=32):
-        net, state = row.state.net, row.state
+        net, state = row.state.drafter.net, row.state.drafter
         lengths.add(committed)
         read.more(committed)
         with torch.inference_mode():
@@ -208,11 +208,11 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
         read.more(committed)
         if i % 3 or len(row.committed) > 30:
             continue
-        net, drafter, head = row.state.net, row.drafter, models.target.lm_head
+        net, drafter, head = row.state.drafter.net, row.drafter, models.target.lm_head
         with torch.inference_mode():
             growth = drafter.begin(row)
-            assert row.plan.grower is not None
-            tree = row.plan.grower.grow(growth, row.plan)
+            assert row.state.plan.grower is not None
+            tree = row.state.plan.grower.grow(growth, row.state.plan)
             assert tree.score is not None
             text = list(pairs_of(row, net).split(read.sizes, 1))
             tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
@@ -245,7 +245,7 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
         growth.close()
         assert torch.equal(second[0], second[1])
         assert not torch.allclose(third[0], third[1])
-        guess = row.state.newest()
+        guess = row.state.drafter.newest()
         told = (models.target.lm_head(guess[1]) / 2.0).softmax(-1)
     torch.testing.assert_close(second[0].to(told), told, rtol=0, atol=1e-6)
 

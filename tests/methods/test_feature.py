@@ -376,13 +376,13 @@ def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: st
     row = engine.submit(asked)
     for _ in range(8):
         engine.step()
-        if row.state is None:
+        if row.state.drafter is None:
             break
         with torch.inference_mode():
             fresh = row.drafter.prime(row, models)
-            known, anew = row.state.newest(), fresh.newest()
-        assert row.state.entries.stable == fresh.entries.stable
-        assert row.state.place == fresh.place == len(row.committed) - 1
+            known, anew = row.state.drafter.newest(), fresh.newest()
+        assert row.state.drafter.entries.stable == fresh.entries.stable
+        assert row.state.drafter.place == fresh.place == len(row.committed) - 1
         assert float((known - anew).abs().max()) < 1e-10
     assert len(row.trace.rounds) > 4
 
@@ -513,13 +513,13 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         row = engine.submit(asked)
         while not row.trace.rounds:
             engine.step()
-        before = row.state
+        before = row.state.drafter
         other = noise_picture(9)
         row.change(swap=Swap((other,), read(models, PROMPT, [other])[1], sees))
         while not engine.idle:
             engine.step()
-            if row.state is not None:
-                assert row.state is not before
+            if row.state.drafter is not None:
+                assert row.state.drafter is not before
         assert row.error is None
         assert (row.trace.token_ids == wanted) is (sees == "drafter")
 

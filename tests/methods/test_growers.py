@@ -174,8 +174,8 @@ def test_a_policy_stops_a_draft_while_it_grows(name: str, models: Models) -> Non
         assert row.trace is not None
         assert not row.error
         assert max(max(r.nodes.depth, default=0) for r in row.trace.rounds) == 2
-        assert {step.level for step in row.policy_state} == {1, 2}
-        for step in row.policy_state:
+        assert {step.level for step in row.state.policy} == {1, 2}
+        for step in row.state.policy:
             assert torch.allclose(step.p.sum(1), torch.ones(len(step.p), dtype=step.p.dtype), atol=1e-5)
 
 
@@ -203,13 +203,13 @@ def test_a_policy_sees_the_rows_that_are_verified_together(models: Models) -> No
         while not all(row.trace is not None and row.trace.rounds for row in rows):
             engine.step()
         assert rows[0].trace is not None
-        drafted[n] = rows[0].plan.depth
+        drafted[n] = rows[0].state.plan.depth
         for row in rows[1:]:
             row.cancel()
         before = len(rows[0].trace.rounds)
         while len(rows[0].trace.rounds) == before:
             engine.step()
-        assert rows[0].plan.depth == drafted[1], "alone again"
+        assert rows[0].state.plan.depth == drafted[1], "alone again"
         rows[0].cancel()
         engine.step()
     assert drafted == {1: 7, 2: 3, 4: 1, 8: 1}

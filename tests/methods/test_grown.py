@@ -74,7 +74,7 @@ def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> Non
     growing = growth(table(1))
     state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     state.tested[0], state.accepted[0] = 95, 95
-    growing.row.grower_state = state
+    growing.row.state.tree_builder = state
     tree = Sequoia(6).grow(growing, Plan(DEPTH))
     assert tree.grown is not None
     _, before, after = tree.grown.on_host([], tree.parents.tolist())

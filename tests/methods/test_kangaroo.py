@@ -40,7 +40,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
     lengths = set()
     for committed in worlds.each_round(engine, row):
         lengths.add(committed)
-        mine, place = kept(row.state).clone(), row.state.place
+        mine, place = kept(row.state.drafter).clone(), row.state.drafter.place
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
         fresh = row.drafter.prime(row, models)
         torch.testing.assert_close(mine, kept(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)

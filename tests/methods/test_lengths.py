@@ -20,8 +20,10 @@ from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
 from workbench.engine.draft_plan import Plan
+from workbench.engine.draft_state import DraftState
 from workbench.engine.feedback import Outcome
 from workbench.engine.parts import Policy
+from workbench.engine.request import RoundReport
 from workbench.engine.tree_building import STOPPED, Step
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
@@ -45,7 +47,7 @@ Kept = Callable[[int, int], int]
 def bare_row() -> Row:
     """A row of no request, with what policies read."""
     row: Any = Row.__new__(Row)
-    row.trace, row.signals, row.models = SimpleNamespace(rounds=[]), {}, None
+    row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
     row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, grower=None)
     return row
 
@@ -275,7 +277,7 @@ def test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself() -> None:
     policy, others = Buckets(depth=4, chance=0.0), [run.row] * 6
     first = policy.plan(run.row, run.state, others)
     assert (first.depth, first.nodes) == (4, 16), "nothing was played in a batch of six"
-    assert run.row.signals["rows of the batch"] == 6
+    assert run.row.report.signals["rows of the batch"] == 6
     alone = policy.plan(run.row, run.state, [run.row])
     assert (alone.depth, alone.nodes) == (1, 48)
     assert policy.plan(run.row, run.state, [run.row] * 33).depth == 0, "passes are full without drafts"

@@ -51,8 +51,8 @@ def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
     """After every verdict: whole drafts kept, some of one, none."""
     ends = set[int]()
     for row in run(models, 40, SamplingParams(temperature)):
-        wanted = said(models, row.committed, row.state.blank, 3)
-        torch.testing.assert_close(row.state.said, wanted, rtol=0, atol=1e-10)
+        wanted = said(models, row.committed, row.state.drafter.blank, 3)
+        torch.testing.assert_close(row.state.drafter.said, wanted, rtol=0, atol=1e-10)
         ends.add(len(row.trace.rounds[-1].path))
         drawn = row.trace.rounds[-1].signals
         sure = [drawn[f"how sure of what comes [placeholder, {j}]"] for j in (1, 2, 3)]
@@ -65,7 +65,7 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
     row = engine.submit(Request(PROMPT, UNIT.with_params(policy="fixed", depth=3, places=3), max_new_tokens=30))
     while not row.primed:
         engine._admit()
-    wanted = said(models, PROMPT, row.state.blank, 3).argmax(1).tolist()
+    wanted = said(models, PROMPT, row.state.drafter.blank, 3).argmax(1).tolist()
     engine.step()
     assert row.trace is not None
     assert row.trace.rounds[0].nodes.tokens == wanted
@@ -80,7 +80,7 @@ def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token()
     assert models.tokenizer.encode("_", add_special_tokens=False) == [ord("_") + 1]
     assert ord("_") + 1 > 90
     for row in run(models, 6):
-        assert row.state.blank == PROMPT[0]
+        assert row.state.drafter.blank == PROMPT[0]
 
 
 def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
@@ -102,8 +102,8 @@ def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
 
 def worlds_row() -> Row:
     """A row whose placeholder is the token 4."""
-    row = Row(Request([1, 2], UNIT), [1, 2], worlds.small_world(6, noise=None))
-    row.state = Unit(4)
+    row = worlds.sequence(Request([1, 2], UNIT), [1, 2], worlds.small_world(6, noise=None))
+    row.state.drafter = Unit(4)
     return row
 
 

@@ -73,8 +73,8 @@ def test_golden_window() -> None:
 
 
 def window_of(row: Row) -> list[list[int]]:
-    assert isinstance(row.state, LookaheadState)
-    return [list(guessed) for guessed in row.state.rows]
+    assert isinstance(row.state.drafter, LookaheadState)
+    return [list(guessed) for guessed in row.state.drafter.rows]
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -83,7 +83,7 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
     engine, ask = Engine(models), worlds.ask_model(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
-    first: LookaheadState = method.drafter.prime(Row(row.request, list(PROMPT), models), models)
+    first: LookaheadState = method.drafter.prime(worlds.sequence(row.request, list(PROMPT), models), models)
     before, text, moved = first.rows, list(PROMPT), 0
     for _ in range(9):
         while len(row.committed) == len(text):
@@ -116,10 +116,10 @@ def test_a_window_that_watches_does_not_read_another_ones(models: Models, caplog
             engine.step()
 
     rounds(4)
-    wide, guesses = row.state, window_of(row)
+    wide, guesses = row.state.drafter, window_of(row)
     row.change(method=method, params={"window": 2, "ngram": 3})
     rounds(1)
-    assert row.state is not wide
+    assert row.state.drafter is not wide
     rounds(3)
     assert [guess[1:] for guess in wide.rows] == [guess[1:] for guess in guesses], "but for the newest token"
     row.change(method=method, params={"window": 6, "ngram": 4})
@@ -189,12 +189,12 @@ def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
 
 def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
     drafter = Lookahead(window=0)
-    row = Row(Request([1], registry.get("lookahead")), [1], models)
-    row.state = drafter.prime(row, models)
-    row.state.pool.add(2, (3, 4))
+    row = worlds.sequence(Request([1], registry.get("lookahead")), [1], models)
+    row.state.drafter = drafter.prime(row, models)
+    row.state.drafter.pool.add(2, (3, 4))
     assert len(drafter.propose_row(row, Plan(4))) == 0
-    row.state.pool.add(1, (3, 4))
-    row.state.pool.add(1, (3, 5))
+    row.state.drafter.pool.add(1, (3, 4))
+    row.state.drafter.pool.add(1, (3, 5))
     tree = drafter.propose_row(row, Plan(4))
     assert (tree.tokens.tolist(), tree.parents.tolist()) == ([3, 5, 4], [-1, 0, 0])
     assert drafter.propose_row(row, Plan(1)).tokens.tolist() == [3]

@@ -179,7 +179,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
     for _ in worlds.each_round(engine, row):
         if row.trace is not None and not engine.idle and models.target._enters:
             n = len(row.trace.rounds[-1].nodes)
-            stopped = n < row.plan.depth
+            stopped = n < row.state.plan.depth
             if read[LAYERS - 1] == n + 1:
                 assert [read[i] for i in range(LAYERS)] == [2 * n + 1 + stopped, 2 * n + 1 + stopped, n + 1]
                 seen += 1

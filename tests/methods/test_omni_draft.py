@@ -112,9 +112,9 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
     rewound = 0
     while not engine.idle:
         engine.step()
-        if row.state is None or row.trace is None or not row.trace.rounds:
+        if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
-        state, runner = row.state, row.state.writer.runner
+        state, runner = row.state.drafter, row.state.drafter.writer.runner
         rewound += len(row.trace.rounds[-1].emitted) < 5
         text = state.read(row)
         state.catch_up(row)

@@ -175,11 +175,11 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
         for _ in range(4):
             engine.step()
         if "rate" not in change:
-            mine = row.state if row.state is not None else next(iter(row.learners.values())).state
-    assert row.state is mine
+            mine = row.state.drafter if row.state.drafter is not None else next(iter(row.state.inactive.values())).state
+    assert row.state.drafter is mine
     shown = state_actions.look(row, engine.token_text)
     assert shown["kind"] == NAME
-    assert shown["entries"] == row.state.study.trainable.lessons >= 3
+    assert shown["entries"] == row.state.drafter.study.trainable.lessons >= 3
     assert shown["top"], "layers that moved"
     saved = state_actions.save(row)
     while not engine.idle:
@@ -199,14 +199,14 @@ def test_another_stranger_gets_lessons_of_its_own(worse: Models, renumbered: Mod
     row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
     for _ in range(6):
         engine.step()
-    first = row.state.study.trainable
+    first = row.state.drafter.study.trainable
     assert first.lessons
     other = dataclasses.replace(worse, stranger=renumbered.stranger)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()
-    assert row.state.study.trainable is not first
-    assert row.state.study.trainable.runner is other.writer
+    assert row.state.drafter.study.trainable is not first
+    assert row.state.drafter.study.trainable.runner is other.writer
     while not engine.idle:
         engine.step()
     assert worse.stranger is not None
@@ -244,9 +244,9 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
     stopped = 0
     while not engine.idle:
         engine.step()
-        if row.state is None or row.trace is None or not row.trace.rounds:
+        if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
-        state = row.state
+        state = row.state.drafter
         stopped += row.trace.rounds[-1].signals["tokens written"] < 4
         assert state.slot.scratch == 0, "nothing half read is left"
         text = state.read(row)

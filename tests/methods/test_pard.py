@@ -114,7 +114,7 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
     for committed in worlds.each_round(engine, row):
-        assert row.state.entries.used == row.state.entries.stable, "no mask leaves an entry"
+        assert row.state.drafter.entries.used == row.state.drafter.entries.stable, "no mask leaves an entry"
         assert committed
         found.append(ran)
         ran = 0

@@ -212,7 +212,7 @@ def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
         text = row.committed[: len(row.committed) - len(found.emitted)]
         for number, token in enumerate(found.nodes.tokens, 1):
             layers = found.signals[SHOWN.format(number)]
-            assert layers == row.state.net.exits[answers(row.state.net, text, **MIXED)[0]]
+            assert layers == row.state.drafter.net.exits[answers(row.state.drafter.net, text, **MIXED)[0]]
             seen.add(layers)
             text = [*text, token]
         assert SHOWN.format(len(found.nodes.tokens) + 1) not in found.signals
@@ -231,7 +231,7 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
                  for at in range(len(found.nodes.tokens))]  # fmt: skip
         deepest = max(map(len, paths), default=0)
 
-        def is_unsure(path: list[int], net: Any = row.state.net, text: list[int] = text) -> bool:
+        def is_unsure(path: list[int], net: Any = row.state.drafter.net, text: list[int] = text) -> bool:
             exit_, logits = answers(net, [*text, *path], **unsure)
             return exit_ == 2 and float(logits.softmax(0).max()) < unsure["least"]
 
@@ -271,7 +271,7 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
     """
     waited, kept = set[tuple[int, ...]](), 0
     for row, found in rounds_of(models, depth=4, grower=grower, **LAZY):
-        state: S2DState = row.state
+        state: S2DState = row.state.drafter
         n = [len(block.waiting) + block.read for block in state.blocks]
         assert n[0] == state.n_text <= len(row.committed) - 1
         assert n[1:] == [block.read for block in state.blocks[:-1]], "a block gives on all that it reads"

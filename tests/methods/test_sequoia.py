@@ -17,6 +17,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
 from workbench.engine import Engine, Models, Request
 from workbench.engine.draft_plan import Plan
+from workbench.engine.draft_state import DraftState
 from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
@@ -106,7 +107,7 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
     outcome = Outcome(
         [1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, 1, 1, 0, 0], verdict, [2, 9], 0, [], Plan(2)
     )  # fmt: skip
-    Sequoia().observe(SimpleNamespace(grower_state=state), outcome)  # type: ignore[arg-type]
+    Sequoia().observe(SimpleNamespace(state=DraftState(tree_builder=state)), outcome)  # type: ignore[arg-type]
     assert dict(state.tested) == {0: 2, 1: 2, 2: 1}
     assert dict(state.accepted) == {0: 0, 1: 1, 2: 0}
     assert state.chances((0.5, 0.5)) == ((2.5) / (2 + TRIED), (1 + 2.5) / (2 + TRIED))
@@ -114,19 +115,22 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
 
 def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
     made, grower = growth(table(0)), Sequoia(4)
-    made.row.grower_state = state = Measured(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
+    made.row.state.tree_builder = state = Measured(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
     first = grower.drawing(made, Plan(3))
     assert grower.drawing(made, Plan(3)) is first
-    assert len(made.row.notes) == 1
-    assert "acceptance by sibling 0.44, 0.13" in made.row.notes[0]
-    assert made.row.signals == {"expected tokens": first.tokens, "expected ms": pytest.approx(1e3 * first.seconds)}
+    assert len(made.row.report.notes) == 1
+    assert "acceptance by sibling 0.44, 0.13" in made.row.report.notes[0]
+    assert made.row.report.signals == {
+        "expected tokens": first.tokens,
+        "expected ms": pytest.approx(1e3 * first.seconds),
+    }
     state.tested.update({0: 50, 1: 50})
     state.accepted.update({0: 5, 1: 40})
     other = grower.drawing(made, Plan(3))
     assert other is not first
     assert (1,) in other.paths
     assert grower.drawing(made, Plan(2)) is not other, "another depth"
-    assert len(made.row.notes) == 3
+    assert len(made.row.report.notes) == 3
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +153,7 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
     if not heat:
         assert row.trace.token_ids == Engine(models).generate(plain).token_ids
     assert "a pass over 1 token 1000.00 ms" in row.trace.rounds[0].notes[0]
-    state: Measured = row.grower_state
+    state: Measured = row.state.tree_builder
     shares, weight = dict[int, list[float]](), 1.0
     for r in reversed(row.trace.rounds[:-1]):  # the last one ends the text, and nobody learns from it
         for at in (-1, *r.path):
@@ -181,7 +185,7 @@ def test_a_row_that_goes_on_with_another_way_of_growing_has_its_state(models: Mo
         before = len(row.trace.rounds) if row.trace is not None else 0
         while row.trace is None or len(row.trace.rounds) < before + 2:
             engine.step()
-        kept.append(row.grower_state)
+        kept.append(row.state.tree_builder)
     row.cancel()
     engine.step()
     assert not row.error

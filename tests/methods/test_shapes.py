@@ -22,8 +22,10 @@ from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.engine import Engine, Models, Request
 from workbench.engine.draft_plan import Plan
+from workbench.engine.draft_state import DraftState
 from workbench.engine.feedback import Verification
 from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.engine.request import RoundReport
 from workbench.engine.tree_building import Growth
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
@@ -53,9 +55,8 @@ def growth(distributions: dict[tuple[int, ...], Tensor], seed: int = 0, sampling
         sampling=sampling,
         committed=[0],
         draw=Draw(seed),
-        grower_state=None,
-        signals={},
-        notes=[],
+        state=DraftState(),
+        report=RoundReport(),
         verifier=Lossless(),
     )
     return found

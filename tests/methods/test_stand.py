@@ -103,10 +103,10 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
         engine.step()
     assert row.trace is not None
     wanted = means(row, 2, 3, everywhere)
-    assert set(row.state._entries) == set(wanted)
+    assert set(row.state.drafter._entries) == set(wanted)
     assert any(len(r.path) for r in row.trace.rounds)
     for context, probs in wanted.items():
-        entry = row.state.behind(context)[1]
+        entry = row.state.drafter.behind(context)[1]
         found = torch.zeros(6, dtype=torch.float64)
         found[list(entry.tokens)] = torch.tensor(entry.chances, dtype=torch.float64)
         assert torch.allclose(found, probs, atol=1e-6)
@@ -139,10 +139,10 @@ def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) 
 
 
 def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Row:
-    row = Row(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
-    row.state = Stand().prime(row, models)
-    row.state.learn([1], list(range(len(chances))), chances)
-    row.plan = Plan(1, grower=THREE.grower)
+    row = worlds.sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
+    row.state.drafter = Stand().prime(row, models)
+    row.state.drafter.learn([1], list(range(len(chances))), chances)
+    row.state.plan = Plan(1, grower=THREE.grower)
     return row
 
 
@@ -152,7 +152,7 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(400):
         row = row_with(models, [0.4, 0.2, 0.15, 0.05], 1.0, seed)
-        tree = Stand().propose_row(row, row.plan)
+        tree = Stand().propose_row(row, row.state.plan)
         assert tree.sampling is Sampling.FIXED_NUMBER
         found[tuple(tree.tokens.tolist())] += 1
     assert tree.q is not None
@@ -163,7 +163,7 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     }
     assert chi_square(found, wanted).fits(1e-5)
     row = row_with(models, [0.4, 0.2, 0.15, 0.05], 0.0)
-    assert Stand().propose_row(row, row.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
+    assert Stand().propose_row(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
 
 
 def sorted_by_q(w: World) -> Drafts:
@@ -194,7 +194,7 @@ def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
 def test_the_shape_follows_what_is_kept() -> None:
     """Rank 1 is kept 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
     grower, grown = DataDriven(nodes=4), growth(table(1))
-    grown.row.grower_state = counts = Counts()
+    grown.row.state.tree_builder = counts = Counts()
     before, paths = grower.shape(grown, Plan(2))
     assert before == [ASSUMED[0]]
     assert paths == ((0,), (0, 0), (1,), (2,))

@@ -169,7 +169,7 @@ def begun(models: Models, sampling: SamplingParams) -> tuple[Engine, Row]:
 def growth_of(row: Row, models: Models) -> ModelGrowth:
     """A tree that is about to grow behind it in the draft model, which has yet to read the last token."""
     assert models.drafter is not None
-    models.drafter.rewind(row.state.slot, len(row.committed) - 1)
+    models.drafter.rewind(row.state.drafter.slot, len(row.committed) - 1)
     return ModelGrowth(row, "test")
 
 

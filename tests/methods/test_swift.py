@@ -40,7 +40,7 @@ def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
 
 def matchness(models: Models, row: Row, window: int) -> float:
     """Of the row's set on its window, by the model with a cache of its own that the whole model filled before it."""
-    state, model = row.state, models.target.model
+    state, model = row.state.drafter, models.target.model
     start, texts = state.end - window, torch.tensor([row.committed], device=models.target.device)
     with torch.inference_mode():
         past = model(texts[:, :start], use_cache=True).past_key_values if start else None
@@ -90,7 +90,7 @@ def test_golden_bounds_of_two_scores() -> None:
 def test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_window(models: Models) -> None:
     scores: dict[int, list[float]] = {}
     for row in rounds(models, "swift", 50, ratio=0.5, window=8, enough=1.0):
-        state = row.state
+        state = row.state.drafter
         if state.end is not None and len(row.committed) > state.end + 1:
             assert len(state.best) == state.size
             assert state.score == pytest.approx(matchness(models, row, 8))
@@ -101,7 +101,7 @@ def test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_
 
 
 def test_a_target_that_can_spare_little_is_spared_less(models: Models) -> None:
-    sizes = [row.state.size for row in rounds(models, "swift", 40, ratio=0.9, window=8)]
+    sizes = [row.state.drafter.size for row in rounds(models, "swift", 40, ratio=0.9, window=8)]
     assert sizes[0] == 7
     assert sizes[-1] < 7
     assert sizes.index(3) >= PATIENCE
@@ -116,7 +116,7 @@ def test_the_strip_in_the_trace_is_the_set(models: Models) -> None:
             for layer in range(LAYERS)
             if signals[f"layers that draft [{name}, {layer + 1}]"]
         }
-        assert run == set(range(2 * LAYERS)) - row.state.best
+        assert run == set(range(2 * LAYERS)) - row.state.drafter.best
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
         row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
         while row.trace is None or len(row.trace.rounds) < 8:
             engine.step()
-        state = row.state
+        state = row.state.drafter
         with torch.inference_mode():
             state.follow(state.owned.learner, again)
             state.newest()
@@ -375,13 +375,13 @@ def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Pa
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
-    first = row.state.owned.learner
+    first = row.state.drafter.owned.learner
     others = worlds.random_features(tmp_path / "others", models, seed=1)
     another = dataclasses.replace(others["eagle"], name="another")
     row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
     engine.step()
-    assert row.state.owned.learner is not first
-    assert row.state.owned.learner.info is another
+    assert row.state.drafter.owned.learner is not first
+    assert row.state.drafter.owned.learner.info is another
     while not engine.idle:
         engine.step()
     assert not row.error
@@ -407,9 +407,9 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     saved = state_actions.save(row)
-    before = row.state.owned.learner.moved()
+    before = row.state.drafter.owned.learner.moved()
     state_actions.load(row, saved)
-    after = row.state.owned.learner.moved()
+    after = row.state.drafter.owned.learner.moved()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
     models.heads = models.heads | worlds.random_features(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)

@@ -86,20 +86,20 @@ def test_the_table_keeps_the_pairs_written_last(tokens: list[int], most: int) ->
 
 def row_of(models: Models, text: list[int], **params: object) -> Row:
     configured = registry.get("adaptive-trigram").with_params(**params)
-    row = Row(Request(text, configured), text, models)
-    row.state = configured.drafter.prime(row, models)
+    row = worlds.sequence(Request(text, configured), text, models)
+    row.state.drafter = configured.drafter.prime(row, models)
     return row
 
 
 def test_each_place_counts_once_and_what_was_rejected_not_at_all(models: Models) -> None:
     row = row_of(models, [1, 2, 3, 1, 2, 3], rate=0.0)
-    assert row.state.row((1, 2)) == pytest.approx({3: 0.08})
+    assert row.state.drafter.row((1, 2)) == pytest.approx({3: 0.08})
     row.committed += [1, 5]
     outcome = Outcome([1, 2], [-1, 0], VerificationResult((0,), 5, True, (), {}), [1, 5], 3, [[1], [5], [9]], Plan(2))
     row.drafter.observe(row, outcome)
-    assert row.state.row((2, 3)) == pytest.approx({1: 0.08})
-    assert row.state.row((3, 1)) == pytest.approx({2: 0.04, 5: 0.04})
-    assert row.state.row((1, 2)) == pytest.approx({3: 0.08}), "2 was rejected"
+    assert row.state.drafter.row((2, 3)) == pytest.approx({1: 0.08})
+    assert row.state.drafter.row((3, 1)) == pytest.approx({2: 0.04, 5: 0.04})
+    assert row.state.drafter.row((1, 2)) == pytest.approx({3: 0.08}), "2 was rejected"
 
 
 def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Models) -> None:
@@ -108,9 +108,9 @@ def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Mode
     top, chances = [[4, 9], [5, 9], [6, 9]], [[0.6, 0.4], [0.8, 0.2], [0.5, 0.5]]
     outcome = Outcome([7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), chances=chances)
     row.drafter.observe(row, outcome)
-    assert row.state.row((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
-    assert row.state.row((3, 7)) == pytest.approx({5: 0.4, 9: 0.1})
-    assert row.state.row((7, 8)) == pytest.approx({6: 0.25, 9: 0.25})
+    assert row.state.drafter.row((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
+    assert row.state.drafter.row((3, 7)) == pytest.approx({5: 0.4, 9: 0.1})
+    assert row.state.drafter.row((7, 8)) == pytest.approx({6: 0.25, 9: 0.25})
 
 
 # -- search -----------------------------------------------------------------------------------------------------------
@@ -201,6 +201,6 @@ def test_weights_are_no_law_to_be_judged_by(models: Models) -> None:
         wrong[x] += (1 - kept) * left[x] / sum(left.values())
     assert sum(abs(wrong[x] - right[x]) for x in p) / 2 > 0.05
     state = row_of(models, [1, 2])
-    state.state = table
+    state.state.drafter = table
     tree = AdaptiveTrigram().propose_row(state, Plan(1))
     assert tree.q is None, "no verifier finds a law to judge it by"

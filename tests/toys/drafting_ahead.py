@@ -20,7 +20,7 @@ import torch
 from workbench.core.tree import DraftTree
 from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
-from workbench.engine.request import ENDED
+from workbench.engine.request import ENDED, RoundReport
 from workbench.engine.round import DraftAndVerify
 from workbench.engine.round_timing import Drafting
 from workbench.engine.sequence_round import RoundState
@@ -82,14 +82,18 @@ class Ahead(DraftAndVerify):
         now, without = self.clock.mark(), []
         for state in turns:
             guess = self.guesses.pop(id(state.row), None)
-            fits = guess is not None and guess.prefix == state.row.committed and len(guess.tree) <= state.row.plan.depth
+            fits = (
+                guess is not None
+                and guess.prefix == state.row.committed
+                and len(guess.tree) <= state.row.state.plan.depth
+            )
             if guess is not None and fits:
                 state.tree, state.drafting = guess.tree, Drafting(now, now, (id(state.row),))
             else:
                 without.append(state)
             if guess is not None:
-                state.row.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
-                state.row.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
+                state.row.report.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
+                state.row.report.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
         super().draft(without)
         return [state for state in turns if state.tree is not None]
 
@@ -118,10 +122,10 @@ class Ahead(DraftAndVerify):
     @staticmethod
     def _can_guess(state: RoundState) -> bool:
         row, tree = state.row, state.tree
-        if tree is None or len(tree) == 0 or row.silenced or row.remaining <= len(tree) + 2:
+        if tree is None or len(tree) == 0 or row.state.no_drafts or row.remaining <= len(tree) + 2:
             return False
         left = row.drafter.reach(row)
-        return left is None or left > len(tree) + row.plan.depth + 1
+        return left is None or left > len(tree) + row.state.plan.depth + 1
 
     def _guess(self, turns: Sequence[RoundState], begun: threading.Event) -> None:
         for state in turns:
@@ -132,7 +136,7 @@ class Ahead(DraftAndVerify):
                     self.guesses[id(row)] = guess(state)
             except Exception:  # the next round drafts for itself
                 log.exception("nothing could be drafted ahead")
-            row.beside.append(("draft", start, self.clock.mark(), LANE))
+            row.report.other_work.append(("draft", start, self.clock.mark(), LANE))
             assert state.drafting is not None
             assert row.models.drafter is not None
             state.drafting.spans.extend(row.models.drafter.meter.take())
@@ -143,7 +147,8 @@ def guess(state: RoundState) -> Guess:
     row, tree = copy.copy(state.row), state.tree
     assert tree is not None
     row.committed = [*row.committed, *tree.tokens.tolist()]
-    row.plan, row.signals = dataclasses.replace(row.plan, depth=row.plan.depth + 1), {}
+    plan = dataclasses.replace(row.state.plan, depth=row.state.plan.depth + 1)
+    row.state, row.report = dataclasses.replace(row.state, plan=plan), RoundReport()
     found = row.drafter.propose([row])[0]
     return Guess([*row.committed, int(found.tokens[0])], behind_the_first(found))
 

@@ -79,9 +79,12 @@ class Filling:
             raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
         row.configured, row.models, row.sampling = settings.configured, settings.models, settings.sampling
 
+    def revoke(self, row: Row) -> None:
+        """Take back nothing yet: a canvas is dropped when the change has succeeded."""
+
     def close(self, row: Row) -> None:
-        """What is not final is taken back."""
-        row.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
+        """Take back the tokens of the canvas."""
+        row.report.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
         row.state = None
 
     def step(self, rows: Sequence[Row]) -> bool:
@@ -126,7 +129,7 @@ class Filling:
         ]
         emitted = [Emitted(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
         row.state = Canvas(guesses[kept:], stands[kept:])
-        row.signals |= {"places set": sum(stands), "places taken back": len(revoked)}
+        row.report.signals |= {"places set": sum(stands), "places taken back": len(revoked)}
         spans = spans_of([row])
         work = share(spans, [id(row)])[id(row)]
         nothing = Drafting(start, start, (id(row),))

@@ -86,7 +86,7 @@ class StepJudge(Verifier):
 
     def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> TentativeDecision:
         """Judge the step once it is long enough, or the last."""
-        judge: Any = row.verifier_state
+        judge: Any = row.state.verifier
         if len(held) < self.step and not ends:
             return TentativeDecision()
         mean = math.exp(sum(math.log(max(token.p, 1e-30)) for token in held) / len(held))
@@ -94,7 +94,7 @@ class StepJudge(Verifier):
             judge.is_strict = False
             return TentativeDecision(final=len(held))
         judge.is_strict = True
-        row.signals["steps taken back"] = 1
+        row.report.signals["steps taken back"] = 1
         return TentativeDecision(back=len(held))
 
 

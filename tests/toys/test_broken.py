@@ -26,7 +26,7 @@ class Faulty:
     in_step: bool
 
     def open(self, row: Row) -> None:
-        row.state = row.policy_state = None
+        row.state = None
 
     def step(self, rows: Sequence[Row]) -> bool:
         if self.in_step:
@@ -36,6 +36,9 @@ class Faulty:
 
     def change(self, row: Row, settings: Settings) -> None:
         raise RuntimeError("a change")
+
+    def revoke(self, row: Row) -> None:
+        raise RuntimeError("a hand-over")
 
     def close(self, row: Row) -> None:
         raise RuntimeError("the end")

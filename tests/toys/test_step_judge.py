@@ -12,7 +12,7 @@ import worlds
 
 from toys.test_mask_filling import checked
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, tentative_tokens
+from workbench.engine import Engine, Method, Models, Request, Row, tentative_tokens
 from workbench.engine.feedback import TentativeDecision
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.engine.request_options import Extras
@@ -97,12 +97,17 @@ def test_mates_of_a_batch_do_not_notice(models: Models, toy: Method, plain: list
     assert not models.drafter.slots
 
 
+def tentative(row: Row) -> list[TentativeToken]:
+    """Return a sequence's tentative tokens; none before its prefill ends."""
+    return row.state.tentative if row.state is not None else []
+
+
 def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
     models: Models, toy: Method, plain: list[int]
 ) -> None:
     engine, seen = Engine(models), []
     row = engine.submit(asked(toy.with_params(step=12, **SEVERE), on_round=lambda r: seen.extend(r.emitted)))
-    while not seen or not row.undecided:
+    while not seen or not tentative(row):
         engine.step()
     row.cancel()
     engine.step()
@@ -159,14 +164,14 @@ def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, p
     for method in ("draft-model", "autoregressive"):
         engine = Engine(models)
         row = engine.submit(asked(strict))
-        while not row.undecided:
+        while not tentative(row):
             engine.step()
-        held = [h.token.token for h in row.undecided]
+        held = [h.token.token for h in tentative(row)]
         row.change(method=registry.get(method))
         engine.step()
         assert row.trace is not None
         assert [e.token for e in row.trace.rounds[-1].emitted][: len(held)] == held
-        assert not row.undecided
+        assert not tentative(row)
         while row.status not in ENDED:
             engine.step()
         assert checked(row.trace).token_ids == plain
@@ -177,7 +182,7 @@ def test_a_change_to_another_decoder_takes_back_what_is_undecided(
 ) -> None:
     engine = Engine(models)
     row = engine.submit(asked(toy.with_params(step=12, easy=0.0, enough=0.0)))
-    while not row.undecided:
+    while not tentative(row):
         engine.step()
     row.change(method=load("mask_filling"))
     while row.status not in ENDED:

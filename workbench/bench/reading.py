@@ -17,6 +17,7 @@ import torch
 from workbench.core.probes import Probed
 from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
+from workbench.engine.draft_state import DraftState
 from workbench.engine.feedback import Outcome
 from workbench.engine.method import Configured
 from workbench.engine.request import Request, Row
@@ -57,23 +58,24 @@ class Reader:
         """Return a sequence with `prompt` committed tokens, and a drafter state for them."""
         begin = list(text[:prompt])
         row = Row(Request(begin, configured, max_new_tokens=1 << 30, seed=seed), list(begin), models)
-        row.state = configured.drafter.prime(row, models)
-        row.policy_state = configured.policy.start()
+        row.state = DraftState()
+        row.state.drafter = configured.drafter.prime(row, models)
+        row.state.policy = configured.policy.start()
         grower = configured.grower
-        row.grower_state = None if grower is None else grower.prime(configured.drafter, models)
+        row.state.tree_builder = None if grower is None else grower.prime(configured.drafter, models)
         return cls(row, text, prompt, np.random.default_rng(seed))
 
     @property
     def is_over(self) -> bool:
         """Whether the text is too short for another round."""
-        return self.at + self.row.plan.depth + 2 >= len(self.text)
+        return self.at + self.row.state.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
         """Let the policy set the draft length."""
         row = self.row
-        row.signals = {}
-        planned = row.policy.plan(row, row.policy_state, [row])
-        row.plan = replace(planned, grower=planned.grower or row.configured.grower)
+        row.report.signals = {}
+        planned = row.policy.plan(row, row.state.policy, [row])
+        row.state.plan = replace(planned, grower=planned.grower or row.configured.grower)
 
     def propose(self) -> DraftTree:
         """Return the draft tree."""
@@ -96,7 +98,7 @@ class Reader:
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
         verdict = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
         chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
-        return Outcome(tokens, parents, verdict, emitted, root, said, row.plan, probed=probed, chances=chances)
+        return Outcome(tokens, parents, verdict, emitted, root, said, row.state.plan, probed=probed, chances=chances)
 
     def observe(self, outcome: Outcome) -> None:
         """Pass the outcome to the drafter."""

@@ -1,8 +1,9 @@
-"""Verification on the device: distributions, acceptance rule and trace figures, ready for one copy to the host."""
+"""Acceptance on the device: distributions, acceptance rule and trace figures, ready for one copy to the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
-from workbench.core.late import Late
+from workbench.core.late import Late, carry
 from workbench.core.probes import Probed, Probes
+from workbench.core.rejection import Reason
 from workbench.core.sampling import largest, with_history
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
@@ -22,11 +24,76 @@ from workbench.engine.request import Row
 from workbench.kernels.distributions import TOP, see
 from workbench.kernels.rejection import lossless
 
-N_FIGURES = 19
-"""Number of tensors that `figures` returns for each sequence."""
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
+
+    The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
+    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the walk reaches.
+
+    Attributes:
+        tokens: node tokens, [N].
+        parents: node parents, [N].
+        stop: token to emit at each position if the walk ends there, [N+1].
+        p_stop: its target probability, [N+1].
+        entropy: entropy of the target's distribution in nats, [N+1].
+        p_node: target probability of each node, [N].
+        accept: acceptance probability of each node, [N].
+        q: draft probability of each node, [N].
+        top_tokens: the target's most likely tokens, [N+1, 8].
+        top_probs: their probabilities, [N+1, 8].
+        top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
+        score: the rule's score of each node, [N].
+        inputs: inputs of the rules, named by `reason`, [I, N].
+        rule_of: index of each node's rule, [N].
+        q_of: index of the draft distribution at each position, [N+1].
+        paid: distribution error of testing each node (`AcceptanceDecision.paid`), [N].
+        probes: tokens, parents and positions of the probes, [3, P].
+        columns: columns of the tree builder, [≤ 3, N].
+        exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
+        uniform: uniform random number of each node's test; None if the rule draws none.
+        reason: the rules, and the names of their inputs.
+        at_most: whether `paid` is an upper bound.
+        raw: the target's unprocessed logits, [N+1, V], if log-probabilities are requested. They stay on the device.
+    """
+
+    tokens: Any
+    parents: Any
+    stop: Any
+    p_stop: Any
+    entropy: Any
+    p_node: Any
+    accept: Any
+    q: Any
+    top_tokens: Any
+    top_probs: Any
+    top_q: Any
+    score: Any
+    inputs: Any
+    rule_of: Any
+    q_of: Any
+    paid: Any
+    probes: Any
+    columns: Any
+    exact: Any
+    uniform: list[float] | None
+    reason: Reason | None
+    at_most: bool
+    raw: Tensor | None
+
+    @staticmethod
+    def to_host(found: Sequence[Acceptance]) -> list[Acceptance]:
+        """Copy the tensors of several results to lists, with one synchronisation for all."""
+        lists = iter(carry([getattr(each, name) for each in found for name in _ON_DEVICE]))
+        return [replace(each, **{name: next(lists) for name in _ON_DEVICE}) for each in found]
 
 
-def figures(
+_NOT_COPIED = ("uniform", "reason", "at_most", "raw")
+_ON_DEVICE = tuple(field.name for field in fields(Acceptance) if field.name not in _NOT_COPIED)
+
+
+def accept(
     row: Row,
     tree: DraftTree,
     logits: Float[Tensor, "N_plus_1 V"],
@@ -35,14 +102,13 @@ def figures(
     record: bool,
     probes: Probes | None = None,
     probed: Probed | None = None,
-) -> list[Tensor | Late[Any]]:
+) -> Acceptance:
     """Apply the sequence's acceptance rule to the target's logits over its tree. Does not synchronise.
 
     Draws the round's uniform random numbers.
 
     Args:
-        row: sequence; its sampling, verifier and random stream are used; `row.uniform`, `row.reason`, `row.raw` and
-            `row.pays_less` are set.
+        row: sequence; its sampling, verifier and random stream are used.
         tree: draft tree.
         logits: target logits at the root and after each node.
         hidden: the LM head's input there.
@@ -52,79 +118,87 @@ def figures(
         probes: probe positions of all parts.
         probed: results at the verifier's own probe positions.
 
-    Returns:
-        Tensors in the order in which `VerifiedTree.of` reads them: tokens [N]; parents [N]; token to emit at each
-        position [N+1]; its probability [N+1]; entropy [N+1]; target probability [N]; acceptance probability [N]; draft
-        probability [N] or empty; top tokens [N+1, 8] and their probabilities; the drafter's top tokens [2, M, 8] or
-        empty; score [N] or empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or
-        empty; the tree's `q_of` [N+1] or empty; distribution error of testing a node
-        (`AcceptanceDecision.paid`) [N] or empty;
-        tokens, parents and positions of the probes [3, P] or empty; columns of the tree builder [≤ 3, N] or empty; the
-        exact rule's acceptance probability [N] or empty. The emitted tokens with their probabilities, and the
-        distribution errors, may be `Late` on the host: they are computed only for positions that the walk reaches.
-
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
     """
     n = len(tree)
-    if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.plan.grower):
+    if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.state.plan.grower):
         raise WorkbenchError(
             f"{type(row.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not declare it.",
             "Name it in the drafter's or the grower's `siblings`, from which the exact rules follow.",
         )
     raw, histories = logits, list[Tensor]()
-    row.raw = raw if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:
         histories = _histories(row, tree, logits.device)
         logits = with_history(logits, row.sampling, histories)
     greedy, seen = row.sampling.greedy, see(logits, row.sampling)
     place = len(row.committed)
     tested = row.verifier.draws(row.sampling) and n > 0
-    row.uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
+    uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
     v = Verification(
-        tree, seen.logits, seen.probs, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed,
+        tree, seen.logits, seen.probs, row.sampling, u_stop, hidden, taps, row.committed, row.state.verifier, probed,
         raw, histories, seen.entropy, late=on_host(logits.device), best=seen.best,
     )  # fmt: skip
-    ruling = row.verifier.rule(v)
-    exact_for = row.verifier.exact_for
-    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
-    exact = lossless(v).accept if record and n and not is_sound else None
-    stop = ruling.stop
+    decision = row.verifier.rule(v)
+    reason, stop = decision.reason, decision.stop
     if isinstance(stop, Late):
         p_stop = Late[float](n + 1, lambda at: seen.chances(torch.tensor(stop.some(at.tolist())), at))
     else:
         p_stop = seen.chances(stop)
     like = seen.p_top
+    nothing = like.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
-    p_node = seen.chances(tree.tokens, at) if n else like.new_zeros(0)
-    reason = ruling.reason
-    nothing = q = top_q = q_of = inputs = like.new_zeros(0)
-    if reason is not None and "q" in reason.inputs:
-        q = reason.inputs["q"]
-    elif tree.score is not None:
-        q = tree.score.to(like.dtype)
-    elif tree.q is not None:
-        q = tree.logq.to(like.dtype).exp()
+    exact_for = row.verifier.exact_for
+    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
+    needs_exact = record and n > 0 and not is_sound
+    top_q = q_of = nothing
     if record and tree.q is not None and tree.q_of is not None:
         q_best, best = largest(tree.q, TOP)
-        top_q = torch.stack([best.to(like.dtype), q_best.to(like.dtype)])
-        q_of = tree.q_of
-    row.reason, row.pays_less = reason, ruling.at_most
-    if reason is not None and reason.inputs:
-        inputs = torch.stack([values.to(like.dtype) for values in reason.inputs.values()])
+        top_q, q_of = torch.stack([best.to(like.dtype), q_best.to(like.dtype)]), tree.q_of
     columns = tree.grown.columns if record and tree.grown is not None else []
-    return [
-        tree.tokens, tree.parents, stop, p_stop, seen.entropy, p_node, ruling.accept, q, seen.top, seen.p_top,
-        top_q, nothing if ruling.score is None else ruling.score, inputs,
-        nothing if reason is None or reason.of is None else reason.of, q_of,
-        nothing if ruling.paid is None else ruling.paid,
-        nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
-        torch.stack([column.to(like.dtype) for column in columns]) if columns else nothing,
-        nothing if exact is None else exact,
-    ]  # fmt: skip
+    return Acceptance(
+        tokens=tree.tokens,
+        parents=tree.parents,
+        stop=stop,
+        p_stop=p_stop,
+        entropy=seen.entropy,
+        p_node=seen.chances(tree.tokens, at) if n else nothing,
+        accept=decision.accept,
+        q=_draft_probs(tree, reason, like),
+        top_tokens=seen.top,
+        top_probs=seen.p_top,
+        top_q=top_q,
+        score=nothing if decision.score is None else decision.score,
+        inputs=_stacked(reason.inputs.values(), like) if reason is not None else nothing,
+        rule_of=nothing if reason is None or reason.of is None else reason.of,
+        q_of=q_of,
+        paid=nothing if decision.paid is None else decision.paid,
+        probes=nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
+        columns=_stacked(columns, like),
+        exact=lossless(v).accept if needs_exact else nothing,
+        uniform=uniform,
+        reason=reason,
+        at_most=decision.at_most,
+        raw=raw if row.request.extras.logprobs is not None else None,
+    )
+
+
+def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor:
+    """Return the draft probability of each node: the rule's, else the drafter's score, else that of `tree.q`; [N]."""
+    if reason is not None and "q" in reason.inputs:
+        return reason.inputs["q"]
+    if tree.score is not None:
+        return tree.score.to(like.dtype)
+    return like.new_zeros(0) if tree.q is None else tree.logq.to(like.dtype).exp()
+
+
+def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Return rows as one tensor of the type of `like`; empty if there is none."""
+    found = [row.to(like.dtype) for row in rows]
+    return torch.stack(found) if found else like.new_zeros(0)
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:

@@ -18,7 +18,6 @@ from workbench.engine.observers import put_by, remembered
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.settings import BOTH, Ask, Settings, Swap
-from workbench.engine.tentative_tokens import take_back
 from workbench.models.image_prefill import prefill_pictures
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
@@ -32,7 +31,7 @@ Of = Callable[[Chosen], Decoder]
 
 def put_in_force(row: Row, decoder_of: Of) -> None:
     """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
-    row.changes = []
+    row.report.changes = []
     if asks := row.take_changes():
         _take(row, decoder_of, asks)
 
@@ -89,7 +88,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         header.simulation = True
         if header.promise != Promise.APPROXIMATE.value:
             header.promise = Promise.SIMULATION.value
-    row.changes += settings.changes
+    row.report.changes += settings.changes
     if (notice := configured.drafter.notice()) and not row.has_said(notice):
         row.say(notice)
 
@@ -114,32 +113,25 @@ def lacking(configured: Chosen, models: Models) -> str:
     return " ".join(filter(None, said))
 
 
-HELD = (
-    "configured", "models", "sampling", "state", "policy_state", "grower_state", "verifier_state", "taps", "silenced",
-    "vision",
-)  # fmt: skip
-"""Attributes of a sequence that belong to its decoder or configure it."""
-
-
 def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
     """Change from one decoder to another: the new one opens before the old one closes; tentative tokens are dropped."""
     if settings.swaps:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at once.", "Make one change, then the other."
         )
-    take_back(row, len(row.undecided))
-    old = [getattr(row, name) for name in HELD]
-    row.configured, row.models, row.sampling, row.vision = settings.configured, settings.models, settings.sampling, {}
+    now.revoke(row)
+    before = row.configured, row.models, row.sampling, row.state
+    row.configured, row.models, row.sampling, row.state = settings.configured, settings.models, settings.sampling, None
     try:
         with no_panic():
             then.open(row)
     except Exception:
-        _put(row, old)
+        row.configured, row.models, row.sampling, row.state = before
         raise
-    new = [getattr(row, name) for name in HELD]
-    _put(row, old)
+    after = row.configured, row.models, row.sampling, row.state
+    row.configured, row.models, row.sampling, row.state = before  # which the old decoder's resources belong to
     close(now, row)
-    _put(row, new)
+    row.configured, row.models, row.sampling, row.state = after
 
 
 def close(decoder: Decoder, row: Row) -> None:
@@ -149,11 +141,6 @@ def close(decoder: Decoder, row: Row) -> None:
             decoder.close(row)
     except Exception:
         log.exception("%s could not release its resources", row.configured.name)
-
-
-def _put(row: Row, held: Sequence[Any]) -> None:
-    for name, value in zip(HELD, held, strict=True):
-        setattr(row, name, value)
 
 
 def switch(row: Row, target: Runner, settings: Settings) -> None:
@@ -166,46 +153,47 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured, models, now = settings.configured, settings.models, row.configured
-    policy_state = configured.policy.start() if configured.policy != now.policy else row.policy_state
-    verifier, verifier_state, taps = configured.verifier, row.verifier_state, configured.taps(models)
+    policy_state = configured.policy.start() if configured.policy != now.policy else row.state.policy
+    verifier, verifier_state, taps = configured.verifier, row.state.verifier, configured.taps(models)
     is_judged_anew = settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models)
     if is_judged_anew:
         verifier_state = verifier.prime(row, models)
-    grower, grower_state = configured.grower, row.grower_state
+    grower, grower_state = configured.grower, row.state.tree_builder
     is_other = configured.drafter != now.drafter or models.writer is not row.models.writer
     is_other = is_other or any(models.heads.get(need) != row.models.heads.get(need) for need in configured.needs)
     if grower != now.grower or is_other:
         grower_state = None if grower is None else grower.prime(configured.drafter, models)
     if settings.swaps or is_other:
         _change_drafter(row, target, configured.drafter, models, settings.swaps)
-    row.grower_state = grower_state
+    row.state.tree_builder = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
-    row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
+    row.state.policy, row.state.verifier, row.state.captured_layers = policy_state, verifier_state, taps
     if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
-        row.decided = len(row.undecided)
+        row.state.n_final = len(row.state.tentative)
 
 
 def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:
     """Process the images that changed, prime the new drafter, release the old one."""
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
-    vision, silenced, shown = row.vision, row.silenced, [*row.request.swaps]
+    vision, silenced, shown = row.state.vision, row.state.no_drafts, [*row.request.swaps]
     taken = None if swaps else remembered(row, drafter, models)
     try:
         with no_panic():  # a Rust panic, too, must reach the restoration below
             for swap in swaps:
                 _show(row, target, swap)
-            row.vision = {}
+            row.state.vision = {}
             state = prime(row, drafter, models) if taken is None else taken.state
     except Exception:
-        row.pictures, row.vision, row.silenced, row.request.swaps[:] = pictures, vision, silenced, shown
+        row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = pictures, vision, silenced, shown
         if images is not None and any(swap.sees == BOTH for swap in swaps):
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
-    primed, row.silenced = row.silenced, silenced  # the old drafter's value, while it is released
+    primed, row.state.no_drafts = row.state.no_drafts, silenced  # the old drafter's value, while it is released
     put_by(row, drafter, taken)
-    row.state, row.swapped, row.silenced = state, [*swaps] or row.swapped, "" if taken is not None else primed
+    row.state.drafter, row.state.no_drafts = state, "" if taken is not None else primed
+    row.report.image_changes = [*swaps] or row.report.image_changes
 
 
 def _show(row: Row, target: Runner, swap: Swap) -> None:

@@ -37,7 +37,7 @@ class Choice(Protocol):
         ...
 
     @property
-    def params(self) -> dict[str, ParamSpec]:
+    def params(self) -> Mapping[str, ParamSpec]:
         """Parameters by name."""
         ...
 

@@ -69,11 +69,20 @@ class Decoder(Protocol):
         """
         ...
 
+    def revoke(self, row: Row) -> None:
+        """Take back all tokens that may still change, before another decoder continues the text.
+
+        Their positions go into `row.report.revoked`, which the next round records. The change may still fail, and the
+        sequence then continues with this decoder.
+        """
+        ...
+
     def close(self, row: Row) -> None:
         """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
-        Tokens that the trace shows but `row.committed` lacks are taken back: their positions go into `row.revoked`,
-        which the next round records. If the sequence ends there is no next round, and the trace keeps showing them.
+        Tokens that the trace shows but `row.committed` lacks are taken back: their positions go into
+        `row.report.revoked`. If the sequence ends, no round follows that would record them, and the trace keeps
+        showing them.
         """
         ...
 

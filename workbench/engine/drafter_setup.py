@@ -11,23 +11,23 @@ from workbench.models.loading import Models
 
 
 def prime(row: Row, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None, and `row.silenced` is set, if they are too long."""
-    row.silenced = ""
+    """Return the drafter's state for the committed tokens; None if they are too long (then `no_drafts` says why)."""
+    row.state.no_drafts = ""
     try:
         return drafter.prime(row, models)
     except ContextError:
-        row.silenced = _too_short(models)
+        row.state.no_drafts = _too_short(models)
         return None
 
 
 def levels_left(row: Row) -> int:
     """Return how deep the sequence's drafter can still draft. When its context is full, this is reported once."""
-    left = None if row.silenced else row.drafter.reach(row)
+    left = None if row.state.no_drafts else row.drafter.reach(row)
     if left is not None and left < 1:
-        row.silenced = _too_short(row.models)
-    if row.silenced:
-        if not row.has_said(row.silenced):
-            row.say(row.silenced)
+        row.state.no_drafts = _too_short(row.models)
+    if row.state.no_drafts:
+        if not row.has_said(row.state.no_drafts):
+            row.say(row.state.no_drafts)
         return 0
     return row.remaining if left is None else left
 

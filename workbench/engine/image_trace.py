@@ -71,7 +71,7 @@ def see(row: Row, **fields: Any) -> None:
 
     The engine records it with the next round, and again only when it changes.
     """
-    row.vision.update(fields)
+    row.state.vision.update(fields)
 
 
 def vision_news(row: Row) -> dict[str, Any]:
@@ -79,16 +79,16 @@ def vision_news(row: Row) -> dict[str, Any]:
     target, pictured = row.models.target, row.place.pictured
     if pictured is None:
         return {}
-    n, swaps = pictured.n_vision, row.swapped
+    n, swaps = pictured.n_vision, row.report.image_changes
     sees_all = n if row.drafter.reads_target else 0
     now = {
         "drafter": _drafter_name(row), "compressor": None, "n_target": n, "n_drafter": sees_all,
         "target_bytes": n * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
-    } | row.vision  # fmt: skip
-    if now == row.vision_said and not swaps:
+    } | row.state.vision  # fmt: skip
+    if now == row.state.vision_recorded and not swaps:
         return {}
-    row.vision_said, row.swapped = now, []
+    row.state.vision_recorded, row.report.image_changes = now, []
     if not swaps:
         return dict(now)
     *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)

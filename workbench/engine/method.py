@@ -156,7 +156,7 @@ class Method:
         siblings = siblings_of(drafter, grower)
         return why_unsound(self.name, siblings, verifier.name or type(verifier).__name__, verifier.exact_for)
 
-    @cached_property
+    @property
     def params(self) -> Mapping[str, ParamSpec]:
         """All parameters by name: policies, drafter, tree builders, verifiers; a choice comes before its alternatives.
 
@@ -164,6 +164,11 @@ class Method:
             ValueError: two parts use one name for different parameters, or alternatives lack distinct names (a mistake
                 in the registry).
         """
+        return self._params
+
+    @cached_property
+    def _params(self) -> Mapping[str, ParamSpec]:
+        """Return `params`, computed once: a request reads them several times."""
         found: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:

@@ -50,10 +50,10 @@ def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter |
     name = drafter.memory()
     if name is None:
         return None
-    if name == row.drafter.memory() and not row.silenced:
-        found = ObservingDrafter(row.drafter, row.models, row.state)
+    if name == row.drafter.memory() and not row.state.no_drafts:
+        found = ObservingDrafter(row.drafter, row.models, row.state.drafter)
     else:
-        found = row.learners.get(name)
+        found = row.state.inactive.get(name)
     return found if found is not None and found.models.shared is models.shared else None
 
 
@@ -66,22 +66,22 @@ def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
         taken: memory that the new drafter took over (`remembered`); it receives feedback as the new drafter's state.
     """
     name, coming = row.drafter.memory(), drafter.memory()
-    if taken is not None and taken.state is row.state:  # the same memory with other parameters
+    if taken is not None and taken.state is row.state.drafter:  # the same memory with other parameters
         return
-    if coming is not None and (watching := row.learners.pop(coming, None)) is not None and taken is None:
+    if coming is not None and (watching := row.state.inactive.pop(coming, None)) is not None and taken is None:
         _release(row, watching)
-    if name is None or name == coming or row.silenced:
+    if name is None or name == coming or row.state.no_drafts:
         let_go(row)
         return
-    row.learners[name] = ObservingDrafter(row.drafter, row.models, row.state)
-    row.state = None
+    row.state.inactive[name] = ObservingDrafter(row.drafter, row.models, row.state.drafter)
+    row.state.drafter = None
 
 
 def tell(row: Row, outcome: Outcome) -> None:
     """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
-    for name, learner in list(row.learners.items()):
+    for name, learner in list(row.state.inactive.items()):
         if not _learns(row, learner, outcome):
-            _release(row, row.learners.pop(name))
+            _release(row, row.state.inactive.pop(name))
 
 
 def _learns(row: Row, learner: ObservingDrafter, outcome: Outcome) -> bool:
@@ -96,14 +96,14 @@ def _learns(row: Row, learner: ObservingDrafter, outcome: Outcome) -> bool:
 
 def forget(row: Row) -> None:
     """Release all inactive drafters."""
-    while row.learners:
-        _release(row, row.learners.popitem()[1])
+    while row.state.inactive:
+        _release(row, row.state.inactive.popitem()[1])
 
 
 def let_go(row: Row) -> None:
     """Release the current drafter's resources for the sequence; errors are only logged."""
-    _release(row, ObservingDrafter(row.drafter, row.models, row.state))
-    row.state = None
+    _release(row, ObservingDrafter(row.drafter, row.models, row.state.drafter))
+    row.state.drafter = None
 
 
 def _release(row: Row, learner: ObservingDrafter) -> None:
@@ -116,9 +116,9 @@ def _release(row: Row, learner: ObservingDrafter) -> None:
 
 @contextmanager
 def _own_state(row: Row, learner: ObservingDrafter) -> Iterator[None]:
-    """Set `row.state`, from which a drafter reads its state, to an inactive drafter's state for a while."""
-    state, row.state = row.state, learner.state
+    """Set `row.state.drafter`, from which a drafter reads its state, to an inactive drafter's state for a while."""
+    state, row.state.drafter = row.state.drafter, learner.state
     try:
         yield
     finally:
-        row.state = state
+        row.state.drafter = state

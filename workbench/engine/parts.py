@@ -60,7 +60,7 @@ class Drafter(Part):
     """Proposes a tree after the committed tokens. Subclasses are frozen dataclasses of parameters.
 
     `prime` builds the state for one sequence from its committed tokens alone: it is called at the start and after every
-    change of drafter during a run. Its result is `row.state` until `release`.
+    change of drafter during a run. Its result is `row.state.drafter` until `release`.
     """
 
     blind: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class Drafter(Part):
 
         The default calls `propose_row` for one sequence after the other.
         """
-        return [row.drafter.propose_row(row, row.plan) for row in rows]
+        return [row.drafter.propose_row(row, row.state.plan) for row in rows]
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Return a tree for one sequence, of at most `plan.depth` levels."""
@@ -160,7 +160,7 @@ class Grower(Part):
     """Whether it feeds several tokens as one, which the drafter has to support: `DistributionDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
-        """Return `row.grower_state` for a tree builder that learns, also after a change of drafter; None: no state."""
+        """Return the state of a tree builder that learns, also after a change of drafter; None: no state."""
         return None
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
@@ -168,7 +168,7 @@ class Grower(Part):
         raise NotImplementedError
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.grower_state` the state."""
+        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.state.tree_builder` the state."""
 
 
 def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:
@@ -254,7 +254,7 @@ class Verifier(Part):
         return not sampling.greedy
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.verifier_state` the state."""
+        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.state.verifier` the state."""
 
     def holds(self) -> int:
         """Return the largest number of tentative tokens that it may take back, with these parameters; 0: all are final.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from workbench.core.draw import Draw
-from workbench.core.rejection import Reason
 from workbench.core.sampling import SamplingParams
 from workbench.engine.configured import Choice, Chosen
 from workbench.engine.detokenise import Detokeniser
-from workbench.engine.draft_plan import Plan
 from workbench.engine.drafter_state import FinishedState
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
@@ -89,6 +87,27 @@ class Request:
         return self.method.with_params() if isinstance(self.method, Choice) else self.method
 
 
+@dataclass(slots=True)
+class RoundReport:
+    """Facts for the trace that are collected for the next recorded round.
+
+    Attributes:
+        signals: figures that the parts computed, by name.
+        notes: warnings.
+        changes: settings that changed before the round.
+        revoked: positions of tokens that were taken back.
+        other_work: work beside the round's phases: (phase, start, end, lane).
+        image_changes: images that changed before the round.
+    """
+
+    signals: dict[str, float] = field(default_factory=dict[str, float])
+    notes: list[str] = field(default_factory=list[str])
+    changes: list[Change] = field(default_factory=list[Change])
+    revoked: list[int] = field(default_factory=list[int])
+    other_work: list[tuple[str, Mark, Mark, str]] = field(default_factory=list[tuple[str, Mark, Mark, str]])
+    image_changes: list[Swap] = field(default_factory=list[Swap])
+
+
 class Row:
     """A request while it runs. Only the engine's thread uses it, except for the controls at the end of the class."""
 
@@ -105,34 +124,13 @@ class Row:
         self.slot: Slot | None = None
         self.images = request.images  # the target's image inputs
         self.pictures = request.pictures  # images shown to the drafter
-        self.vision: dict[str, Any] = {}  # the drafter's report of what it sees; see `image_trace.see`
-        self.vision_said: dict[str, Any] = {}  # the part of it that is already in the trace
-        self.swapped: list[Swap] = []  # image changes that are not in the trace yet
-        self.state: Any = None
-        self.learners: dict[Hashable, Any] = {}  # inactive drafters by memory name; see `observers.ObservingDrafter`
-        self.silenced = ""  # why the current drafter drafts nothing more; "" while it does
-        self.verifier_state: Any = None
-        self.policy_state: Any = None
-        self.grower_state: Any = None
-        self.taps: set[int] = set()  # target layers whose hidden states the current method reads
-        self.plan = Plan(0)
+        self.state: Any = None  # the decoder's own, from `Decoder.open` on
+        self.report = RoundReport()
         self.status = QUEUED
         self.primed = False
         self.trace: Trace | None = None
         self.detokeniser: Detokeniser | None = None
         self.origin: Mark | None = None
-        self.signals: dict[str, float] = {}
-        self.notes: list[str] = []
-        self.changes: list[Change] = []
-        self.revoked: list[int] = []  # positions taken back since the last recorded round
-        self.undecided: list[Any] = []  # tentative tokens, the last of `committed`; see `tentative_tokens.Held`
-        self.decided = 0  # number of oldest tentative tokens that are final from the next round on
-        self.tries = 0  # how often tokens were taken back since the last one became final
-        self.beside: list[tuple[str, Mark, Mark, str]] = []  # other work in the round: phase, start, end, lane
-        self.uniform: list[float] | None = None
-        self.reason: Reason | None = None
-        self.pays_less = False  # whether the round's reported distribution error is an upper bound
-        self.raw: Tensor | None = None  # the round's unprocessed target logits, if log-probabilities are requested
         self.cut_text_at: int | None = None
         self.prefill_start = 0.0
         self.origin_s: float | None = None
@@ -182,7 +180,7 @@ class Row:
     def say(self, note: str) -> None:
         """Add a warning to the next round's record, and once to the run's record."""
         assert self.trace is not None
-        self.notes.append(note)
+        self.report.notes.append(note)
         if not self.has_said(note):
             self.trace.footer.warnings.append(note)
 

@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from torch import Tensor
-
-from workbench.core.late import Late, carry
 from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree
-from workbench.engine.acceptance import N_FIGURES
+from workbench.engine.acceptance import Acceptance
 from workbench.engine.changes import prime, switch
 from workbench.engine.decoder import EngineContext
+from workbench.engine.draft_state import DraftState
 from workbench.engine.observers import forget, let_go
 from workbench.engine.request import Row
 from workbench.engine.round_timing import Drafting, Timing, share
 from workbench.engine.sequence_round import RoundState
 from workbench.engine.settings import Settings
+from workbench.engine.tentative_tokens import take_back
 from workbench.engine.two_part_pass import forward_entering
 from workbench.kernels.device_clock import Mark, Span
 from workbench.kernels.segment import Segment
@@ -42,12 +40,13 @@ class DraftAndVerify:
 
     def open(self, row: Row) -> None:
         """Prime the parts for the committed tokens."""
-        row.state = prime(row, row.drafter, row.models)
+        row.state = DraftState()
+        row.state.drafter = prime(row, row.drafter, row.models)
         try:
-            row.policy_state, row.verifier_state = row.policy.start(), row.verifier.prime(row, row.models)
+            row.state.policy, row.state.verifier = row.policy.start(), row.verifier.prime(row, row.models)
             grower = row.configured.grower
-            row.grower_state = None if grower is None else grower.prime(row.drafter, row.models)
-            row.taps = row.configured.taps(row.models)
+            row.state.tree_builder = None if grower is None else grower.prime(row.drafter, row.models)
+            row.state.captured_layers = row.configured.taps(row.models)
         except BaseException:  # any error: nothing else would release the drafter's resources
             let_go(row)
             raise
@@ -55,6 +54,10 @@ class DraftAndVerify:
     def change(self, row: Row, settings: Settings) -> None:
         """Change parts, sampling, draft model or images: see `changes.switch`."""
         switch(row, self.models.target, settings)
+
+    def revoke(self, row: Row) -> None:
+        """Take back the tentative tokens."""
+        take_back(row, len(row.state.tentative))
 
     def close(self, row: Row) -> None:
         """Release the resources of the drafter and of inactive drafters."""
@@ -87,7 +90,7 @@ class DraftAndVerify:
         now = self.clock.mark()
         for state in turns:
             drafter = state.row.drafter
-            if state.row.plan.depth > 0:
+            if state.row.state.plan.depth > 0:
                 alone = None if drafter.batches() else id(state)
                 groups.setdefault((type(drafter), id(state.row.models), alone), []).append(state)
             else:
@@ -148,7 +151,7 @@ class DraftAndVerify:
         if not asked:
             return
         asked.sort(key=lambda pair: pair[1].slot.index)
-        taps = {layer for state, _ in asked for layer in state.row.taps}
+        taps = {layer for state, _ in asked for layer in state.row.state.captured_layers}
         try:
             target, pieces = self.models.target, [piece for _, piece in asked]
             if enters:
@@ -168,13 +171,11 @@ class DraftAndVerify:
 
     def judge(self, turns: list[RoundState]) -> list[RoundState]:
         """Apply each sequence's rule on the device, copy results to the host in one synchronisation, and walk there."""
-        carried: list[Tensor | Late[Any]] = []
+        found: list[Acceptance] = []
         full = self.context.record
-        ruled = [state for state in turns if self._guard(state.row, lambda t=state: carried.extend(t.figures(full)))]
-        lists = carry(carried)
-        for i, state in enumerate(ruled):
-            mine = lists[N_FIGURES * i : N_FIGURES * (i + 1)]
-            self._guard(state.row, lambda t=state, f=mine: t.walk(f))
+        ruled = [state for state in turns if self._guard(state.row, lambda t=state: found.append(t.accept(full)))]
+        for state, on_host in zip(ruled, Acceptance.to_host(found), strict=True):
+            self._guard(state.row, lambda t=state, a=on_host: t.walk(a))
         return [state for state in ruled if state.verified_tree is not None]
 
     def commit(self, turns: list[RoundState], planned: list[RoundState], marks: Sequence[Mark], begun: float) -> None:

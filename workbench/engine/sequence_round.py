@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from workbench.core.errors import NumericalError, WorkbenchError
-from workbench.core.late import Late
 from workbench.core.probes import Probed
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
-from workbench.engine.acceptance import figures
+from workbench.engine.acceptance import Acceptance, accept
 from workbench.engine.decoder import EngineContext
 from workbench.engine.drafter_setup import levels_left, prime
 from workbench.engine.drafter_state import owned_of
@@ -49,6 +47,7 @@ class RoundState:
         strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
             context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
         verified_tree: verification result.
+        raw: the target's unprocessed logits, [N+1, V], if log-probabilities are requested.
     """
 
     row: Row
@@ -61,20 +60,21 @@ class RoundState:
     probed: dict[str, Probed] = field(default_factory=dict)
     strange: Tensor | None = None
     verified_tree: VerifiedTree | None = None
+    raw: Tensor | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
         row = self.row
-        planned = row.policy.plan(row, row.policy_state, batch)
+        planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
-        row.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
+        row.state.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
 
     def draft_again(self) -> None:
         """Draft for this sequence alone from a new state: a failed batch may have left the old one inconsistent."""
         row = self.row
         row.place.scratch = 0
         let_go(row)
-        row.state = prime(row, row.drafter, row.models)
+        row.state.drafter = prime(row, row.drafter, row.models)
         self.tree = row.drafter.propose([row])[0]
 
     def lay_out(self, models: Models) -> None:
@@ -102,23 +102,23 @@ class RoundState:
             self.logits = self.logits.masked_fill(self.strange, torch.nan)
         self.probed = self.block.probed(out.logits[b], out.hidden[b])
         before = {} if self.block.exits is None else self.block.exits.taps
-        self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
+        self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.state.captured_layers}
 
-    def figures(self, record: bool) -> list[Tensor | Late[Any]]:
-        """Apply the acceptance rule on the device: see `acceptance.figures`."""
+    def accept(self, record: bool) -> Acceptance:
+        """Apply the acceptance rule on the device: see `acceptance.accept`."""
         assert self.tree is not None
         assert self.logits is not None
         assert self.hidden is not None
         assert self.block is not None
         probes, probed = self.block.probes, self.probed.get("verifier")
-        return figures(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
+        return accept(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
 
-    def walk(self, found: list[object]) -> None:
-        """Walk the tree on the host. `found`: results of `figures`, copied to the host."""
+    def walk(self, found: Acceptance) -> None:
+        """Walk the tree on the host. `found`: results of the rule, copied to the host."""
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.verified_tree = VerifiedTree.of(self.tree, found, self.row.verifier, self.row.uniform, sources)
+        self.verified_tree, self.raw = VerifiedTree.of(self.tree, found, self.row.verifier, sources), found.raw
 
     def commit(self, timing: Timing, begun: float, context: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
@@ -137,7 +137,7 @@ class RoundState:
             )
         verdict, base = verified_tree.verdict, len(row.committed)
         tokens = [*(verified_tree.tokens[i] for i in verdict.path), verdict.bonus]
-        holds = bool(row.undecided) or row.verifier.holds() > 0
+        holds = bool(row.state.tentative) or row.verifier.holds() > 0
         if holds:
             kept, reason = ending(row, tokens, context.models, base)
             spans_text = [("", 0, 0)] * kept
@@ -149,10 +149,10 @@ class RoundState:
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
         scores = list[Scored]()
-        if row.raw is not None:
+        if self.raw is not None:
             places = [0, *(node + 1 for node in verdict.path)][:kept]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(row.raw[places], tokens[:kept], n_top, context.token_text)
+            scores = scored(self.raw[places], tokens[:kept], n_top, context.token_text)
         if not reason:
             self._tell(root, tokens[:kept])
         new = kept_tokens(verified_tree, base, spans_text)
@@ -183,18 +183,18 @@ class RoundState:
         assert verified_tree is not None
         outcome = Outcome(
             verified_tree.tokens, verified_tree.parents, verified_tree.verdict, emitted, root,
-            verified_tree.top_tokens, row.plan, self.hidden, self.taps, self.probed.get("drafter"),
+            verified_tree.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
             verified_tree.top_probs,
         )  # fmt: skip
-        if row.plan.depth > 0 and (own := owned_of(row.state)) is not None:
+        if row.state.plan.depth > 0 and (own := owned_of(row.state.drafter)) is not None:
             own.count(verified_tree.sources, verified_tree.verdict.path)
-        if not row.silenced:
+        if not row.state.no_drafts:
             row.drafter.observe(row, outcome)
         tell(row, outcome)
         row.verifier.observe(row, outcome)
-        if row.configured.grower is not None and row.plan.grower == row.configured.grower:
+        if row.configured.grower is not None and row.state.plan.grower == row.configured.grower:
             row.configured.grower.observe(row, outcome)
-        row.policy.observe(row, row.policy_state, outcome)
+        row.policy.observe(row, row.state.policy, outcome)
 
 
 def _within(tokens: Tensor, size: int) -> Tensor:

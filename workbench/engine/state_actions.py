@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
 from workbench.core.panics import no_panic
+from workbench.engine.draft_state import drafter_state
 from workbench.engine.drafter_setup import prime
 from workbench.engine.drafter_state import FinishedState, InspectableState, owned_of
 from workbench.engine.observers import let_go
@@ -31,7 +32,7 @@ MATCHED = "matched tokens"
 
 
 def _state(row: Row) -> InspectableState:
-    found = owned_of(row.state)
+    found = owned_of(drafter_state(row))
     if found is None:
         raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
     return found
@@ -45,7 +46,7 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
         shared, saves, counted, top [{"before", "after", "count"}], and made: the entry used for the latest draft
         {"round", "before", "after"}, or None.
     """
-    found, trace = owned_of(row.state), row.trace
+    found, trace = owned_of(drafter_state(row)), row.trace
     if found is None:
         return {"kind": "", "why": f"{row.configured.method.title} has no state to show."}
     seen, memory = found.look(SHOWN), row.drafter.memory()
@@ -129,7 +130,7 @@ def reset(row: Row) -> None:
     state.clear()
     let_go(row)
     state.clear()  # again: releasing may have returned the sequence's own entries to it
-    row.state = prime(row, row.drafter, row.models)
+    row.state.drafter = prime(row, row.drafter, row.models)
 
 
 def leave(row: Row, token_text: TokenText) -> None:

@@ -68,26 +68,26 @@ def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models)
         ends: whether the text ends with the last of them, if it stays.
         models: models of the engine.
     """
-    row.undecided += held
-    tokens, given, window = row.undecided, row.decided, row.verifier.holds()
+    row.state.tentative += held
+    tokens, given, window = row.state.tentative, row.state.n_final, row.verifier.holds()
     base, final, back = len(row.committed) - len(tokens), len(tokens), 0
-    if window and row.tries < TRIES:
+    if window and row.state.retractions < TRIES:
         said = row.verifier.settle(row, [t.token for t in tokens[given:]], ends)
         back = min(said.back, len(tokens) - given)
         if back or not ends:
             stands = len(tokens) - back
             final = min(stands, max(given + said.final, stands - window))
-    now, row.decided = tokens[:final], 0
+    now, row.state.n_final = tokens[:final], 0
     kept, reason, spans = cut(row, [t.token.token for t in now], models, base)
     emitted = [_final(t, span) for t, span in zip(now, spans, strict=False)]
     row.request.scores.extend(t.scored for t in now[:kept] if t.scored is not None)
     del tokens[:kept]
-    row.tries = 0 if kept else row.tries
+    row.state.retractions = 0 if kept else row.state.retractions
     if reason:
         _forget(row, len(tokens))
     elif back:
         take_back(row, back)
-        row.tries += 1
+        row.state.retractions += 1
     new = [t for t in tokens if not t.is_told]
     for t in new:
         t.is_told = True
@@ -114,13 +114,13 @@ def take_back(row: Row, n: int) -> None:
     row.draw.attempt += 1
     forget(row)
     let_go(row)
-    row.state = prime(row, row.drafter, row.models)
+    row.state.drafter = prime(row, row.drafter, row.models)
 
 
 def _forget(row: Row, n: int) -> list[TentativeToken]:
-    keep = len(row.undecided) - n
-    lost = row.undecided[keep:]
-    row.revoked += [held.token.position for held in lost if held.is_told]
-    del row.undecided[keep:], row.committed[len(row.committed) - n :]
-    row.decided = min(row.decided, keep)
+    keep = len(row.state.tentative) - n
+    lost = row.state.tentative[keep:]
+    row.report.revoked += [held.token.position for held in lost if held.is_told]
+    del row.state.tentative[keep:], row.committed[len(row.committed) - n :]
+    row.state.n_final = min(row.state.n_final, keep)
     return lost

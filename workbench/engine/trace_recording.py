@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.late import some
-from workbench.core.rejection import Reason, expected_kept
+from workbench.core.rejection import expected_kept
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of
 from workbench.engine.image_trace import vision_news
@@ -83,12 +83,13 @@ def record_round(
             status[node] = ACCEPTED if ok else REJECTED
             accept[node] = verified_tree.accept[node]
             uniform[node] = verdict.uniform.get(node)
-    rule, inputs = _why(verified_tree, row.reason, row.trace.header.rules, [a is not None for a in accept])
+    rule, inputs = _why(verified_tree, row.trace.header.rules, [a is not None for a in accept])
     if verified_tree.paid:
-        name = PAID_AT_MOST if row.pays_less else PAID
-        row.signals[name] = sum(some(verified_tree.paid, [node for node, a in enumerate(accept) if a is not None]))
+        name = PAID_AT_MOST if verified_tree.at_most else PAID
+        tested = [node for node, a in enumerate(accept) if a is not None]
+        row.report.signals[name] = sum(some(verified_tree.paid, tested))
     if verified_tree.exact:
-        row.signals[BOUGHT] = verified_tree.kept - expected_kept(verified_tree.parents, verified_tree.exact)
+        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(verified_tree.parents, verified_tree.exact)
     base = new[0].position
     depths = depths_of(verified_tree.parents)
     nodes = Nodes(
@@ -145,7 +146,7 @@ def keep_round(row: Row, record: Round) -> None:
     """Append the finished round to the trace, and pass it to the request's callback."""
     assert row.trace is not None
     row.trace.rounds.append(record)
-    row.revoked, row.beside = [], []
+    row.report.revoked, row.report.other_work = [], []
     row.pace.emitted(len(record.emitted))
     for warning in warnings_for(row, row.models):
         if warning not in row.trace.footer.warnings:
@@ -160,7 +161,7 @@ def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
     assert row.trace is not None
     assert row.origin is not None
     assert row.origin_s is not None
-    now = time.perf_counter()
+    report, other_work, now = row.report, row.report.other_work, time.perf_counter()
     still_s = row.pace.still_s  # delays and pauses do not count in the trace's times
     origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
     drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
@@ -174,7 +175,7 @@ def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
             Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
             Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
             Phase("commit", timing.commit.seconds - origin, now - origin_s),
-            *(Phase(name, start.seconds - origin, end.seconds - origin, lane) for name, start, end, lane in row.beside),
+            *(Phase(name, start.seconds - origin, end.seconds - origin, lane) for name, start, end, lane in other_work),
         ],
         "started_s": t_round - origin_s,
         "seconds": seconds,
@@ -185,11 +186,11 @@ def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
         "shared": {"rows": timing.rows, **parts} if timing.rows > 1 else {},
         "draft_forwards": drafted.forwards,
         "target_forwards": verified.forwards,
-        "changes": row.changes,
-        "signals": row.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {}),
-        "notes": list(row.notes),
+        "changes": report.changes,
+        "signals": report.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {}),
+        "notes": list(report.notes),
         "vision": {} if row.images is None else vision_news(row),
-        "revoked": [*row.revoked],
+        "revoked": [*report.revoked],
     }
 
 
@@ -204,10 +205,10 @@ def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
 
 
 def _why(
-    verified_tree: VerifiedTree, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
+    verified_tree: VerifiedTree, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
     """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
-    n = len(tested)
+    n, reason = len(tested), verified_tree.reason
     if reason is None:
         return [None] * n, {}
     rules = reason.rules

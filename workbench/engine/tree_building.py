@@ -106,9 +106,9 @@ def goes_on(
     row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
     """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
-    on = not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p(), hidden)))
+    on = not row.state.plan.stops or bool(row.policy.go_on(row, row.state.policy, Step(level, p(), hidden)))
     if not on:
-        row.signals[STOPPED] = level
+        row.report.signals[STOPPED] = level
     return on
 
 

@@ -127,7 +127,7 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
     asked: dict[str, Probes] = {}
     left, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
     for part in ASKERS:
-        probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.silenced else None
+        probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.state.no_drafts else None
         if probes is None or len(probes) == 0:
             continue
         if probes.sees.shape != (len(probes), len(tree) + len(probes)):
@@ -148,7 +148,8 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
 
 def exits(row: Row, tree: DraftTree) -> Exits | None:
     """Return the states that verification continues from, or None if a part needs hidden states missing there."""
-    found = None if row.silenced or len(tree) == 0 else row.drafter.exits(row, tree)
-    return (
-        None if found is None or any(layer < found.layer and layer not in found.taps for layer in row.taps) else found
-    )
+    found = None if row.state.no_drafts or len(tree) == 0 else row.drafter.exits(row, tree)
+    if found is None:
+        return None
+    lower = {layer for layer in row.state.captured_layers if layer < found.layer}
+    return found if lower <= set(found.taps) else None

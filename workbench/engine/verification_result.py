@@ -1,4 +1,4 @@
-"""Verification result on the host: results of `acceptance.figures`, and the walk through the tree."""
+"""Verification result on the host: results of the acceptance rule, and the walk through the tree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.core.grown import Grown
-from workbench.core.rejection import VerificationResult, expected_kept
+from workbench.core.rejection import Reason, VerificationResult, expected_kept
 from workbench.core.tree import DraftTree
+from workbench.engine.acceptance import Acceptance
 from workbench.engine.parts import Verifier
 
 
@@ -19,6 +20,8 @@ class VerifiedTree:
     Attributes:
         exact: acceptance probabilities of the exact rule, if the rule used is exact for no drafts.
         kept: number of accepted nodes; with `exact` and a random rule, its expectation.
+        reason: the rules, and the names of their inputs.
+        at_most: whether `paid` is an upper bound.
     """
 
     tokens: list[int]
@@ -43,27 +46,43 @@ class VerifiedTree:
     worth: list[list[float]]
     exact: list[float]
     kept: float
+    reason: Reason | None = None
+    at_most: bool = False
 
     @classmethod
     def of(
-        cls,
-        tree: DraftTree,
-        lists: list[Any],
-        verifier: Verifier,
-        uniform: list[float] | None,
-        probe_sources: list[str] | None = None,
+        cls, tree: DraftTree, found: Acceptance, verifier: Verifier, probe_sources: list[str] | None = None
     ) -> VerifiedTree:
-        """Walk the tree and combine the results. `lists`: results of `acceptance.figures`, on the host."""
-        tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of, paid, probes, worth, exact = more
-        verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
-        is_shared = bool(exact) and type(verifier).walk is Verifier.walk
-        kept = expected_kept(parents, accept) if is_shared else float(len(verdict.path))
+        """Walk the tree and combine the results. `found`: results of the rule, on the host."""
+        scores = [found.score] if found.score else []
+        verdict = verifier.walk(found.parents, found.accept, found.stop, found.uniform, *scores)
+        is_shared = bool(found.exact) and type(verifier).walk is Verifier.walk
         return cls(
-            tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            q_of, paid, tree.source, probes, probe_sources or [], tree.grown, worth,
-            exact, kept,
-        )  # fmt: skip
+            tokens=found.tokens,
+            parents=found.parents,
+            verdict=verdict,
+            p_node=found.p_node,
+            accept=found.accept,
+            p_stop=found.p_stop,
+            entropy=found.entropy,
+            q=found.q,
+            top_tokens=found.top_tokens,
+            top_probs=found.top_probs,
+            top_q=found.top_q,
+            inputs=found.inputs,
+            rule_of=found.rule_of,
+            q_of=found.q_of,
+            paid=found.paid,
+            source=tree.source,
+            probes=found.probes,
+            probe_sources=probe_sources or [],
+            growth=tree.grown,
+            worth=found.columns,
+            exact=found.exact,
+            kept=expected_kept(found.parents, found.accept) if is_shared else float(len(verdict.path)),
+            reason=found.reason,
+            at_most=found.at_most,
+        )
 
     @property
     def is_nan(self) -> bool:

@@ -9,6 +9,7 @@ from workbench.core.errors import CapacityError, MethodUnavailableError, PromptE
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Models, state_actions
 from workbench.engine.configured import Chosen
+from workbench.engine.draft_state import drafter_state
 from workbench.engine.drafter_state import owned_of
 from workbench.engine.image_attribution import explain
 from workbench.engine.image_inputs import swapped
@@ -134,7 +135,7 @@ class Steering:
 
     def _check_own(self, row: Row, action: str) -> None:
         """Refuse to load or reset a state that users of a public server share."""
-        state = owned_of(row.state)
+        state = owned_of(drafter_state(row))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
             raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")

@@ -93,16 +93,16 @@ class Aggressive(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Propose the source from the pointer on."""
         assert row.models is not None
-        state: Alignment = row.state
-        row.signals["place in the input"] = state.at
-        row.signals["aligned"] = float(not state.lost)
-        row.signals["times aligned again"] = state.realigned
+        state: Alignment = row.state.drafter
+        row.report.signals["place in the input"] = state.at
+        row.report.signals["aligned"] = float(not state.lost)
+        row.report.signals["times aligned again"] = state.realigned
         copied: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Advance with the new tokens."""
-        self._follow(row, row.state, len(row.committed) - len(outcome.emitted))
+        self._follow(row, row.state.drafter, len(row.committed) - len(outcome.emitted))
 
     def _follow(self, row: Row, state: Alignment, first: int) -> None:
         for end in range(first + 1, len(row.committed) + 1):

@@ -349,18 +349,18 @@ class BlockDiffusion(DistributionDrafter):
 
     def reach(self, row: Row) -> int:
         """Return one level per mask."""
-        return row.state.net.block - 1
+        return row.state.drafter.net.block - 1
 
     def begin(self, row: Row) -> HeadsGrowth:
         """Fill in a block after the newest token."""
-        state: BlockState = row.state
+        state: BlockState = row.state.drafter
         token = to_device(row.committed[-1:], row.models.target.device)
         said = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
-        state: BlockState = row.state
+        state: BlockState = row.state.drafter
         rows = outcome.places
         state.hear(fused(outcome.taps, state.net.taps)[rows])
 

@@ -131,7 +131,7 @@ class ChimeraGrowth(Growth):
     """
 
     def __init__(self, row: Row, feature: Float[Tensor, " D"]) -> None:
-        self.state: ChimeraState = row.state
+        self.state: ChimeraState = row.state.drafter
         assert isinstance(self.state.net, ChimeraHeads)
         self.net, self._feature = self.state.net, feature.unsqueeze(0)
         super().__init__(row, self.net.kind, feature.device)

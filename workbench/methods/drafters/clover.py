@@ -209,7 +209,7 @@ class CloverGrowth(Growth):
     """
 
     def __init__(self, row: Row, state: Float[Tensor, " D"]) -> None:
-        self.state: CloverState = row.state
+        self.state: CloverState = row.state.drafter
         assert isinstance(self.state.net, CloverHeads)
         self.net = self.state.net
         super().__init__(row, self.net.kind, state.device)

@@ -29,21 +29,21 @@ class DraftModel(TreeFromModel):
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Draft chains in lock-step, and trees one after the other."""
-        chains = [row for row in rows if row.plan.grower is None or isinstance(row.plan.grower, Chain)]
+        chains = [row for row in rows if row.state.plan.grower is None or isinstance(row.state.plan.grower, Chain)]
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
             assert models is not None
             assert models.drafter is not None
-            slots = [row.state.slot for row in chains]
+            slots = [row.state.drafter.slot for row in chains]
             feed = [unread(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
             drafted = draft_chain(chains, models.drafter, slots, feed, self.source)
             trees = {id(row): tree for row, tree in zip(chains, drafted, strict=True)}
-        return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.plan) for row in rows]
+        return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.state.plan) for row in rows]
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep the cache entries that were read and accepted, of a tree or of a chain."""
-        state: GrowthState = row.state
+        state: GrowthState = row.state.drafter
         if state.is_tree:
             super().observe(row, outcome)
         else:

@@ -46,7 +46,7 @@ class ModelGrowth(Growth):
         assert row.models is not None
         assert row.models.drafter is not None
         self.runner: Runner = row.models.drafter
-        self.state: GrowthState = row.state
+        self.state: GrowthState = row.state.drafter
         super().__init__(row, source, self.runner.device)
         self.state.is_tree, self._is_blurred = True, False
         tokens = unread(row, row.models, self.state.slot)
@@ -121,7 +121,7 @@ class TreeFromModel(DistributionDrafter):
 
     def reach(self, row: Row) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return reach_of(row, row.state.slot)
+        return reach_of(row, row.state.drafter.slot)
 
     def begin(self, row: Row) -> ModelGrowth:
         """Read the committed tokens."""
@@ -131,7 +131,7 @@ class TreeFromModel(DistributionDrafter):
         """Keep the accepted nodes that were read, up to the first that was not."""
         assert row.models is not None
         assert row.models.drafter is not None
-        state: GrowthState = row.state
+        state: GrowthState = row.state.drafter
         keep: list[int] = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
@@ -143,8 +143,8 @@ class TreeFromModel(DistributionDrafter):
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""
-        if models.drafter is not None and row.state is not None:
-            models.drafter.close(row.state.slot)
+        if models.drafter is not None and row.state.drafter is not None:
+            models.drafter.close(row.state.drafter.slot)
 
 
 @dataclass(frozen=True)

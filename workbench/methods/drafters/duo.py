@@ -72,8 +72,8 @@ class Duo(Thinning):
 
     def part(self, row: Row) -> Thinned:
         """Return the target with small MLPs; record the kept share per layer."""
-        state: Narrow = row.state
-        row.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
+        state: Narrow = row.state.drafter
+        row.report.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
         return Thinned(row.models.target, twin=state.twin)
 
 

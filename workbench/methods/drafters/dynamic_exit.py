@@ -127,18 +127,18 @@ class DynamicExit(Exiting):
 
     def kept(self, row: Row) -> ExitStates:
         """Return the exit states in the ledger."""
-        return row.state.exit
+        return row.state.drafter.exit
 
     def exit_of(self, row: Row) -> int:
         """Return the best exit for this length."""
-        ledger: Ledger = row.state
-        exit_ = ledger.layers[ledger.best(row.plan.depth)]
-        row.signals["exit layer"] = exit_
+        ledger: Ledger = row.state.drafter
+        exit_ = ledger.layers[ledger.best(row.state.plan.depth)]
+        row.report.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Compute each exit's shadow tokens at the positions that became text, and count them."""
-        ledger: Ledger = row.state
+        ledger: Ledger = row.state.drafter
         places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
         p = said_of(row.models.target, row.place, streams).float().softmax(1)

@@ -196,16 +196,16 @@ class Eagle3(FeatureDrafter):
 
     def begin(self, row: Row) -> Growth | None:
         """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
-        state: FeatureState = row.state
+        state: FeatureState = row.state.drafter
         if (known := state.head.vocabulary) is not None:
-            row.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
+            row.report.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
         return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the true hidden states of the root and of the accepted nodes; predicted ones were dropped."""
         rows = outcome.places
-        row.state.features.append(fused(outcome.taps, row.state.net.taps)[rows])
-        row.state.tokens += outcome.emitted
+        row.state.drafter.features.append(fused(outcome.taps, row.state.drafter.net.taps)[rows])
+        row.state.drafter.tokens += outcome.emitted
 
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None

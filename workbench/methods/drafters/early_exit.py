@@ -65,7 +65,7 @@ class Exiting(Drafter):
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
     first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
     there is no second model, no second cache to keep in step, and no layer reads a token twice. Subclasses define E;
-    `row.state`, or its content, are the exit states.
+    `row.state.drafter`, or its content, are the exit states.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are used again).
     """
@@ -79,7 +79,7 @@ class Exiting(Drafter):
 
     def kept(self, row: Row) -> ExitStates:
         """Return the object with the sequence's exit states."""
-        return row.state
+        return row.state.drafter
 
     def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> Exit:
         """Return the truncated target for sequences with the same exit layer."""
@@ -100,7 +100,7 @@ class Exiting(Drafter):
             row.place.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
         slots = [row.place for row in rows]
-        wanted = {exit_layer - 1, *(layer for row in rows for layer in row.taps if layer < exit_layer)}
+        wanted = {exit_layer - 1, *(layer for row in rows for layer in row.state.captured_layers if layer < exit_layer)}
         exit_ = self.speaker(rows, exit_layer, wanted)
         trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [

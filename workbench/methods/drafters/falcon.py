@@ -243,5 +243,5 @@ class Falcon(FeatureDrafter):
 
     def begin(self, row: Row) -> BlockGrowth | None:
         """Read the accepted pairs; a text shorter than a block gives None."""
-        guess = row.state.newest()
+        guess = row.state.drafter.newest()
         return None if guess is None else BlockGrowth(row, self.net.kind, guess)

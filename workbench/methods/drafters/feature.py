@@ -198,7 +198,7 @@ class FeatureGrowth(Growth):
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
-        self.state: FeatureState = row.state
+        self.state: FeatureState = row.state.drafter
         self._states = guess  # of the nodes expanded last
         self.root = self._laws()
 
@@ -272,12 +272,12 @@ class FeatureDrafter(DistributionDrafter):
 
     def begin(self, row: Row) -> Growth | None:
         """Read the accepted pairs; after a prompt of one token there are none, so return None."""
-        guess = row.state.newest()
+        guess = row.state.drafter.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the true features of the root and of the accepted nodes; predicted ones were dropped."""
-        state: FeatureState = row.state
+        state: FeatureState = row.state.drafter
         assert outcome.hidden is not None
         state.features.append(outcome.hidden[outcome.places])
         state.tokens += outcome.emitted

@@ -103,7 +103,7 @@ class Flash(FeatureDrafter):
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft blocks of k levels, one forward each. A node's key is the ranks of the tokens on its path."""
-        state, depth, shape = cast(FeatureState, row.state), plan.depth, template_of(plan)
+        state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
         guess = state.newest()
         if guess is None:
             return DraftTree.empty(device=row.models.target.device)

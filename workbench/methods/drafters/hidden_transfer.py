@@ -97,7 +97,7 @@ class HiddenTransfer(InPass):
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
         """Return pseudo states; a trace shows for each the token that it was computed after."""
-        net: Transfers = row.state.net
+        net: Transfers = row.state.drafter.net
         tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
 
         def made(states: Float[Tensor, "n D"]) -> Float[Tensor, "P D"]:

@@ -154,7 +154,7 @@ class HydraGrowth(Growth):
     """
 
     def __init__(self, row: Row, hidden: Float[Tensor, " R"]) -> None:
-        self.state: HydraState = row.state
+        self.state: HydraState = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
         self.chances = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
@@ -201,7 +201,7 @@ class Hydra(DistributionDrafter):
 
     def reach(self, row: Row) -> int:
         """Return one level per head."""
-        return row.state.net.blocks
+        return row.state.drafter.net.blocks
 
     def begin(self, row: Row) -> Growth | None:
         """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""

@@ -193,7 +193,7 @@ class HydraPlusPlus(Hydra):
         """Read the accepted features; after a prompt of one token there are none, so return None."""
         clock = row.models.target.clock
         start = clock.mark()
-        hidden = row.state.read(row)
+        hidden = row.state.drafter.read(row)
         row.models.meter.add(start, clock.mark(), is_part=True)  # the first block's forward goes on from it
         return None if hidden is None else self.growth(row, hidden)
 
@@ -205,4 +205,4 @@ class HydraPlusPlus(Hydra):
         """Take the true features of the root and of the accepted nodes."""
         rows = outcome.places
         assert outcome.hidden is not None
-        row.state.features.append(outcome.hidden[rows])
+        row.state.drafter.features.append(outcome.hidden[rows])

@@ -109,11 +109,11 @@ class InPass(DistributionDrafter):
 
     def reach(self, row: Row) -> int:
         """Return one level per probe; without any, one level of an empty draft."""
-        return max(1, row.state.net.levels)
+        return max(1, row.state.drafter.net.levels)
 
     def begin(self, row: Row) -> HeadsGrowth | None:
         """Start the tree over the guesses; None if there are none."""
-        guesses = row.state.known(row)
+        guesses = row.state.drafter.known(row)
         if guesses is None:
             return None
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
@@ -121,16 +121,16 @@ class InPass(DistributionDrafter):
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft a tree with one level per probe after the last round's end."""
-        guesses = row.state.known(row)
-        row.signals["guessed levels"] = 0 if guesses is None else len(guesses)
+        guesses = row.state.drafter.known(row)
+        row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_row(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         """Return probes after the nodes of the draft; none in rounds that are planned without any."""
-        state: ProbeState = row.state
-        useful = min(state.net.levels, row.remaining - 2) if row.plan.depth else 0
+        state: ProbeState = row.state.drafter
+        useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
         state.probing, state.attached = None, attached(row, tree, useful)
-        row.signals[self.called] = sum(state.attached)
+        row.report.signals[self.called] = sum(state.attached)
         if not any(state.attached):
             return None
         at = laid_out(state.attached, state.net.ensemble, tree.tokens.device)
@@ -147,7 +147,7 @@ class InPass(DistributionDrafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the logits at the probes after the last accepted node."""
-        state: ProbeState = row.state
+        state: ProbeState = row.state.drafter
         state.guesses, probed = None, outcome.probed
         if probed is None or probed.probes is not state.probing:
             return  # the cache had no room for them
@@ -168,7 +168,7 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
     """
     planned = planned_behind(row, tree) if len(tree) else None
     wanted = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
-    room = (ROOM - len(tree)) // row.state.net.ensemble
+    room = (ROOM - len(tree)) // row.state.drafter.net.ensemble
     while sum(wanted) > room:  # other tree builders' trees may be large
         most = max(wanted)
         if most == 1:  # the last positions are the least likely

@@ -84,18 +84,18 @@ class Jacobi(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Propose the guesses, filled up to the plan's length."""
         assert row.models is not None
-        state: Iterate = row.state
+        state: Iterate = row.state.drafter
         state.drafted = plan.within(plan.depth)
         new = drawn_from_text(row, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
         stood, device = state.stood[: state.drafted], row.models.target.device
-        row.signals |= {"guesses that stood": sum(map(bool, stood)), "guesses drawn anew": len(new)}
+        row.report.signals |= {"guesses that stood": sum(map(bool, stood)), "guesses drawn anew": len(new)}
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
         return replace(tree, grown=Grown((ITERATED,), before=to_device(stood, device, torch.float32)))
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Apply the next iteration; after another drafter's round, drop guesses that are text now."""
-        state: Iterate = row.state
+        state: Iterate = row.state.drafter
         said = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
         state.step(said, len(outcome.emitted))
         state.drafted = 0

@@ -172,7 +172,7 @@ class Kangaroo(Drafter):
         """Draft chains together; states that the adapter has not read yet are fed first."""
         models = rows[0].models
         slots = [row.place for row in rows]
-        states = [cast(KangarooState, row.state) for row in rows]
+        states = [cast(KangarooState, row.state.drafter) for row in rows]
         for slot, state in zip(slots, states, strict=True):
             models.target.rewind(slot, state.place)
         first = [to_device(row.committed[s.place :], models.target.device) for row, s in zip(rows, states, strict=True)]
@@ -185,10 +185,10 @@ class Kangaroo(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep the adapter's entries of the committed text: the root and the accepted nodes after it."""
-        row.state.keep(len(row.committed) - 1)
+        row.state.drafter.keep(len(row.committed) - 1)
         if len(outcome.verdict.path) < len(outcome.tokens):
             root = len(row.committed) - len(outcome.emitted) - 1
-            row.state.keep(root + 1 + len(outcome.verdict.path))
+            row.state.drafter.keep(root + 1 + len(outcome.verdict.path))
 
 
 def load_adapter(models: Models) -> ExitAdapter:

@@ -96,7 +96,7 @@ class LexicalUnit(DistributionDrafter):
 
     def begin(self, row: Row) -> UnitGrowth | None:
         """Return the distributions of this round's levels."""
-        state: Unit = row.state
+        state: Unit = row.state.drafter
         return None if state.said is None else UnitGrowth(row, state.said)
 
     def probes(self, row: Row, tree: DraftTree) -> Probes:
@@ -113,15 +113,15 @@ class LexicalUnit(DistributionDrafter):
         chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # the placeholder before
         first = torch.arange(len(places), device=device) % m == 0
         parents = torch.where(first, ends.repeat_interleave(m), chained)
-        tokens = torch.full_like(parents, row.state.blank)
+        tokens = torch.full_like(parents, row.state.drafter.blank)
         return Probes(tokens, parents, places, whole, tree.depth + m, "lexical-unit")
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the predictions after the position where the round ended; none after another drafter's round."""
-        state: Unit = row.state
+        state: Unit = row.state.drafter
         state.said = None
         if outcome.probed is not None:
             end = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
             state.said = outcome.probed.logits[end * self.places : (end + 1) * self.places]
             sure = listed(state.said.float().softmax(1).amax(1))
-            row.signals.update(cells("how sure of what comes", {"placeholder": sure}))
+            row.report.signals.update(cells("how sure of what comes", {"placeholder": sure}))

@@ -185,10 +185,10 @@ class Lookahead(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft the tails after the newest token; those with a common prefix share a branch."""
         assert row.models is not None
-        state: LookaheadState = row.state
+        state: LookaheadState = row.state.drafter
         tails = state.pool.behind(row.committed[-1])
-        row.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.won}
-        row.signals["matched tokens"] = float(bool(tails))
+        row.report.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.won}
+        row.report.signals["matched tokens"] = float(bool(tails))
         most = min(plan.within(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
         for tail, written in tails:
@@ -204,7 +204,7 @@ class Lookahead(Drafter):
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         """Return the window without the last committed token."""
-        state: LookaheadState = row.state
+        state: LookaheadState = row.state.drafter
         if not state.size:
             return None
         places, parents, sees = laid_out(len(state.rows), len(state.rows[0]), tree.tokens.device)
@@ -217,7 +217,7 @@ class Lookahead(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Add a row to the window, and n-grams to the pool."""
-        state: LookaheadState = row.state
+        state: LookaheadState = row.state.drafter
         state.now += 1
         state.won += len(outcome.verdict.path) if state.drafted else 0
         state.drafted = 0

@@ -216,16 +216,16 @@ class M2R2(Exiting):
 
     def exit_of(self, row: Row) -> int:
         """Return the exit layer that the adapters were trained for."""
-        return row.state.layer
+        return row.state.drafter.layer
 
     def kept(self, row: Row) -> ExitStates:
         """Return the exit states of the slow stream."""
-        return row.state.exit
+        return row.state.drafter.exit
 
     def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> FastExit:
         """Return the truncated target with both streams."""
         slow = super().speaker(rows, exit_layer, wanted)
-        return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.twin)
+        return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.twin)
 
 
 def twin_of(net: Accelerators, models: Models) -> WeightSharingCopy:

@@ -157,7 +157,7 @@ class HeadsGrowth(Growth):
     def __init__(
         self, row: Row, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
     ) -> None:
-        self.state: Blind = row.state
+        self.state: Blind = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
         self.chances = self.state.net.accuracy
@@ -220,7 +220,7 @@ class Medusa(DistributionDrafter):
 
     def reach(self, row: Row) -> int:
         """Return one level per head."""
-        return len(row.state.net.heads)
+        return len(row.state.drafter.net.heads)
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Run the heads once for all sequences, then build each sequence's tree."""
@@ -231,11 +231,11 @@ class Medusa(DistributionDrafter):
         trees = {id(row): DraftTree.empty("medusa", target.device) for row in rows}
         if ready:
             start = target.clock.mark()
-            logits = ready[0].state.guess(torch.stack([h for h in hidden.values() if h is not None]))
+            logits = ready[0].state.drafter.guess(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
-            head = ready[0].state.head
+            head = ready[0].state.drafter.head
             for b, row in enumerate(ready):
-                grower, state = row.plan.grower or Template(), hidden[id(row)]
+                grower, state = row.state.plan.grower or Template(), hidden[id(row)]
                 assert state is not None
-                trees[id(row)] = grower.grow(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.plan)
+                trees[id(row)] = grower.grow(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
         return [trees[id(row)] for row in rows]

@@ -123,7 +123,7 @@ class NGram(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Propose the continuation of the longest suffix that occurred before."""
         assert row.models is not None
-        index: NGramIndex = row.state
+        index: NGramIndex = row.state.drafter
         for n in range(self.ngram, 0, -1):
             found = index.continuation(n, plan.depth, self.occurrence == "latest")
             if found and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
@@ -133,7 +133,7 @@ class NGram(Drafter):
             if found:
                 if plan.stops:
                     found = self._gone_on_with(row, found)
-                row.signals["matched tokens"] = n
+                row.report.signals["matched tokens"] = n
                 return DraftTree.chain(found, source="prompt-lookup", device=row.models.target.device)
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
 
@@ -149,4 +149,4 @@ class NGram(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Index the new tokens."""
-        row.state.extend(outcome.emitted)
+        row.state.drafter.extend(outcome.emitted)

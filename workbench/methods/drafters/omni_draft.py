@@ -199,22 +199,22 @@ class OmniDraft(Drafter):
 
     def reach(self, row: Row) -> int:
         """Return as many levels as it has positions: one of its tokens seldom spells less than one of the target's."""
-        state: Reading = row.state
+        state: Reading = row.state.drafter
         return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft a chain of at most `plan.depth` of the target's tokens."""
-        if row.state.writer.runner is not row.models.writer:  # the draft model was changed
+        if row.state.drafter.writer.runner is not row.models.writer:  # the draft model was changed
             self.release(row, row.models)
-            row.state = self.prime(row, row.models)
-        state: Reading = row.state
+            row.state.drafter = self.prime(row, row.models)
+        state: Reading = row.state.drafter
         said = self.written(row, state, plan.depth)
         tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
-        row.signals["tokens written"], row.signals["tokens translated"] = len(said), len(tokens)
+        row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(said), len(tokens)
         if (trainable := state.study.trainable) is not None:
-            row.signals["lessons"] = trainable.lessons
+            row.report.signals["lessons"] = trainable.lessons
             if trainable.lessons:
-                row.signals["loss of the last lesson, nats"] = trainable.loss
+                row.report.signals["loss of the last lesson, nats"] = trainable.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
@@ -244,7 +244,7 @@ class OmniDraft(Drafter):
             if study.stop is not None and words is not None:
                 end += len(words.text(said[-1]))
                 study.written.append((out.hidden[0, -1], end))
-                row.signals["chance that all is kept"] = sure
+                row.report.signals["chance that all is kept"] = sure
             if words is not None and (
                 words.is_over(said[-1]) or len(words.drafted(said, self.merge, state.text)) >= depth
             ):
@@ -253,7 +253,7 @@ class OmniDraft(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Train the stopping head on the result, collect positions, and run a training step when due."""
-        state: Reading = row.state
+        state: Reading = row.state.drafter
         study, words = state.study, state.words
         if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
             return
@@ -283,7 +283,7 @@ class OmniDraft(Drafter):
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""
-        state: Reading | None = row.state
+        state: Reading | None = row.state.drafter
         if state is not None and state.slot is not None:
             state.writer.runner.close(state.slot)
 

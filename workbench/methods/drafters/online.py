@@ -88,7 +88,7 @@ class Online(Drafter):
 
     def reach(self, row: Row) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return reach_of(row, row.state.slot)
+        return reach_of(row, row.state.drafter.slot)
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Draft chains, one sequence after the other: each has its own trained copy."""
@@ -96,20 +96,20 @@ class Online(Drafter):
 
     def draft(self, row: Row) -> list[DraftTree]:
         """Draft a chain."""
-        if row.state.learner.runner is not row.models.drafter:  # the draft model was changed
+        if row.state.drafter.learner.runner is not row.models.drafter:  # the draft model was changed
             self.release(row, row.models)
-            row.state = self.prime(row, row.models)
-        state: Lessons = row.state
+            row.state.drafter = self.prime(row, row.models)
+        state: Lessons = row.state.drafter
         feed = unread(row, row.models, state.slot)
-        row.signals["lessons"] = state.learner.lessons
+        row.report.signals["lessons"] = state.learner.lessons
         if state.learner.lessons:
-            row.signals["loss of the last lesson, nats"] = state.learner.loss
+            row.report.signals["loss of the last lesson, nats"] = state.learner.loss
         speaker = Thinned(state.learner.runner, twin=state.learner.twin)
         return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep accepted entries, collect positions to train on, and run a training step when due."""
-        state: Lessons = row.state
+        state: Lessons = row.state.drafter
         keep_chain(row, state.slot, outcome)
         if row.images is not None or not isinstance(row.drafter, Online):
             return
@@ -143,5 +143,5 @@ class Online(Drafter):
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""
-        if row.state is not None:
-            row.state.learner.runner.close(row.state.slot)
+        if row.state.drafter is not None:
+            row.state.drafter.learner.runner.close(row.state.drafter.slot)

@@ -131,10 +131,10 @@ class PARD(FeatureDrafter):
 
     def begin(self, row: Row) -> Growth | None:
         """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
-        state: PARDState = row.state
+        state: PARDState = row.state.drafter
         known = row.place.last_hidden
         if known is None:
             return None
         assert isinstance(state.net, PARDNet)
-        said = state.draft(state.net.masks(known.expand(1, row.plan.depth - 1, -1)))
+        said = state.draft(state.net.masks(known.expand(1, row.state.plan.depth - 1, -1)))
         return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))

@@ -80,6 +80,6 @@ class PPD(InPass):
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
         """Return the probes with prompt embeddings as inputs."""
-        state: PromptState = row.state
+        state: PromptState = row.state.drafter
         assert state.shown is not None
         return replace(bare, tokens=state.shown[at.own], states=state.net.embeds.flatten(0, 1)[at.own])

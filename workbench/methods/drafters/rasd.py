@@ -133,7 +133,7 @@ class Rasd(TreeFromModel):
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft the model's tree with the datastore's additions."""
-        state: FusedState = row.state
+        state: FusedState = row.state.drafter
         growth = self.begin(row)
         tree = (plan.grower or OWN).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
@@ -144,7 +144,7 @@ class Rasd(TreeFromModel):
         found.tell(row, state.store)
         found = prune(found, first)
         place, added = fuse(tokens, parents, found, room)
-        row.signals["nodes from the store"] = len(added)
+        row.report.signals["nodes from the store"] = len(added)
         parents += [-1 if found.parents[node] < 0 else place[found.parents[node]] for node in added]
         whole = DraftTree.of([*tokens, *(found.tokens[node] for node in added)], parents, device=tree.tokens.device)
         both = set(place)

@@ -96,11 +96,11 @@ class Retrieved:
 
     def tell(self, row: Row, store: Datastore) -> None:
         """Record the match and its position in the sequence's trace."""
-        row.signals["store tokens"] = len(store)
-        row.signals["matched tokens"] = self.matched
-        row.signals["hits in the store"] = self.hits
+        row.report.signals["store tokens"] = len(store)
+        row.report.signals["matched tokens"] = self.matched
+        row.report.signals["hits in the store"] = self.hits
         if self.hits:
-            row.signals["entry"] = self.entry
+            row.report.signals["entry"] = self.entry
 
 
 def retrieve(
@@ -209,7 +209,7 @@ class Rest(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft the most frequent continuations of the longest match."""
         assert row.models is not None
-        store, target, device = row.state.store, row.models.target, row.models.target.device
+        store, target, device = row.state.drafter.store, row.models.target, row.models.target.device
         context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
         found = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
         found.tell(row, store)

@@ -186,7 +186,7 @@ class S2DGrowth(Growth):
     """A tree after the committed text: a level runs through as many blocks as its least confident node needs."""
 
     def __init__(self, row: Row) -> None:
-        self.state: S2DState = row.state
+        self.state: S2DState = row.state.drafter
         super().__init__(row, S2DNet.kind, self.state.blocks[0].waiting.device)
         self.exits: list[Int[Tensor, " w"]] = []
         self.root = self._laws(1)
@@ -198,7 +198,7 @@ class S2DGrowth(Growth):
     def goes_on(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
         if self.state.is_unsure:
-            self.row.signals[STOPPED] = len(self.tokens)
+            self.row.report.signals[STOPPED] = len(self.tokens)
         return not self.state.is_unsure and super().goes_on(distributions)
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
@@ -211,7 +211,7 @@ class S2DGrowth(Growth):
         exit_of: dict[int, int] = dict(zip([-1, *read], exits, strict=True))
         self.state.scratch_of = {i: scratch[node] for i, node in enumerate(final) if node in scratch}
         layers = [float(self.state.net.exits[exit_of[parents[node]]]) for node in final]
-        self.row.signals.update(cells("layers that drafted each token", {"layers": layers}))
+        self.row.report.signals.update(cells("layers that drafted each token", {"layers": layers}))
 
     def _laws(self, w: int) -> FullDistributions:
         logits, exits = self.state.said(w)
@@ -261,19 +261,19 @@ class S2D(DistributionDrafter):
 
     def begin(self, row: Row) -> S2DGrowth | None:
         """Read the committed tokens; return None if even the last exit's confidence in the first token is low."""
-        state: S2DState = row.state
+        state: S2DState = row.state.drafter
         state.keep(min(state.n_text, len(row.committed) - 1 - state.first))
         unread = row.committed[state.first + state.n_text :]
         state.take(to_device(unread, state.blocks[0].waiting.device))
         growth = S2DGrowth(row)
         if state.is_unsure:
-            row.signals[STOPPED] = 0
+            row.report.signals[STOPPED] = 0
             return None
         return growth
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep accepted nodes that directly follow their parents, as in a text; the others are read again."""
-        state: S2DState = row.state
+        state: S2DState = row.state.drafter
         n = 0
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if state.scratch_of.get(node) != n:

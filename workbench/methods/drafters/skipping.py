@@ -73,7 +73,7 @@ class Skipping(Thinning):
     def part(self, row: Row) -> Thinned:
         """Return the target without them; record a strip of halves."""
         target, without = row.models.target, self.without(row)
-        row.signals.update(strip(without, target.n_layers))
+        row.report.signals.update(strip(without, target.n_layers))
         return Thinned(target, without)
 
 

@@ -221,17 +221,17 @@ class Stand(DistributionDrafter):
 
     def begin(self, row: Row) -> TableGrowth | None:
         """Start a tree; None if no context that ends with the newest token is known."""
-        table: Table = row.state
+        table: Table = row.state.drafter
         n, entry = table.behind(row.committed)
-        row.signals |= {"contexts known": len(table), "matched tokens": n}
+        row.report.signals |= {"contexts known": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
-        row.signals["laws averaged"] = entry.n
+        row.report.signals["laws averaged"] = entry.n
         return TableGrowth(row, table)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the distributions after the last committed token and the accepted drafts, or all drafts."""
-        table: Table = row.state
+        table: Table = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)
         before = row.committed[max(0, first - self.longest) : first]
         kept = {0, *(node + 1 for node in outcome.verdict.path)}

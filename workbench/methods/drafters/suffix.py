@@ -219,14 +219,14 @@ class Suffix(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Propose the best draft from the request's own text or, if that expects more tokens, from the store."""
         assert row.models is not None
-        state: SuffixState = row.state
+        state: SuffixState = row.state.drafter
         guess, device = self.draft(state.text, row.committed, plan), row.models.target.device
         if state.store is not None:
             other = self.draft(state.store, row.committed, plan)
-            row.signals["from earlier runs"] = float(other.score > guess.score)
+            row.report.signals["from earlier runs"] = float(other.score > guess.score)
             guess = max(guess, other, key=lambda g: g.score)  # among equals its own text
-        row.signals["matched tokens"] = guess.matched
-        row.signals["expected tokens"] = guess.score
+        row.report.signals["matched tokens"] = guess.matched
+        row.report.signals["expected tokens"] = guess.score
         return DraftTree.of(guess.tokens, guess.parents, source="suffix", device=device, score=guess.chance)
 
     def draft(self, text: Text, context: Sequence[int], plan: Plan) -> Guess:
@@ -268,11 +268,11 @@ class Suffix(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Index the new tokens."""
-        row.state.watch(outcome.emitted)
+        row.state.drafter.watch(outcome.emitted)
 
     def release(self, row: Row, models: Models) -> None:
         """Add the written text to the store for later runs."""
-        state: SuffixState | None = row.state
+        state: SuffixState | None = row.state.drafter
         if state is not None and state.store is not None and len(row.committed) > state.since:
             state.store.extend([*row.committed[state.since :], END])
             if state.store.n > STORED:

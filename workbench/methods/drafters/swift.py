@@ -85,7 +85,7 @@ class Swift(Skipping):
 
     def without(self, row: Row) -> Halves:
         """Return the best set so far."""
-        state: Search = row.state
+        state: Search = row.state.drafter
         return state.best
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
@@ -96,7 +96,7 @@ class Swift(Skipping):
 
     def step(self, row: Row) -> None:
         """Score one more set, which drafts if it is better; or the best one again, if the window moved."""
-        state: Search = row.state
+        state: Search = row.state.drafter
         begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
         end, n = len(row.committed) - 1, row.models.target.n_layers
         if state.size and end - begin >= self.window and state.tried < self.steps:
@@ -111,10 +111,10 @@ class Swift(Skipping):
                 score = self.try_out(row, state, chosen)
                 if score > state.score:
                     state.best, state.score = chosen, score
-        row.signals["sets tried"] = state.tried
-        row.signals["halves left out"] = len(state.best)
+        row.report.signals["sets tried"] = state.tried
+        row.report.signals["halves left out"] = len(state.best)
         if state.tried:
-            row.signals["matchness"] = state.score
+            row.report.signals["matchness"] = state.score
 
     def candidate(self, row: Row, state: Search) -> Halves:
         """Return the set to try next."""

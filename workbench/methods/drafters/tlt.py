@@ -138,23 +138,23 @@ class TLT(Eagle):
 
     def begin(self, row: Row) -> Growth | None:
         """Read the accepted pairs with the current head."""
-        state: TLTState = row.state
+        state: TLTState = row.state.drafter
         assert state.owned is not None
         if not _is_of(state.owned.learner, row.models, self.net.kind):  # the head was changed
             self.release(row, row.models)
-            row.state = state = self.prime(row, row.models)
+            row.state.drafter = state = self.prime(row, row.models)
         assert state.owned is not None
         mine = state.owned.learner
         state.follow(mine, self.again)
-        row.signals["lessons"] = mine.lessons
+        row.report.signals["lessons"] = mine.lessons
         if mine.lessons:
-            row.signals["loss of the last lesson"] = mine.loss
+            row.report.signals["loss of the last lesson"] = mine.loss
         return super().begin(row)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Store the true features, for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
-        state: TLTState = row.state
+        state: TLTState = row.state.drafter
         if state.text is None or state.owned is None or state.batch is None:
             return
         mine = state.owned.learner
@@ -187,7 +187,7 @@ class TLT(Eagle):
 
     def release(self, row: Row, models: Models) -> None:
         """Remove the sequence from its batch."""
-        state: TLTState | None = row.state
+        state: TLTState | None = row.state.drafter
         if state is not None and state.batch is not None:
             state.batch.leave()
             state.batch = None

@@ -131,7 +131,7 @@ class TokenRecycling(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""
         assert row.models is not None
-        table = row.state.table
+        table = row.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []
         parents: list[int] = []
@@ -144,12 +144,12 @@ class TokenRecycling(Drafter):
                 index[path] = len(tokens)
                 tokens.append(token)
                 parents.append(parent)
-        row.signals["matched tokens"] = float(bool(tokens))
+        row.report.signals["matched tokens"] = float(bool(tokens))
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Write the target's likeliest successors of every verified token; nodes nearest the root win."""
-        state: Successors = row.state
+        state: Successors = row.state.drafter
         places = [outcome.root, *outcome.tokens]
         for token, top in zip(reversed(places), reversed(outcome.top), strict=True):
             state.write(token, top)

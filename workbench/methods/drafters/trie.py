@@ -245,7 +245,7 @@ class LookaheadTrie(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft the subtree below the longest useful suffix."""
         assert row.models is not None
-        state: TrieState = row.state
+        state: TrieState = row.state.drafter
         best: tuple[list[int], list[int]] = ([], [])
         matched = 0
         depth = min(plan.depth, self.branch_length)
@@ -258,12 +258,12 @@ class LookaheadTrie(Drafter):
                 best, matched = found, n
             if len(best[0]) >= depth:
                 break
-        row.signals["matched tokens"] = matched
+        row.report.signals["matched tokens"] = matched
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Insert output branches that are complete now."""
-        self._insert_output(row, row.state)
+        self._insert_output(row, row.state.drafter)
 
     def _insert_output(self, row: Row, state: TrieState) -> None:
         text = row.committed
@@ -274,5 +274,5 @@ class LookaheadTrie(Drafter):
 
     def release(self, row: Row, models: Models) -> None:
         """Drop this request's prompt counts."""
-        if self.warm and row.state is not None:
-            row.state.trie.forget(row.state.request)
+        if self.warm and row.state.drafter is not None:
+            row.state.drafter.trie.forget(row.state.drafter.request)

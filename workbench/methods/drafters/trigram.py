@@ -88,11 +88,11 @@ class AdaptiveTrigram(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Draft the result of the search after the newest two tokens."""
         assert row.models is not None
-        table: Trigrams = row.state
+        table: Trigrams = row.state.drafter
         pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
         known = table.row(pair)
-        row.signals |= {"pairs known": len(table), "successors known": len(known)}
-        row.signals["matched tokens"] = 2.0 if known else 0.0
+        row.report.signals |= {"pairs known": len(table), "successors known": len(known)}
+        row.report.signals["matched tokens"] = 2.0 if known else 0.0
         nodes, device = plan.within(self.nodes), row.models.target.device
         if not known:
             return DraftTree.empty("adaptive-trigram", device)
@@ -108,7 +108,7 @@ class AdaptiveTrigram(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Raise the weights of written tri-grams, and move those after each verified node towards the target."""
-        table: Trigrams = row.state
+        table: Trigrams = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)
         if self.rate:
             before = [row.committed[first - 2] if first > 1 else -1, outcome.root, *outcome.tokens]

@@ -126,7 +126,7 @@ def draft_chain(
     warped distribution, which the tree carries for the acceptance test.
 
     Args:
-        rows: `row.plan` gives the depth; a sequence with a shorter plan stops earlier.
+        rows: `row.state.plan` gives the depth; a sequence with a shorter plan stops earlier.
         runner: the model that drafts.
         slots: slot of `runner`'s cache for each sequence.
         first: tokens [n_i] to feed before the first draft: those missing in the cache, including the last committed
@@ -140,7 +140,7 @@ def draft_chain(
         One tree per sequence. The forwards leave their entries in the cache's scratch.
     """
     size = rows[0].models.target.vocab_size
-    depth = max(row.plan.depth for row in rows)
+    depth = max(row.state.plan.depth for row in rows)
     sampled = [q_law is not None or not row.sampling.greedy for row in rows]
     uniforms = [
         _uniforms(row).to(runner.device, non_blocking=True) if s else None for row, s in zip(rows, sampled, strict=True)
@@ -177,7 +177,7 @@ def draft_chain(
             tokens[i].append(token)
             distributions[i].append(q)
             feed[i] = token
-        active = [i for i in active if rows[i].plan.depth > step + 1]
+        active = [i for i in active if rows[i].state.plan.depth > step + 1]
         if not active:
             break
     unread = sorted((i for i in range(len(rows)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index)
@@ -217,7 +217,7 @@ class _States:
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:
     """Return one uniform number per planned level, float64 on the host."""
-    return of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
+    return of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.state.plan.depth))
 
 
 def _chain_tree(

@@ -95,7 +95,7 @@ class DataDriven(Grower):
 
     def shape(self, growth: Growth, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
         """Return probabilities by level and rank, and the paths of ranks of the current tree."""
-        state = growth.row.grower_state if isinstance(growth.row.grower_state, Counts) else Counts()
+        state = growth.row.state.tree_builder if isinstance(growth.row.state.tree_builder, Counts) else Counts()
         asked = plan.depth, plan.within(self.nodes)
         if state.drawn is None or state.drawn[0] != asked or state.rounds >= state.drawn[1] + EVERY:
             chances = state.chances(ASSUMED[0])
@@ -104,7 +104,7 @@ class DataDriven(Grower):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
-        state: Counts = row.grower_state
+        state: Counts = row.state.tree_builder
         state.rounds += 1
         children, path = children_of(outcome.parents), outcome.verdict.path
         for level, (at, kept) in enumerate(zip((-1, *path), (*path, None), strict=True)):

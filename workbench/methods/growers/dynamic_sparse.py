@@ -128,22 +128,22 @@ class DynamicSparse(Grower):
         ranks = row.models.target.vocab_size
         chances = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED)
         levels = max(plan.depth, row.drafter.reach(row) or 0)
-        state = row.grower_state if isinstance(row.grower_state, Sizing) else None
+        state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
         machine = machine_of(chances, levels, most, costs if self.counts_time else None)
         now = machine.states[plan.depth]
-        row.signals["expected tokens"] = machine.tokens
+        row.report.signals["expected tokens"] = machine.tokens
         if state is not None:
             if state.now is None:
-                row.notes.append(planning_note(machine))
+                row.report.notes.append(planning_note(machine))
             state.now = now
         return filled(growth, now.paths, Grown((SPARSE,), before=chances))
 
 
 def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
     """Return the probes after the root and each node of the last tree; None: another tree builder drafted it."""
-    state = row.grower_state
-    if not isinstance(state, Sizing) or state.now is None or row.plan.grower != row.configured.grower:
+    state = row.state.tree_builder
+    if not isinstance(state, Sizing) or state.now is None or row.state.plan.grower != row.configured.grower:
         return None
     root, *behind = state.now.behind
     levels = zip(state.now.paths, behind, strict=True)

@@ -169,7 +169,7 @@ class Sequoia(Grower):
     def drawing(self, growth: Growth, plan: Plan) -> Drawing:
         """Return the tree for the current probabilities; the current tree unless they changed."""
         row, most = growth.row, plan.within(self.nodes)
-        state = row.grower_state if isinstance(row.grower_state, Measured) else None
+        state = row.state.tree_builder if isinstance(row.state.tree_builder, Measured) else None
         before = tuple((growth.chances or ASSUMED)[0])
         chances = before if state is None else state.chances(before)
         now = state and state.drawing
@@ -179,14 +179,14 @@ class Sequoia(Grower):
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
             paid = costs if self.counts_time else ()
             now = state.drawing = best_tree(chances, most, plan.depth, paid, state.level_s)
-            row.notes.append(planning_note(now, costs, state.level_s))
-        row.signals["expected tokens"] = now.tokens
-        row.signals["expected ms"] = 1e3 * now.seconds
+            row.report.notes.append(planning_note(now, costs, state.level_s))
+        row.report.signals["expected tokens"] = now.tokens
+        row.report.signals["expected ms"] = 1e3 * now.seconds
         return now
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
-        state: Measured = row.grower_state
+        state: Measured = row.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
                 counts[rank] *= FORGETTING  # type: ignore[assignment]

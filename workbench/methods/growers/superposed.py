@@ -124,7 +124,7 @@ class Superposed(Grower):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draft level by level: score, keep, superpose."""
         most = plan.within(MOST_NODES)
-        counts = self._counts(growth.row.grower_state, growth.row.committed)
+        counts = self._counts(growth.row.state.tree_builder, growth.row.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
         scores = alone = torch.zeros(1, device=growth.device)
         shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams

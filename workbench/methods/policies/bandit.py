@@ -89,7 +89,7 @@ class Bandit(Policy):
         if (lap := played.laps.over(row)) is not None:
             played.take(lap, self.remembered)
         k = self.choose(played.rates())
-        row.signals["planned depth"] = k
+        row.report.signals["planned depth"] = k
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:

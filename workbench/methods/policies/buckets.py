@@ -113,7 +113,7 @@ class Buckets(Policy):
         pulls.rows = rows
         nodes = budget(rows)
         k = self.choose(pulls.rewards(rows), pulls.chance) if nodes else 0
-        row.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
+        row.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], chance: Random) -> int:

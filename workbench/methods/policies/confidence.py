@@ -37,5 +37,5 @@ class Confidence(Policy):
 
     def go_on(self, row: Row, state: Any, step: Step) -> bool:
         """Return whether the drafter's confidence suffices; in a tree, after any of its nodes."""
-        row.signals[ASKED] = found = float(step.p.amax())
+        row.report.signals[ASKED] = found = float(step.p.amax())
         return found >= self.threshold

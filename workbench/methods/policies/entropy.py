@@ -66,5 +66,5 @@ class Entropy(Policy):
 
     def go_on(self, row: Row, state: Any, step: Step) -> bool:
         """Return whether some distribution's √H is within the bound."""
-        row.signals[ASKED] = found = float(root_entropy(step.p).amin())
+        row.report.signals[ASKED] = found = float(root_entropy(step.p).amin())
         return found <= self.root_entropy

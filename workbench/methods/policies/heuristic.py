@@ -30,7 +30,7 @@ class Heuristic(Policy):
 
     def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
         """Plan the current length."""
-        row.signals["planned depth"] = state[0]
+        row.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
     def observe(self, row: Row, state: list[int], outcome: Outcome) -> None:

@@ -65,12 +65,12 @@ class OptimalOracle(Policy):
 
 def look_ahead(row: Row, n: int) -> list[int]:
     """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's cache is unchanged."""
-    target, plan = row.models.target, row.plan
-    row.place.scratch, row.plan = 0, Plan(n)
+    target, plan = row.models.target, row.state.plan
+    row.place.scratch, row.state.plan = 0, Plan(n)
     try:
         first = to_device(row.committed[-1:], target.device)
         with torch.inference_mode():
             (tree,) = draft_chain([row], target, [row.place], [first], "look-ahead")
         return listed(tree.tokens)
     finally:
-        row.place.scratch, row.plan = 0, plan
+        row.place.scratch, row.state.plan = 0, plan

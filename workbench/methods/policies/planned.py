@@ -165,8 +165,8 @@ class Planned(Policy):
         if (lap := belief.laps.over(row)) is not None:
             belief.time(lap)
         k = self.choose(belief)
-        row.signals["planned depth"] = k
-        row.signals["believed acceptance"] = belief.acceptance
+        row.report.signals["planned depth"] = k
+        row.report.signals["believed acceptance"] = belief.acceptance
         return Plan(k)
 
     def choose(self, belief: Belief) -> int:

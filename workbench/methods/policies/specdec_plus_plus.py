@@ -126,7 +126,7 @@ class SpecDecPlusPlus(Policy):
     def observe(self, row: Row, state: list[Tensor | None], outcome: Outcome) -> None:
         """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
-            row.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
+            row.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:

@@ -38,17 +38,17 @@ class TokensPerLayer(Policy):
 
     def plan(self, row: Row, state: list[float], batch: Sequence[Row] = ()) -> Plan:
         """Plan the best cell of the table of exits and lengths."""
-        ledger = row.state
+        ledger = row.state.drafter
         if not isinstance(ledger, Ledger):
             state[0] = 0.0
             return Plan(self.depth)
         rates = ledger.rates(self.depth)
         rows = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
-        row.signals.update(cells("expected tokens a layer", rows, range(self.depth + 1)))
+        row.report.signals.update(cells("expected tokens a layer", rows, range(self.depth + 1)))
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))
-        row.signals["planned depth"] = depth
-        row.signals["threshold"] = state[0]
+        row.report.signals["planned depth"] = depth
+        row.report.signals["threshold"] = state[0]
         return Plan(depth, stops=state[0] > 0)
 
     def go_on(self, row: Row, state: list[float], step: Step) -> Bool[Tensor, ""]:

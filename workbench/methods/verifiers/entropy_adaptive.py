@@ -167,14 +167,14 @@ class EntropyAdaptive(Verifier):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
-        state: Writing = row.verifier_state
+        state: Writing = row.state.verifier
         path = outcome.verdict.path
         at = path[-1] + 1 if path else 0
         pen = state.then[at]
         own = sum(state.then[node].small for node in path)
         state.pen = pen if pen.small else pen.wrote(state.target[at], self)
-        row.signals["tokens of the small model's own"] = own
-        row.signals["mean entropy (bits)"] = state.pen.mean
+        row.report.signals["tokens of the small model's own"] = own
+        row.report.signals["mean entropy (bits)"] = state.pen.mean
 
 
 def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:

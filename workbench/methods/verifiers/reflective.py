@@ -100,7 +100,7 @@ class Reflective(Verifier):
         if len(tree) == 0 or self.reflection == 0.0:
             return None
         before = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
-        return second_reading(tree, torch.cat([row.verifier_state, before]))
+        return second_reading(tree, torch.cat([row.state.verifier, before]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""

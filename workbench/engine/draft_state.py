@@ -1,0 +1,54 @@
+"""State of a sequence that drafts and verifies, kept from one round to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.engine.draft_plan import Plan
+
+if TYPE_CHECKING:
+    from workbench.engine.observers import ObservingDrafter
+    from workbench.engine.request import Row
+    from workbench.engine.tentative_tokens import TentativeToken
+
+
+@dataclass(slots=True)
+class DraftState:
+    """State of a sequence's parts, and what the engine keeps for them.
+
+    Attributes:
+        drafter: result of `Drafter.prime`.
+        tree_builder: result of `Grower.prime`.
+        verifier: result of `Verifier.prime`.
+        policy: result of `Policy.start`.
+        plan: draft budget of the current round.
+        captured_layers: target layers whose hidden states the parts need from a verification.
+        no_drafts: why the drafter drafts nothing more; "" while it does.
+        inactive: earlier drafters that still receive feedback, by the name of their memory.
+        vision: the drafter's report of the image information that it uses; see `image_trace.see`.
+        vision_recorded: the part of it that is already in the trace.
+        tentative: tokens that may still be taken back, the last of `Row.committed`, oldest first.
+        n_final: number of the oldest of these that become final in the next round.
+        retractions: how often tokens were taken back since the last one became final.
+    """
+
+    drafter: Any = None
+    tree_builder: Any = None
+    verifier: Any = None
+    policy: Any = None
+    plan: Plan = field(default_factory=lambda: Plan(0))
+    captured_layers: set[int] = field(default_factory=set[int])
+    no_drafts: str = ""
+    inactive: dict[Hashable, ObservingDrafter] = field(default_factory=dict)
+    vision: dict[str, Any] = field(default_factory=dict)
+    vision_recorded: dict[str, Any] = field(default_factory=dict)
+    tentative: list[TentativeToken] = field(default_factory=list)
+    n_final: int = 0
+    retractions: int = 0
+
+
+def drafter_state(row: Row) -> Any:
+    """Return the state of a sequence's drafter; None before its prefill ends, or if its decoder has no drafter."""
+    return row.state.drafter if isinstance(row.state, DraftState) else None
