@@ -264,8 +264,8 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, residual
 from workbench.core.sampling import pick
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 
 
 # %%
@@ -359,8 +359,9 @@ assert abs(measured - tv(emitted(p, q, np.minimum(1, p / (0.5 * q))), p)) < 0.03
 from workbench.bench.check import TINY_PROMPT
 from workbench.bench.goodness import count_firsts
 from workbench.bench.worlds import tiny_models
+from workbench.core.promise import Promise
+from workbench.decoders.method import Method, Source
 from workbench.engine import Engine, Request
-from workbench.engine.method import Method, Promise, Source
 from workbench.methods import registry
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed

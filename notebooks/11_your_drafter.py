@@ -59,8 +59,8 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import Method, Promise, Source
-from workbench.engine.parts import Drafter
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.methods import registry
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
@@ -147,8 +147,8 @@ from pathlib import Path
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.engine import Method, Promise, Source
-from workbench.engine.parts import Drafter
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
 from workbench.methods.verifiers.lossless import Lossless
@@ -550,7 +550,7 @@ assert not adapts([len(r.nodes) for r in wb.generate(COPY, "my-successor", max_n
 #
 # ## Where to read on
 #
-# - The protocol: `workbench/engine/parts.py`. Drafters to learn from, one idea per file: `workbench/methods/drafters/`.
+# - The protocol: `workbench/decoders/draft_verify/parts.py`. Drafters to learn from, one idea per file: `workbench/methods/drafters/`.
 # - Saxena 2023, *Prompt Lookup Decoding*; Luo et al. 2024, *Token Recycling*, arXiv:2408.08696: tables that are updated
 #   during decoding. Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: training on the target's own text.
 

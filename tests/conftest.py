@@ -19,7 +19,7 @@ from _pytest.mark.expression import Expression
 from jaxtyping import config as shapes
 
 if TYPE_CHECKING:
-    from workbench.engine import Method
+    from workbench.decoders import Method
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -200,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "penalty-counts-other-branches",
-        "engine.acceptance:_histories",
+        "decoders.draft_verify.acceptance:_histories",
         BinOp(0, "+", "-"),
         EVERY_SETTING + "[draft-tree]",
         why="a repetition penalty counts tokens of other branches of the tree",
@@ -221,7 +221,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "acceptance-and-corrected-token-share-random-numbers",
-        "engine.acceptance:accept",
+        "decoders.draft_verify.acceptance:accept",
         Argument(1, "uniform", 1, "Purpose.ACCEPT"),
         DRAFTS + "test_no_random_number_serves_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",
@@ -292,14 +292,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "round-commits-the-first-nodes",
-        "engine.sequence_round:RoundState.commit",
+        "decoders.draft_verify.round_state:RoundState.commit",
         Argument(0, "commit", 1, "range(len({}))"),
         EVERY_SETTING + "[draft-tree]",
         why="after an accepted path of a tree the target continues a text that was not emitted",
     ),
     _m(
         "hidden-state-of-the-root-after-each-round",
-        "engine.sequence_round:RoundState.commit",
+        "decoders.draft_verify.round_state:RoundState.commit",
         Force(5, "if-else", new=False),
         DRAFTS + "test_medusas_heads_read_the_newest_state_the_target_has",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",

@@ -25,11 +25,12 @@ from workbench.bench.families import random_model as random_model
 from workbench.bench.goodness import joint_law
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import ancestors
-from workbench.engine import Configured, Engine, Method, Models, Request, Row, Runner
+from workbench.decoders import Configured, Method
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.verification_input import Block
+from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import sort_suffixes
-from workbench.engine.draft_state import DraftState
-from workbench.engine.verification_input import Block
 from workbench.kernels.segment import Segment, Slot
 from workbench.methods import registry
 from workbench.models.loading import HeadInfo

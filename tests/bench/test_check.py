@@ -24,11 +24,12 @@ from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import Models, Promise, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Method
-from workbench.engine.parts import Drafter, Verifier
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Drafter, Verifier
+from workbench.decoders.method import Method
+from workbench.engine import Models, Row
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.models.pretrained import load_tokenizer

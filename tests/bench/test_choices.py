@@ -16,11 +16,12 @@ from workbench.bench.choices import KINDS, check_choice, check_places, every
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree
-from workbench.engine import Models, Promise
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Configured
-from workbench.engine.parts import Drafter
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.method import Configured
+from workbench.engine import Models
 from workbench.engine.request import Row
 from workbench.methods import registry
 

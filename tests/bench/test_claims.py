@@ -31,8 +31,8 @@ from workbench.bench.claims import (
 from workbench.bench.statistics import mean
 from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
-from workbench.engine.declarations import KINDS, LONGEST_WHY
-from workbench.engine.method import Promise
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import KINDS, LONGEST_WHY
 from workbench.methods import registry
 from workbench.trace.events import Emitted, Nodes, Round
 

@@ -12,8 +12,8 @@ from vision_worlds import tiny_vision_models
 from workbench.bench import board, claims, vision_suite
 from workbench.bench.claims import judge
 from workbench.bench.vision_suite import CAPTION, SHORT
+from workbench.decoders.declarations import Setting
 from workbench.engine import Models
-from workbench.engine.declarations import Setting
 from workbench.methods import registry
 from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import QUESTIONS

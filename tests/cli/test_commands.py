@@ -98,8 +98,8 @@ def test_the_forced_acceptance_suite_has_its_levels(workbench: Command, tmp_path
 REFUSAL = """
 from dataclasses import dataclass
 from workbench.core.errors import MethodUnavailableError
-from workbench.engine import Method, Promise, Source
-from workbench.engine.parts import Drafter
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
 from workbench.methods.verifiers.lossless import Lossless

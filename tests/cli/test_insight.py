@@ -72,7 +72,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
     from workbench.bench import claims, claimsboard
     from workbench.bench.text_lab import TextLab
     from workbench.core.errors import WorkbenchError
-    from workbench.engine.declarations import Claim
+    from workbench.decoders.declarations import Claim
     from workbench.methods import registry
 
     def fails(lab: TextLab) -> claims.Measured:

@@ -16,7 +16,7 @@ from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, to_probs
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
+from workbench.decoders.draft_verify.feedback import Verification
 from workbench.kernels import compilation, rejection
 from workbench.methods.verifiers import exact, optimal_two, sums
 from workbench.methods.verifiers.entropy_adaptive import Pen, Writing

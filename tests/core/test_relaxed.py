@@ -15,8 +15,8 @@ from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.relaxed import price_of_keeping
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.nearest import Nearest, Neighbours
 

@@ -15,8 +15,9 @@ from workbench.core.probes import Probed, Probes
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, Method, Models, Request, Row, Runner
-from workbench.engine.feedback import Outcome, Verification
+from workbench.decoders import Method
+from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.engine.request import ERROR
 from workbench.kernels import compilation
 from workbench.methods import registry

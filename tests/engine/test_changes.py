@@ -16,10 +16,11 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, Row, Runner, changes
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders import Method
+from workbench.decoders.declarations import DRAFTERS
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.engine import Engine, Models, Request, Row, Runner, changes
 from workbench.engine.image_inputs import read, swapped
-from workbench.engine.parts import Policy
 from workbench.engine.request import ENDED
 from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
 from workbench.kernels.kv_cache import TreeCache

@@ -26,7 +26,8 @@ from workbench.core.errors import (
 )
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, Method, Models, Request, Runner, load_models
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.methods.drafters.nothing import Nothing
@@ -316,7 +317,7 @@ def test_a_draft_of_no_token_never_comes_to_a_gpu(
         def propose_row(self, row: Any, plan: Any) -> DraftTree:
             return DraftTree.chain([1, token], device=row.models.target.device)
 
-    monkeypatch.setattr("workbench.engine.sequence_round.on_host", lambda device: False)
+    monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
     base = registry.get("prompt-lookup")
     method: Method = dataclasses.replace(base, name="strange", drafter=Strange("none"), policies=(Fixed(),))
     trace, error = serve(engine, Request(PROMPT, method), device)

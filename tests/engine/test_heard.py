@@ -10,8 +10,8 @@ import pytest
 import torch
 import worlds
 
+from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.engine import Engine, Models, Request, scheduler
-from workbench.engine.captured_states import states_of
 from workbench.engine.request import Row
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.methods import registry

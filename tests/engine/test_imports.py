@@ -17,7 +17,7 @@ sys.meta_path.insert(0, Absent())
 import pkgutil, importlib
 import workbench.core, workbench.engine, workbench.kernels, workbench.methods, workbench.models, workbench.trace
 from workbench.methods import registry
-for name in ("core", "engine", "kernels", "methods", "models", "trace"):
+for name in ("core", "decoders", "engine", "kernels", "methods", "models", "trace"):
     package = getattr(workbench, name)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if module.name.removeprefix("workbench.trace.") not in {"frames", "export", "store", "entries", "runindex"}:

@@ -13,8 +13,8 @@ from worlds import sequence, small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.acceptance import accept
 from workbench.engine import Engine
-from workbench.engine.acceptance import accept
 from workbench.engine.request import Request
 from workbench.kernels import distributions
 from workbench.methods import registry

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import worlds
 
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.feedback import Outcome
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram

@@ -14,7 +14,8 @@ import worlds
 from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row, load_models
+from workbench.decoders import Configured, Method, Promise
+from workbench.engine import Engine, Models, Request, Row, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.models.bundle import bundled

@@ -11,10 +11,11 @@ from safetensors.numpy import load as read_arrays
 from safetensors.numpy import save as write_arrays
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, TokenizerMismatchError
-from workbench.engine import Engine, Models, Request, Row, state_actions
-from workbench.engine.drafter_state import MOST_BYTES, owned_of
+from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, owned_of
+from workbench.decoders.draft_verify.state_file import from_bytes, to_bytes
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import ERROR, FINISHED
-from workbench.engine.state_file import from_bytes, to_bytes
 from workbench.methods import registry
 from workbench.methods.drafters.rasd import BOTH, STORE
 

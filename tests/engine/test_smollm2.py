@@ -23,8 +23,9 @@ from workbench.bench.goodness import Fit, chi_square, holm, places
 from workbench.core.errors import ModelError
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models
-from workbench.engine.feedback import Verification
+from workbench.decoders import Configured, Promise
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.engine import Engine, Models, Request, Row, load_models
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models import published

@@ -12,8 +12,9 @@ import pytest
 import worlds
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine import Engine, Method, Models, Request, Row
-from workbench.engine.method import Promise
+from workbench.core.promise import Promise
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
 
@@ -127,7 +128,7 @@ def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog:
 
 def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that ends a round is another than the target's wherever more than four were drafted."""
-    from workbench.engine.sequence_round import RoundState
+    from workbench.decoders.draft_verify.round_state import RoundState
 
     whole = RoundState.walk
 

@@ -12,9 +12,10 @@ import torch
 import worlds
 
 from workbench.core.tree import DraftTree
-from workbench.engine import Engine, Method, Models, Request
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Drafter
+from workbench.decoders import Method
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED, Row
 from workbench.engine.round_timing import share
 from workbench.kernels.device_clock import Clock, Mark, Span

@@ -18,8 +18,9 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
-from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.feedback import Outcome, Verification
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.engine import Engine, Models, Request, Row
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import TopKTree

@@ -17,7 +17,8 @@ from worlds import of_each_kind, repeating_prompt, text_methods, world
 
 from workbench.core import transfer
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import worlds
 
+from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
+from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Promise
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.methods.verifiers.as_drafted import AsDrafted

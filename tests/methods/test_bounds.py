@@ -14,7 +14,7 @@ import pytest
 from sizes import size_of
 
 from workbench.bench.reading import Reader, silent
-from workbench.engine.drafter_state import InspectableState, owned_of
+from workbench.decoders.draft_verify.inspectable_state import InspectableState, owned_of
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import FORGOTTEN, NGramIndex
 from workbench.methods.drafters.suffix import STORED, Text

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from workbench.engine.method import Method, Promise
+from workbench.core.promise import Promise
+from workbench.decoders.method import Method
 from workbench.methods import registry
 from workbench.methods.combinations import matrix, offers, setting, title
 

@@ -19,7 +19,8 @@ from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.methods import registry
 from workbench.trace.metrics import summary
 

@@ -20,9 +20,9 @@ from workbench.bench.goodness import chi_square
 from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine import Engine, Models, Request, Row, load_models
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling

@@ -20,8 +20,8 @@ from torch import Tensor
 from workbench.core.draw import Draw, Purpose
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
+from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.feedback import Verification
 from workbench.kernels.layers import subset
 from workbench.methods import registry
 from workbench.methods.drafters import medusa

@@ -10,7 +10,8 @@ import torch
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request, Row
+from workbench.decoders import Configured
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import ENDED
 from workbench.kernels.layers import decoder_layers
 from workbench.kernels.lean import LeanLayer
@@ -60,7 +61,7 @@ def test_no_layer_reads_a_token_of_a_round_twice(
 ) -> None:
     """`elsewhere`: as on a GPU, where what is drafted is looked through."""
     if elsewhere:
-        monkeypatch.setattr("workbench.engine.sequence_round.on_host", lambda device: False)
+        monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
     models = worlds.world(kind, noise=None)
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))

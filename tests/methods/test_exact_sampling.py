@@ -21,8 +21,9 @@ from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, p
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree
-from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row
-from workbench.engine.feedback import Verification
+from workbench.decoders import Configured, Method, Promise
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.engine import Engine, Models, Request, Row
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from workbench.core.following import following
 from workbench.core.places import Fans, SelectedRows, fans_of
+from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Promise
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.kernels import compilation
 from workbench.methods import registry
 from workbench.methods.deviation import taught

@@ -15,9 +15,9 @@ from vision_worlds import noise_picture, tiny_processor, tiny_vision_model
 
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.image_attribution import explain, twin_of
+from workbench.decoders.draft_verify.image_attribution import states as states_of
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.image_attribution import explain, twin_of
-from workbench.engine.image_attribution import states as states_of
 from workbench.engine.image_inputs import read
 from workbench.engine.settings import Swap
 from workbench.kernels.image_layout import layout

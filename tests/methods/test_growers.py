@@ -16,11 +16,11 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower, Policy
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions, Step
 from workbench.engine import Engine, Models, Request
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower, Policy
 from workbench.engine.request import Row
-from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions, Step
 from workbench.methods import registry
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.path_threshold import PathThreshold

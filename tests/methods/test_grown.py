@@ -14,9 +14,9 @@ from methods.test_shapes import by_name, growth
 
 from workbench.core.grown import Grown, products
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
 from workbench.engine import Engine, Models, Request
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.best_first import BestFirst

@@ -13,11 +13,11 @@ from methods.test_growers import table
 from methods.test_shapes import growth
 from torch import Tensor
 
+from workbench.core.promise import Promise
 from workbench.core.tree import Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Promise
-from workbench.engine.parts import Grower, Verifier
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Grower, Verifier
 from workbench.methods import registry
 from workbench.methods.growers.head_and_one import HeadAndOne
 from workbench.methods.verifiers.greedy_draft import GreedyDraft

@@ -16,8 +16,9 @@ from workbench.core.errors import MethodUnavailableError, WorkbenchError
 from workbench.core.rejection import AcceptanceDecision, greedy_match, recursive_rejection, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import Engine, Models, Promise, Request
-from workbench.engine.feedback import Verification
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.models.loading import HeadInfo

@@ -18,13 +18,14 @@ import worlds
 from workbench.core.errors import ModelError
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.draft_state import DraftState
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Policy
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.tree_building import STOPPED, Step
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import RoundReport
-from workbench.engine.tree_building import STOPPED, Step
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.trained import load_trained

@@ -10,8 +10,8 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.verification_input import Block
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.verification_input import Block
 from workbench.methods import registry
 from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.verification_input import Block
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.verification_input import Block
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, laid_out

@@ -14,7 +14,8 @@ import worlds
 from strangers import NAME, needs_bundle
 from torch import Tensor
 
-from workbench.engine import Engine, Models, Request, Runner, state_actions
+from workbench.decoders.draft_verify import state_actions
+from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
 from workbench.methods.drafters.omni_lessons import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
 from workbench.methods.drafters.omni_words import Dictionary

@@ -15,8 +15,8 @@ from workbench.bench.labs import measure
 from workbench.cli import docs
 from workbench.cli.train import train
 from workbench.core.errors import WorkbenchError
+from workbench.decoders.declarations import heads_in
 from workbench.engine import Engine, Request
-from workbench.engine.declarations import heads_in
 from workbench.methods import known, registry
 from workbench.models.loading import find_heads, load_models
 from workbench.service.choices import static_reasons
@@ -35,8 +35,8 @@ WHOLE = (
     suites={"vision": (Setting("Stutter, deep", {"depth": 3}),)}, recording=Recording(("chat",)))""",
     )
 ).replace(
-    "from workbench.engine.parts",
-    "from workbench.engine.declarations import Claim, Recording, Setting\nfrom workbench.engine.parts",
+    "from workbench.decoders.draft_verify.parts",
+    "from workbench.decoders.declarations import Claim, Recording, Setting\nfrom workbench.decoders.draft_verify.parts",
 )
 
 __all__ = ["file"]
@@ -62,9 +62,9 @@ TRAINED = '''
 from __future__ import annotations
 from dataclasses import dataclass
 import torch
-from workbench.engine import Method, Promise, Source
+from workbench.decoders import Method, Promise, Source
 from workbench.models.bundle import VISION_TARGET
-from workbench.engine.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting
 from workbench.methods.drafters.feature import FeatureDrafter
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.policies.fixed import Fixed

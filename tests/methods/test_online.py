@@ -11,8 +11,8 @@ import torch
 import worlds
 from engine.test_trimmed import trimmed
 
+from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.engine import Engine, Models, Request, Row, Runner
-from workbench.engine.online_layers import TrainableLayers
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.online import ALL, REJECTED, Online

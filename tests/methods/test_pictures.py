@@ -13,8 +13,9 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.bench.goodness import chi_square, count_firsts, joint_law
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.engine import Configured, Engine, Models, Request, Row
-from workbench.engine.image_attribution import explain
+from workbench.decoders import Configured
+from workbench.decoders.draft_verify.image_attribution import explain
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.image_inputs import placed, read, swapped
 from workbench.methods import registry
 from workbench.models.image_prefill import prefill_pictures

@@ -16,8 +16,9 @@ from workbench.core.probes import Probed
 from workbench.core.rejection import recursive_rejection
 from workbench.core.sampling import SamplingParams, with_history
 from workbench.core.tree import DraftTree, Sampling, ancestors
-from workbench.engine import Engine, Models, Promise, Request
-from workbench.engine.feedback import Verification
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.verifiers.reflective import QUESTION, Reflective, second_reading
 from workbench.trace import metrics

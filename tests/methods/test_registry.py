@@ -19,8 +19,8 @@ TEXT = '''
 from __future__ import annotations
 from dataclasses import dataclass
 from workbench.core.tree import DraftTree
-from workbench.engine import Method, Promise, Source
-from workbench.engine.parts import Drafter
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.registry import register
 from workbench.methods.verifiers.lossless import Lossless

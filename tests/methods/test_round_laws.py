@@ -35,10 +35,11 @@ from workbench.bench.sampling_tests import low_ends
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, to_probs, with_history
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import Configured, Method, Models, Promise, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Part, Verifier
+from workbench.decoders import Configured, Method, Promise
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Part, Verifier
+from workbench.engine import Models, Row
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.growers.chain import Chain

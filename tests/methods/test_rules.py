@@ -20,8 +20,9 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request
-from workbench.engine.feedback import Verification
+from workbench.decoders import Configured
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.engine import Engine, Models, Request
 from workbench.engine.image_inputs import read
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless

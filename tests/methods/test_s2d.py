@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
+from workbench.decoders.draft_verify.tree_building import STOPPED
 from workbench.engine import Engine, Models, Request
-from workbench.engine.tree_building import STOPPED
 from workbench.methods import registry
 from workbench.methods.drafters import s2d
 from workbench.methods.drafters.s2d import S2DState

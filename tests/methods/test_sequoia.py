@@ -15,10 +15,10 @@ from methods.test_shapes import growth
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.state import DraftState
 from workbench.engine import Engine, Models, Request
-from workbench.engine.draft_plan import Plan
-from workbench.engine.draft_state import DraftState
-from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected

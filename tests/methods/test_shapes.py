@@ -20,13 +20,13 @@ from workbench.core.draw import Draw
 from workbench.core.sampling import SamplingParams
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine import Engine, Models, Request
-from workbench.engine.draft_plan import Plan
-from workbench.engine.draft_state import DraftState
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import DistributionDrafter, Grower
 from workbench.engine.request import RoundReport
-from workbench.engine.tree_building import Growth
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.chain import Chain

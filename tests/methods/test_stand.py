@@ -21,9 +21,9 @@ from workbench.bench.goodness import chi_square
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.stand import Entry, Stand, Table
 from workbench.methods.growers.data_driven import TRIED, Counts, DataDriven

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.engine import Engine, Request
-from workbench.engine.draft_plan import Plan
 from workbench.methods import registry
 from workbench.methods.drafters import suffix
 from workbench.methods.drafters.suffix import END, Guess, Suffix, Text

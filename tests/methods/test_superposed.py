@@ -16,9 +16,10 @@ from torch import Tensor
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
-from workbench.engine import Engine, Models, Promise, Request, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.tree_building import Growth
+from workbench.decoders import Promise
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.engine import Engine, Models, Request, Row
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import ModelGrowth
 from workbench.methods.growers import superposed

@@ -14,7 +14,8 @@ import worlds
 from torch.nn import functional as F
 
 from workbench.core.errors import ModelError, ParameterError
-from workbench.engine import Engine, Models, Request, Row, state_actions
+from workbench.decoders.draft_verify import state_actions
+from workbench.engine import Engine, Models, Request, Row
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.drafters import spot

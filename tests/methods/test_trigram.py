@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.trigram import AdaptiveTrigram
 from workbench.methods.drafters.trigram_table import (

@@ -11,7 +11,7 @@ import pytest
 import serving
 
 from workbench import Workbench
-from workbench.engine import Method
+from workbench.decoders import Method
 from workbench.trace.events import Round, standing
 
 N = 32

@@ -12,8 +12,8 @@ import torch
 import worlds
 
 from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.engine import datastore_builder
-from workbench.engine.round import DraftAndVerify
 from workbench.methods.drafters.ngram import NGram
 from workbench.service import Backend, Limits
 
@@ -228,11 +228,11 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
     run.step()
     until(lambda: rounds(run) == 1)
 
-    def broken(self: DraftAndVerify, *args: object) -> None:
+    def broken(self: DraftVerify, *args: object) -> None:
         raise RuntimeError("not in any row")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DraftAndVerify, "judge", broken)
+        patch.setattr(DraftVerify, "judge", broken)
         run.resume()
         with pytest.raises(WorkbenchError, match="engine failed"):
             run.wait(120)

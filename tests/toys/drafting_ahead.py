@@ -2,7 +2,7 @@
 
     WORKBENCH_METHODS=tests/toys/drafting_ahead.py
 
-It shows what another schedule takes: the phases of `DraftAndVerify`, called in another order.
+It shows what another schedule takes: the phases of `DraftVerify`, called in another order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import ClassVar
 import torch
 
 from workbench.core.tree import DraftTree
-from workbench.engine import Method, Promise, Row, Source
-from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.decoder import DraftVerify
+from workbench.decoders.draft_verify.round_state import RoundState
+from workbench.decoders.own_rounds import OwnRounds
+from workbench.engine import Row
+from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, RoundReport
-from workbench.engine.round import DraftAndVerify
 from workbench.engine.round_timing import Drafting
-from workbench.engine.sequence_round import RoundState
 from workbench.engine.settings import Settings
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
@@ -59,8 +61,10 @@ class Guess:
     tree: DraftTree
 
 
-class Ahead(DraftAndVerify):
+class Ahead(DraftVerify):
     """The phases of drafting and verifying, with a second lane for the drafter."""
+
+    isolates_errors: ClassVar[bool] = False
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)

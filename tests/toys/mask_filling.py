@@ -19,10 +19,12 @@ from workbench.core.errors import NumericalError, PromptError
 from workbench.core.params import param
 from workbench.core.sampling import likeliest, pick, to_probs
 from workbench.core.transfer import to_device, to_host
-from workbench.engine import Method, Promise, Row, Source
-from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.decoder import spans_of
+from workbench.decoders.own_rounds import OwnRounds
+from workbench.engine import Row
+from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import FINISHED
-from workbench.engine.round import spans_of
 from workbench.engine.round_timing import Drafting, Timing, Work, share
 from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import cut

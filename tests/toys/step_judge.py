@@ -18,9 +18,10 @@ from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
-from workbench.engine import Method, Models, Promise, Row, Source
-from workbench.engine.feedback import TentativeDecision, Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders import Method, Promise, Source
+from workbench.decoders.draft_verify.feedback import TentativeDecision, Verification
+from workbench.decoders.draft_verify.parts import Verifier
+from workbench.engine import Models, Row
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
 from workbench.trace.tokens import Emitted

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 import worlds
 
+from workbench.decoders.own_rounds import OwnRounds
 from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.decoder import Decoder, EngineContext, OwnRounds
+from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, ERROR, FINISHED
 from workbench.engine.settings import Settings
 from workbench.methods import registry

@@ -9,7 +9,8 @@ import pytest
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.trace import export

@@ -10,7 +10,8 @@ import worlds
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request
+from workbench.decoders import Method
+from workbench.engine import Engine, Models, Request
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.engine.request_options import Extras
 from workbench.interop import speculative

@@ -12,8 +12,10 @@ import worlds
 
 from toys.test_mask_filling import checked
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, Row, tentative_tokens
-from workbench.engine.feedback import TentativeDecision
+from workbench.decoders import Method
+from workbench.decoders.draft_verify import tentative_tokens
+from workbench.decoders.draft_verify.feedback import TentativeDecision
+from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.engine.request_options import Extras
 from workbench.methods import registry

@@ -12,7 +12,7 @@ import pytest
 from traces import HOSTILE, hostile
 from ui.conftest import Opener
 
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.trace import export, metrics

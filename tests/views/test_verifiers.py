@@ -16,8 +16,8 @@ from torch import Tensor
 from views.test_modules import ENV, needs_node
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic

@@ -20,7 +20,8 @@ from filelock import FileLock
 from workbench.bench.boardfiles import folder, read
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.bench.markdown import markdown as table
-from workbench.engine.method import Configured, Method, Promise
+from workbench.core.promise import Promise
+from workbench.decoders.method import Configured, Method
 from workbench.methods import combinations
 from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole

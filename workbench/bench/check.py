@@ -38,10 +38,11 @@ from workbench.bench.sampling_tests import (
     sample_many,
 )
 from workbench.core.errors import MethodUnavailableError, ParameterError
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import DRAFTERS
+from workbench.decoders.method import Configured, Method
 from workbench.engine import Engine
-from workbench.engine.declarations import DRAFTERS
 from workbench.engine.image_inputs import read
-from workbench.engine.method import Configured, Method, Promise
 from workbench.methods.drafters.nothing import Nothing
 from workbench.models.loading import Models
 from workbench.models.runner import Runner

@@ -20,11 +20,12 @@ from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS, Finding, Prompt
 from workbench.bench.goodness import chi_square, places
 from workbench.bench.sampling_tests import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
+from workbench.decoders.draft_verify.parts import Verifier, siblings_of
+from workbench.decoders.method import Configured, Method
 from workbench.engine import Engine
-from workbench.engine.method import Configured, Method, Promise
-from workbench.engine.parts import Verifier, siblings_of
 from workbench.models.loading import Models
 from workbench.trace.metrics import PAID, PAID_AT_MOST, drafted
 

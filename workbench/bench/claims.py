@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.declarations import BUNDLED as BUNDLED
-from workbench.engine.declarations import Claim as Claim
-from workbench.engine.declarations import Measured as Measured
+from workbench.decoders.declarations import BUNDLED as BUNDLED
+from workbench.decoders.declarations import Claim as Claim
+from workbench.decoders.declarations import Measured as Measured
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.published import SMOLLM2
 from workbench.trace.speedup import Estimate

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.lanes import Lane
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import known
 from workbench.models.checkpoints.user_heads import own_heads
 from workbench.models.local_models import path_of

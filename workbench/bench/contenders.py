@@ -12,9 +12,9 @@ import torch
 
 from workbench.bench.sample import Sample, sample_of
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.declarations import DRAFTERS
+from workbench.decoders.method import Configured
 from workbench.engine import Engine, Request
-from workbench.engine.declarations import DRAFTERS
-from workbench.engine.method import Configured
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
 """Fields of an assistant's generation configuration from which transformers determines the draft length."""

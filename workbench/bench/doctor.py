@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.decoders.method import Configured
 from workbench.engine import Engine, Request
-from workbench.engine.method import Configured
 from workbench.kernels.segment import Segment
 from workbench.models.image_prefill import prefill_pictures
 from workbench.models.loading import Models

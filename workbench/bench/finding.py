@@ -12,8 +12,8 @@ from torch import Tensor
 
 from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.method import Configured, Method
 from workbench.engine import Request
-from workbench.engine.method import Configured, Method
 from workbench.methods import combinations
 from workbench.models.loading import Models
 

@@ -22,7 +22,8 @@ from workbench.bench.report import BenchReport
 from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
-from workbench.engine import Configured, Models
+from workbench.decoders import Configured
+from workbench.engine import Models
 from workbench.kernels.device_clock import give_back
 from workbench.methods import registry
 from workbench.models.machine import machine_facts

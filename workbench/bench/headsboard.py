@@ -20,7 +20,8 @@ from workbench.bench.markdown import shown, span
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models
+from workbench.decoders import Configured
+from workbench.engine import Engine, Models
 from workbench.methods import registry
 from workbench.models.int8_checkpoint import count_weights
 from workbench.models.machine import describe

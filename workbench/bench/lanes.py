@@ -10,7 +10,7 @@ from workbench.core.errors import ParameterError
 from workbench.methods import known
 
 if TYPE_CHECKING:
-    from workbench.engine import Configured
+    from workbench.decoders import Configured
 
 BASELINE = "autoregressive"
 

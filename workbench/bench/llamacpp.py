@@ -26,7 +26,8 @@ from workbench.bench.llamaserver import Setting
 from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Models
+from workbench.decoders import Configured
+from workbench.engine import Models
 from workbench.interop.gguf import export_gguf
 
 NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}

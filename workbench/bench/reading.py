@@ -17,9 +17,9 @@ import torch
 from workbench.core.probes import Probed
 from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
-from workbench.engine.draft_state import DraftState
-from workbench.engine.feedback import Outcome
-from workbench.engine.method import Configured
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.method import Configured
 from workbench.engine.request import Request, Row
 from workbench.kernels.distributions import TOP
 from workbench.models.loading import Models

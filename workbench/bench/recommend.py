@@ -15,7 +15,8 @@ from workbench.bench.recommendation import Recommendation
 from workbench.bench.rows import BASELINE
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models
+from workbench.decoders import Configured
+from workbench.engine import Engine, Models
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.models.machine import machine_facts

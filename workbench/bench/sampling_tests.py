@@ -21,9 +21,10 @@ from workbench.bench.goodness import (
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
 from workbench.core.params import params_of
+from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams, to_probs
+from workbench.decoders.method import Configured, Method
 from workbench.engine import Engine
-from workbench.engine.method import Configured, Method, Promise
 from workbench.models.loading import Models
 
 ALPHA = 1e-4

@@ -15,9 +15,9 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine import Engine, Models, Request
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory

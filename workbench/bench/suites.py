@@ -23,7 +23,8 @@ from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
 from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request, Runner
+from workbench.decoders import Configured
+from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.packed import has_bfloat16
 from workbench.methods import registry
 from workbench.models.machine import machine_facts

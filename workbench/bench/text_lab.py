@@ -38,9 +38,10 @@ from workbench.bench.statistics import (
     typical,
 )
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Request, datastore_builder, load_models
+from workbench.decoders import Configured
+from workbench.decoders.draft_verify.parts import Verifier
+from workbench.engine import Engine, Models, Request, datastore_builder, load_models
 from workbench.engine.datastore import CARD, open_store, tokenizer_hash
-from workbench.engine.parts import Verifier
 from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.drafters.dynamic_exit import head_in_layers

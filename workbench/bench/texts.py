@@ -14,7 +14,7 @@ from workbench.trace.tokens import Emitted
 
 if TYPE_CHECKING:
     from workbench.bench.measured import Measured
-    from workbench.engine import Configured
+    from workbench.decoders import Configured
 
 PREFIX_CHARS = 60
 

@@ -24,8 +24,8 @@ from workbench.core.late import carry, some
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.kernels.device_clock import synchronise
 from workbench.kernels.distributions import look

@@ -17,8 +17,8 @@ from workbench.bench.contest import measure
 from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
 from workbench.bench.vision_settings import DEPTH, SceneQuestion
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Models, Request
-from workbench.engine.declarations import Setting
 from workbench.methods import registry
 from workbench.models.loading import load_models
 from workbench.scenes.held import CAPTION_TOKENS

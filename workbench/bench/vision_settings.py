@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from workbench.engine.declarations import Setting
+from workbench.decoders.declarations import Setting
 from workbench.methods import registry
 from workbench.scenes.draw import picture
 from workbench.scenes.held import held_scenes
 from workbench.scenes.tasks import LEXICON, QUESTIONS, ask
 
 SUITE = "vision"
-"""Key under which methods declare their rows: `workbench.engine.method.Method.suites`."""
+"""Key under which methods declare their rows: `workbench.decoders.method.Method.suites`."""
 DEPTH = 5
 """Draft levels of every drafter, so that τ compares their predictions and not their draft lengths."""
 CAPTION, SHORT = "captions", "short answers"

@@ -26,8 +26,8 @@ from workbench.bench.vision_settings import (
     settings,
 )
 from workbench.core.errors import MethodUnavailableError, ModelError
+from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Models, Request
-from workbench.engine.declarations import Setting
 from workbench.engine.image_inputs import read
 from workbench.methods import registry
 from workbench.models.bundle import VISION_TARGET as TARGET

@@ -21,7 +21,8 @@ from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.errors import PromptError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models
+from workbench.decoders import Configured
+from workbench.engine import Engine, Models
 from workbench.methods import known, registry
 from workbench.models.machine import describe, machine_facts, make
 from workbench.trace.speedup import FASTER, speedup

@@ -11,7 +11,7 @@ import typer
 
 from workbench.cli import output
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import known
 from workbench.service.checks import about, check_method, check_model, choose_method
 from workbench.service.choices import static_reasons

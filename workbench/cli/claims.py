@@ -20,7 +20,7 @@ from workbench.models.local_models import named
 from workbench.service.checks import about, check_models
 
 if TYPE_CHECKING:
-    from workbench.engine.declarations import Claim
+    from workbench.decoders.declarations import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
 """Keys of each method's claims, written by `workbench docs`: an unknown key is refused without importing PyTorch."""

@@ -12,7 +12,7 @@ import typer
 from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders.declarations import DRAFTERS
 from workbench.trace.files import write_whole
 from workbench.trace.metrics import DEFINITIONS
 

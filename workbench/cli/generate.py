@@ -203,7 +203,7 @@ def read_state(path: Path | None) -> bytes | None:
     """
     if path is None or not path.exists():
         return None
-    from workbench.engine.state_file import from_bytes  # brings PyTorch
+    from workbench.decoders.draft_verify.state_file import from_bytes  # brings PyTorch
 
     try:
         data = read_regular(path)

@@ -17,7 +17,7 @@ from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.core.errors import WorkbenchError
-from workbench.engine.declarations import Recording
+from workbench.decoders.declarations import Recording
 from workbench.models.bundle import VISION_TARGET
 from workbench.service.checks import about, check_models
 from workbench.trace.events import Trace

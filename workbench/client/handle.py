@@ -100,7 +100,7 @@ class RunHandle(Protocol):
             data: content of the file to load.
 
         Returns:
-            Description of the state, see `workbench.engine.state_actions.look`; with "save" also the file, as `data`.
+            Description of the state (`decoders/draft_verify/state_actions.py`); with "save" also the file, as `data`.
 
         Raises:
             WorkbenchError: the drafter has no state to save; or the file is damaged, too large, or of another

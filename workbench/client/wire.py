@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
-from workbench.engine.drafter_state import MOST_BYTES
+from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES
 from workbench.models.converted import is_gguf
 from workbench.trace.files import read_regular
 from workbench.trace.kinds import is_list, is_object

@@ -10,17 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.engine.method import Configured, Method, Promise, Source
     from workbench.engine.request import Request, Row
     from workbench.engine.scheduler import Engine
     from workbench.models.loading import Models, load_models
     from workbench.models.runner import Runner
 
-__all__ = ["Configured", "Engine", "Method", "Models", "Promise", "Request", "Row", "Runner", "Source", "load_models"]
+__all__ = ["Engine", "Models", "Request", "Row", "Runner", "load_models"]
 
 _HOMES = {
     "engine.scheduler": ("Engine",),
-    "engine.method": ("Configured", "Method", "Promise", "Source"),
     "models.loading": ("Models", "load_models"),
     "engine.request": ("Request", "Row"),
     "models.runner": ("Runner",),

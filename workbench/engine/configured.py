@@ -1,7 +1,7 @@
 """Protocols through which a request and its sequence see the method that they run.
 
 Parts depend on sequences, methods on parts, and sequences run methods. These protocols avoid the import cycle;
-`engine/method.py` has the classes that implement them.
+`decoders/method.py` has the classes that implement them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from workbench.core.params import ParamSpec
 
 if TYPE_CHECKING:
-    from workbench.engine.declarations import Head
+    from workbench.core.sampling import SamplingParams
+    from workbench.decoders.declarations import Head
+    from workbench.engine.decoder import Decoder, EngineContext
+    from workbench.engine.request import Row
+    from workbench.kernels.segment import CaptureSelection
     from workbench.models.loading import Models
 
 
@@ -55,8 +59,8 @@ class Choice(Protocol):
 class Chosen(Protocol):
     """A method with all parameters set; implemented by `Configured`.
 
-    `engine/parts.py` and `engine/decoder.py` define the types of its parts: `Drafter`, `Grower` (tree builder),
-    `Verifier`, `Policy`, `OwnRounds`.
+    The types of its parts are in `decoders/draft_verify/parts.py` (`Drafter`, `Grower`, `Verifier`, `Policy`) and
+    `decoders/own_rounds.py` (`OwnRounds`).
     """
 
     @property
@@ -92,6 +96,36 @@ class Chosen(Protocol):
     @property
     def drafts(self) -> bool:
         """Whether it drafts and verifies in rounds."""
+        ...
+
+    @property
+    def decoder_kind(self) -> type:
+        """Kind of its decoder; an engine has one decoder of each kind."""
+        ...
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return a new decoder of its kind."""
+        ...
+
+    @property
+    def keeps_greedy(self) -> bool:
+        """Whether greedy output is the target's own."""
+        ...
+
+    def make_ready(self, models: Models) -> None:
+        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        ...
+
+    def notice(self) -> str:
+        """Return information that the user needs before a run starts; "" if none."""
+        ...
+
+    def captures(self, models: Models) -> CaptureSelection:
+        """Return the hidden states that are captured in prefill."""
+        ...
+
+    def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
+        """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """Interface between the scheduler and decoders: open a sequence, run rounds, apply changes, close it.
 
-The decoder in `engine/round.py` drafts and verifies. A method that generates text in another way names its own decoder
-(`Method.rounds`). Both run in one engine, and a run may change from one to the other between two rounds.
+A method names its decoder (`Chosen.decoder`). Several run in one engine, and a run may change from one to another
+between two rounds. The package `workbench.decoders` has them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from workbench.engine.parts import Part
-
 if TYPE_CHECKING:
-    from workbench.core.sampling import SamplingParams
     from workbench.engine.detokenise import TokenText
     from workbench.engine.request import Row
     from workbench.engine.settings import Settings
@@ -53,8 +50,14 @@ class Decoder(Protocol):
     token. It must hold nothing else, as otherwise the sequence could not change to another decoder.
     """
 
+    isolates_errors: ClassVar[bool] = False
+    """Whether it ends failing sequences itself. Any other error is then a fault of the engine, which is replaced."""
+
     def open(self, row: Row) -> None:
-        """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder."""
+        """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.
+
+        At the start of a run (`row.primed` is False), also load the state that the request brings (`Request.memory`).
+        """
         ...
 
     def step(self, rows: Sequence[Row]) -> bool:
@@ -77,6 +80,10 @@ class Decoder(Protocol):
         """
         ...
 
+    def finish(self, row: Row) -> None:
+        """Save the state that outlives an ending sequence, if its request keeps it (`Row.left`). Must not fail."""
+        ...
+
     def close(self, row: Row) -> None:
         """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
@@ -85,30 +92,3 @@ class Decoder(Protocol):
         showing them.
         """
         ...
-
-
-class OwnRounds(Part):
-    """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
-
-    The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
-    """
-
-    drafts: ClassVar[bool] = False
-    """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
-
-    def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences with parts of this class."""
-        raise NotImplementedError
-
-    def refusal(self, row: Row, sampling: SamplingParams) -> str:
-        """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
-        if self.drafts:
-            return ""
-        asked = {
-            "pictures": row.images is not None,
-            "log-probabilities of its tokens": row.request.extras.logprobs is not None,
-            "constraints, biases or other logits processors": bool(sampling.processors),
-            "repetition penalty": sampling.repetition_penalty != 1.0,
-        }
-        wanted = [name for name, is_wanted in asked.items() if is_wanted]
-        return f"it has its own decoding loop, without {' and no '.join(wanted)}" if wanted else ""

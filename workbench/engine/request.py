@@ -13,7 +13,6 @@ from workbench.core.draw import Draw
 from workbench.core.sampling import SamplingParams
 from workbench.engine.configured import Choice, Chosen
 from workbench.engine.detokenise import Detokeniser
-from workbench.engine.drafter_state import FinishedState
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import Extras, Scored
@@ -25,6 +24,7 @@ from workbench.trace.events import Change, Round, Trace
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from workbench.decoders.draft_verify.inspectable_state import FinishedState
     from workbench.models.loading import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"

@@ -1,4 +1,4 @@
-"""The scheduler: admission, prefill, rounds and end of sequences. `engine/round.py` has the phases of a round."""
+"""The scheduler: admission, prefill, rounds and end of sequences. decoders run the rounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import torch
 import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
 from workbench.core.panics import no_panic
-from workbench.engine import state_actions
-from workbench.engine.changes import close, put_in_force, why_not
+from workbench.engine.changes import close, put_in_force
 from workbench.engine.configured import Chosen
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.detokenise import TokenText, detokeniser
@@ -23,7 +22,6 @@ from workbench.engine.image_inputs import check_end, check_text, tokens_of
 from workbench.engine.image_trace import shown
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
 from workbench.engine.request_options import prefill_scored
-from workbench.engine.round import DraftAndVerify
 from workbench.engine.trace_recording import params_of
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
@@ -60,8 +58,8 @@ class Engine:
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Row] = deque()
         self.rows: list[Row] = []
-        self._house = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
-        self._decoders: dict[type, Decoder] = {type(None): DraftAndVerify(self._house)}  # by type of `Method.rounds`
+        self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
+        self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -84,15 +82,15 @@ class Engine:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
         request.swaps, request.scores, request.prompt_scores = [], [], []  # clear results of an earlier run
         row = Row(request, prompt, models)
-        if reason := why_not(row, configured, models, row.sampling):
+        if reason := configured.why_not(row, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
-        configured.drafter.make_ready(models)
+        configured.make_ready(models)
         room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
         if row.max_new_tokens > room:
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
-        notes += [notice] if (notice := row.drafter.notice()) else []
+        notes += [notice] if (notice := configured.notice()) else []
         notes += [note for picture in request.pictures if (note := picture.info.get("note"))]
         row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
         self.waiting.append(row)
@@ -196,8 +194,8 @@ class Engine:
 
     def _step(self, decoder: Decoder, rows: list[Row]) -> bool:
         """Run one round of a decoder's sequences; an uncaught error ends these, and those of no other decoder."""
-        if decoder is self._decoders[type(None)]:
-            return decoder.step(rows)  # it guards each sequence; other errors are bugs of the engine
+        if decoder.isolates_errors:
+            return decoder.step(rows)
         try:
             with no_panic():
                 return decoder.step(rows)
@@ -208,9 +206,9 @@ class Engine:
 
     def _decoder(self, configured: Chosen) -> Decoder:
         """Return the decoder for a method: one per engine and kind."""
-        kind = type(configured.rounds)
-        if configured.rounds is not None and kind not in self._decoders:
-            self._decoders[kind] = configured.rounds.decoder(self._house)
+        kind = configured.decoder_kind
+        if kind not in self._decoders:
+            self._decoders[kind] = configured.decoder(self._context)
         return self._decoders[kind]
 
     def _change(self, row: Row) -> None:
@@ -249,7 +247,7 @@ class Engine:
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
-        row.slot.prefill_states = PrefillHiddenStates(row.configured.drafter.hears(row.models))
+        row.slot.prefill_states = PrefillHiddenStates(row.configured.captures(row.models))
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
@@ -273,8 +271,6 @@ class Engine:
         self._decoder(row.configured).open(row)
         row.slot.prefill_states = PrefillHiddenStates()
         row.primed = True  # it holds resources from here on, which `_end` releases
-        if row.request.memory is not None:
-            state_actions.load(row, row.request.memory)
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
@@ -288,8 +284,9 @@ class Engine:
             self.waiting.remove(row)
         row.errands.close(row)
         if row.primed:
-            state_actions.leave(row, self.token_text)
-            close(self._decoder(row.configured), row)
+            decoder = self._decoder(row.configured)
+            decoder.finish(row)
+            close(decoder, row)
         if row.slot is not None:
             self.models.target.close(row.slot)
             row.slot = None

@@ -26,9 +26,9 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
+from workbench.decoders.declarations import DRAFTERS
+from workbench.decoders.method import Configured
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.declarations import DRAFTERS
-from workbench.engine.method import Configured
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.interop.generate_args import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.interop.refusals import refuse

@@ -25,7 +25,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import compiled, together
 
 if TYPE_CHECKING:
-    from workbench.engine.feedback import Verification
+    from workbench.decoders.draft_verify.feedback import Verification
 
 _ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings that were all drawn from one distribution."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.engine.method import Configured, Method, Promise
-from workbench.engine.parts import Verifier
+from workbench.core.promise import Promise
+from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.method import Configured, Method
 from workbench.methods import deviation
 
 HOW = ("policy", "grower")

@@ -21,9 +21,9 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.method import Configured, Method
-from workbench.engine.parts import Grower, Verifier, siblings_of
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Grower, Verifier, siblings_of
+from workbench.decoders.method import Configured, Method
 from workbench.methods import CATALOGUE
 
 P = (0.2, 0.5, 0.3)

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
-from workbench.engine.declarations import NEEDS
+from workbench.decoders.declarations import NEEDS
 from workbench.methods import CATALOGUE, GROUP, OWN_METHODS
 
 if TYPE_CHECKING:
-    from workbench.engine.method import Method
+    from workbench.decoders.method import Method
 
 FILE = CATALOGUE
 PROMISES = (
@@ -58,7 +58,7 @@ class Known:
     Attributes:
         name: registry name.
         title: display name.
-        promise: value of `workbench.engine.method.Promise`.
+        promise: value of `workbench.decoders.method.Promise`.
         promises: the same for each of its verifiers, by name; empty if there is one only.
         unsound: by verifier and tree builder, why the two together would not be exact, and the deviation; for verifiers
             that are exact for some drafts, and pairs that are not.

@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.declarations import Head
-from workbench.engine.method import Method, Promise
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Head
+from workbench.decoders.method import Method
 from workbench.methods import GROUP, OWN_METHODS, catalogue
 
 _methods: dict[str, Method] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import PromptError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.method import Configured
+from workbench.decoders.method import Configured
 from workbench.engine.request_options import Extras
 from workbench.methods import known, registry
 from workbench.service import choices

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.engine.declarations import ANY_DRAFTER
+from workbench.decoders.declarations import ANY_DRAFTER
 from workbench.methods.known import Known
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem

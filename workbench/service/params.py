@@ -9,8 +9,8 @@ from typing import Any
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.method import Configured
 from workbench.engine.configured import Choice
-from workbench.engine.method import Configured
 from workbench.engine.pacing import FASTEST
 from workbench.methods import registry
 from workbench.service.limits import Limits

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.drafter_state import FinishedState
+from workbench.decoders.draft_verify.inspectable_state import FinishedState
 from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace

@@ -7,11 +7,12 @@ from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Models, state_actions
+from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.image_attribution import explain
+from workbench.decoders.draft_verify.inspectable_state import owned_of
+from workbench.decoders.draft_verify.state import drafter_state
+from workbench.engine import Models
 from workbench.engine.configured import Chosen
-from workbench.engine.draft_state import drafter_state
-from workbench.engine.drafter_state import owned_of
-from workbench.engine.image_attribution import explain
 from workbench.engine.image_inputs import swapped
 from workbench.engine.request import Row
 from workbench.engine.settings import BOTH

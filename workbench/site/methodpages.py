@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.bench import board
-from workbench.engine.method import Method
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.method import Method
 from workbench.methods import registry
 from workbench.methods.known import PROMISES, needed
 from workbench.trace.metrics import DEFINITIONS

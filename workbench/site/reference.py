@@ -8,7 +8,20 @@ from typing import Any
 
 from workbench.site.pairs import ROOT
 
-PACKAGES = ("client", "widgets", "core", "trace", "kernels", "models", "engine", "methods", "bench", "interop", "views")
+PACKAGES = (
+    "client",
+    "widgets",
+    "core",
+    "trace",
+    "kernels",
+    "models",
+    "engine",
+    "decoders",
+    "methods",
+    "bench",
+    "interop",
+    "views",
+)
 """Subpackages of `workbench` for programs and notebooks, from the highest layer down."""
 WITH_SOURCE = ("core", "methods")
 """Subpackages whose pages include the source code."""

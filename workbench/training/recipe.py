@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.declarations import Head
+from workbench.decoders.declarations import Head
 from workbench.methods import registry
 from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole

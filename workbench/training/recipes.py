@@ -20,7 +20,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.engine.declarations import Head
+from workbench.decoders.declarations import Head
 from workbench.methods import registry
 from workbench.training import acceptance, judge
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.declarations import DRAFTERS
+from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import known
 from workbench.server.door import is_user
 from workbench.trace.ids import is_id

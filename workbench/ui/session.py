@@ -15,7 +15,7 @@ from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
 from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
 from workbench.core.errors import ModelError, ParameterError, PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.declarations import ANY_DRAFTER
+from workbench.decoders.declarations import ANY_DRAFTER
 from workbench.methods import known
 from workbench.methods.choice import choose
 from workbench.server.guard import FILE_BYTES

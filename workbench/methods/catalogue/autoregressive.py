@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import Claim
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless

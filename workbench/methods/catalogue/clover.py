@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.clover import Clover, CloverHeads
 from workbench.methods.growers.offered import offered
 from workbench.methods.growers.template import Template

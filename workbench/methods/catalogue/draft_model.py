@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import Claim, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.offered import offered

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.falcon import Falcon, FalconNet
 from workbench.methods.growers.best_first import BestFirst

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.engine.declarations import Claim, Head, Measured, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Head, Measured, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
 from workbench.methods.growers.template import Template

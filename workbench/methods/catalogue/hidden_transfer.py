@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import Claim, Head, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.hidden_transfer import HiddenTransfer, Transfers
 from workbench.methods.growers.dynamic_sparse import DynamicSparse
 from workbench.methods.growers.offered import offered

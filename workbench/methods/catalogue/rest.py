@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import Claim, Recording
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.rest import Rest
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import WRONG_SETTING, Claim
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import WRONG_SETTING, Claim
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
 from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit

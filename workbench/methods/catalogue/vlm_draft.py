@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import Claim, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.msd import NO_ROOM
 from workbench.methods.drafters.vlm import SeeingDraftModel
 from workbench.methods.growers.chain import Chain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.engine.declarations import Claim, Measured, Recording, Setting
-from workbench.engine.method import Method, Promise, Source
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim, Measured, Recording, Setting
+from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.vlm import BlindDraftModel
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.offered import offered

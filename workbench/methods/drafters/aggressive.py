@@ -10,9 +10,9 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.suffix import Text
 from workbench.models.loading import Models

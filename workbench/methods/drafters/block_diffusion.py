@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.engine.captured_states import states_of
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.captured_states import states_of
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
 from workbench.engine.request import Request, Row
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection

@@ -8,9 +8,10 @@ import torch
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.transfer import listed, to_device
-from workbench.engine.feedback import Outcome
+from workbench.decoders.draft_verify.drafter_vision import see
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine.image_inputs import process, text_only, translated
-from workbench.engine.image_trace import position_bytes, see
+from workbench.engine.image_trace import position_bytes
 from workbench.engine.request import Row
 from workbench.kernels.segment import Slot
 from workbench.models.image_prefill import prefill_pictures

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.kernels.device_clock import Mark
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
 from workbench.methods.drafters.hydra import HydraDistributions

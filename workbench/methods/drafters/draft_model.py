@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree
-from workbench.engine.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine.request import Row
 from workbench.methods.drafters.catching_up import keep_chain, unread
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel

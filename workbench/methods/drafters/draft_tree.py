@@ -13,10 +13,10 @@ from torch import Tensor
 
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import FullDistributions, Growth
 from workbench.kernels.segment import Segment, Slot
 from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
 from workbench.methods.growers.chain import fit_vocabulary

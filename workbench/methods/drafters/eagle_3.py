@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
-from workbench.engine.captured_states import states_of
-from workbench.engine.feedback import Outcome
+from workbench.decoders.draft_verify.captured_states import states_of
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Request, Row
-from workbench.engine.tree_building import Growth
 from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection

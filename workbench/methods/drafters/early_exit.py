@@ -14,8 +14,8 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.feedback import Exits
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.feedback import Exits
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.part_of_target import PartOfTarget

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
-from workbench.engine.captured_states import states_of
-from workbench.engine.feedback import Outcome
-from workbench.engine.image_trace import see
-from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.captured_states import states_of
+from workbench.decoders.draft_verify.drafter_vision import see
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Request, Row
-from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.engine.image_attribution import scaled, slopes, states, stretches, twin_of
+from workbench.decoders.draft_verify.image_attribution import scaled, slopes, states, stretches, twin_of
 from workbench.engine.image_inputs import tokens_of
 from workbench.engine.request import Request
 from workbench.kernels.image_layout import layout

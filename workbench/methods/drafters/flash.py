@@ -15,7 +15,7 @@ from workbench.core.params import param
 from workbench.core.templates import parents_of
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
+from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.drafters.compressors import spread
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState

@@ -24,8 +24,8 @@ from workbench.core.errors import ModelError
 from workbench.core.probes import Entering, Probes
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.two_part_pass import may_enter
 from workbench.engine.request import Row
-from workbench.engine.two_part_pass import may_enter
 from workbench.methods.drafters.in_pass import InPass, Layout, ProbeNet, ProbeState
 from workbench.methods.drafters.trained import load_fitting
 from workbench.models.loading import Models

@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.engine.parts import DistributionDrafter
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Row
-from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting

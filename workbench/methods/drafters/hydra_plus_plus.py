@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
 from workbench.methods.drafters.feature import FEATURES, read_features

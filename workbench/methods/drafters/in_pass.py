@@ -26,11 +26,11 @@ from torch import Tensor
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Row
-from workbench.engine.verification_input import ROOM
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.growers.dynamic_sparse import planned_behind

@@ -10,9 +10,9 @@ import torch
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.guesses import drawn_from_text
 from workbench.models.loading import Models

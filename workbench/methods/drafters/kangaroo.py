@@ -22,9 +22,9 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.captured_states import CaptureSelection, states_of
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.captured_states import CaptureSelection, states_of
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.device_clock import Meter
 from workbench.kernels.reduced_vocabulary import SharedHead

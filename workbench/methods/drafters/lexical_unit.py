@@ -15,10 +15,10 @@ from workbench.core.probes import Probes
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import FullDistributions, Growth
 from workbench.methods.growers.chain import Chain
 from workbench.models.loading import Models
 from workbench.models.side_passes import read_again

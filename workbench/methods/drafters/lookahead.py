@@ -18,12 +18,12 @@ from workbench.core.params import param
 from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Row
-from workbench.engine.verification_input import ROOM
 from workbench.methods.drafters.guesses import drawn_from_text
 from workbench.methods.growers.shapes import MOST_NODES
 from workbench.models.loading import Models

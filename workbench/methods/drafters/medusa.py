@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import DistributionDrafter
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Row
-from workbench.engine.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.growers.template import Template

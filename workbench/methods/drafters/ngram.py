@@ -12,12 +12,12 @@ import torch
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, tokens_in
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, tokens_in
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.tree_building import goes_on
 from workbench.engine.request import Row
-from workbench.engine.tree_building import goes_on
 from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 
 

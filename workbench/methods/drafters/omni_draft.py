@@ -14,12 +14,12 @@ from workbench.core.params import param
 from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declarations import ANY_DRAFTER
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.online_layers import TrainableLayers
-from workbench.engine.online_weights import TrainedState
-from workbench.engine.parts import Drafter
+from workbench.decoders.declarations import ANY_DRAFTER
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.online_layers import TrainableLayers
+from workbench.decoders.draft_verify.online_weights import TrainedState
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.weight_sharing import WeightSharingCopy

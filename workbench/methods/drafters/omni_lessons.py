@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.engine.online_layers import TrainableLayers
-from workbench.engine.online_weights import MOST_LESSONS
+from workbench.decoders.draft_verify.online_layers import TrainableLayers
+from workbench.decoders.draft_verify.online_weights import MOST_LESSONS
 
 SURE = 2.0
 """Initial log-odds that a drafted token is accepted."""

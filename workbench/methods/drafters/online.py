@@ -12,10 +12,10 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.engine.feedback import Outcome
-from workbench.engine.online_layers import TrainableLayers
-from workbench.engine.online_weights import MOST_LESSONS, TrainedState
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.online_layers import TrainableLayers
+from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Slot
 from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread

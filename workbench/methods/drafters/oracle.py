@@ -13,7 +13,7 @@ from workbench.core.params import param
 from workbench.core.sampling import to_probs
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.growers.chain import draft_chain
 

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.parts import Grower
+from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import OWN_WAY, FeatureNet
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth

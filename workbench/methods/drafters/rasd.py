@@ -13,10 +13,10 @@ from workbench.core.grown import Grown
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
 from workbench.engine.datastore import Datastore
 from workbench.engine.datastore_builder import store_of
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
 from workbench.engine.request import Row
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
 from workbench.methods.drafters.rest import (

@@ -13,11 +13,11 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.inspectable_state import InspectableState, Look, Top
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.datastore_builder import store_of
-from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import InspectableState, Look, Top
-from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.growers.shapes import NODES
 from workbench.models.loading import Models

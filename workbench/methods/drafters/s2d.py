@@ -35,10 +35,10 @@ from workbench.core.cells import cells
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.tree_building import STOPPED, FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Row
-from workbench.engine.tree_building import STOPPED, FullDistributions, Growth, NodeDistributions
 from workbench.kernels.distributions import weigh
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Entries

@@ -15,7 +15,7 @@ from typing import ClassVar, cast
 from workbench.core.cells import cells
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy

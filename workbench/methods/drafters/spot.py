@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import on_host, to_device
-from workbench.engine.online_weights import OnlineTrainer
+from workbench.decoders.draft_verify.online_weights import OnlineTrainer
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, made_twin
 from workbench.methods.drafters.feature_net import FeatureNet

@@ -15,11 +15,20 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.engine.drafter_state import BROKEN, Arrays, InspectableState, Look, Top, in_rows, numbers, tokens_in
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import DistributionDrafter
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inspectable_state import (
+    BROKEN,
+    Arrays,
+    InspectableState,
+    Look,
+    Top,
+    in_rows,
+    numbers,
+    tokens_in,
+)
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.tree_building import Growth, NodeDistributions
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, NodeDistributions
 from workbench.kernels.distributions import TOP
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models

@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
-from workbench.engine.feedback import Outcome
-from workbench.engine.online_weights import MOST_LESSONS, TrainedState
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
 from workbench.methods.drafters.spot import Apprentice, Text

@@ -12,10 +12,10 @@ import torch
 from workbench.core.params import param
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, numbers, tokens_in
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, numbers, tokens_in
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features

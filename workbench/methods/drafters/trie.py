@@ -14,10 +14,18 @@ import numpy as np
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.drafter_state import BROKEN, Arrays, InspectableState, Look, Top, numbers, tokens_in
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inspectable_state import (
+    BROKEN,
+    Arrays,
+    InspectableState,
+    Look,
+    Top,
+    numbers,
+    tokens_in,
+)
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.shapes import NODES

@@ -13,9 +13,9 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
 from workbench.methods.drafters.warmth import WARM, warmth

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.engine.drafter_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
-from workbench.engine.drafter_state import numbers as numbers_in
+from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
+from workbench.decoders.draft_verify.inspectable_state import numbers as numbers_in
 
 KEPT = 16_384
 """Most pairs of tokens in a table; those written longest ago are dropped first."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from workbench.engine.image_attribution import explain_draft_model
+from workbench.decoders.draft_verify.image_attribution import explain_draft_model
 from workbench.engine.request import Request, Row
 from workbench.methods.drafters.catching_up import read_committed
 from workbench.methods.drafters.draft_model import DraftModel

@@ -13,9 +13,9 @@ from torch import Tensor
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
-from workbench.engine.tree_building import Growth
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.methods.growers.shapes import NODES, WIDTH
 
 RERANKED = GrowthRule(

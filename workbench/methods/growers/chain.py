@@ -15,10 +15,10 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.sampling import likeliest, pick, sayable, to_probs, with_history
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.tree_building import Growth, goes_on
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth, goes_on
 from workbench.kernels.distributions import weigh
 from workbench.kernels.segment import Output, Segment, Slot
 

@@ -9,11 +9,11 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling, children_of
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter, Grower
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.methods.growers.sequoia import draw
 from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled

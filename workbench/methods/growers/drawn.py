@@ -13,7 +13,7 @@ from workbench.core.draw import Purpose
 from workbench.core.grown import Grown
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.tree_building import Growth, NodeDistributions
+from workbench.decoders.draft_verify.tree_building import Growth, NodeDistributions
 
 
 class Drawn:

@@ -21,10 +21,10 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Drafter, Grower
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.methods.growers.shapes import MOST_NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled
 from workbench.models.loading import Models

@@ -12,10 +12,10 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declarations import Claim
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
-from workbench.engine.tree_building import Growth
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import NODES
 

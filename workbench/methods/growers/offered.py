@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching

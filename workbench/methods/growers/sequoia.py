@@ -14,12 +14,12 @@ from jaxtyping import Float64
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
-from workbench.engine.declarations import WRONG_SCALE, Claim
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter, Grower
+from workbench.decoders.declarations import WRONG_SCALE, Claim
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Growth
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled, template

@@ -17,9 +17,9 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower
-from workbench.engine.tree_building import Growth
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Step
 from workbench.methods.policies.fixed import DEPTH
 
 ASKED = "largest q when last asked"

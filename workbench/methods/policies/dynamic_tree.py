@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Grower, Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Grower, Policy
 from workbench.engine.request import Row
 from workbench.methods.growers.path_threshold import PathThreshold
 from workbench.methods.policies.fixed import DEPTH

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.sampling import nats
-from workbench.engine.declarations import Claim
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Policy
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Step
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
 ASKED = "√H of the drafter when last asked"

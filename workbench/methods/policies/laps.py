@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.engine.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import Outcome
 from workbench.engine.request import Row
 
 

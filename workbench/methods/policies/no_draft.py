@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.transfer import listed, to_device
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Step
 from workbench.methods.growers.chain import draft_chain
 from workbench.methods.policies.fixed import DEPTH
 

@@ -9,9 +9,9 @@ from statistics import median_low
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Lap, Laps, whose

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
-from workbench.engine.declarations import WRONG_SCALE, Claim, Head
-from workbench.engine.draft_plan import Plan
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Policy
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Step
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 from workbench.models.loading import Models

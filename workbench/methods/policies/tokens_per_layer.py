@@ -11,10 +11,10 @@ from torch import Tensor
 
 from workbench.core.cells import cells
 from workbench.core.params import param
-from workbench.engine.draft_plan import Plan
-from workbench.engine.parts import Policy
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Policy
+from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.engine.tree_building import Step
 from workbench.methods.drafters.dynamic_exit import Ledger
 from workbench.methods.policies.fixed import DEPTH
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.engine.declarations import Claim
+from workbench.decoders.declarations import Claim
 
 ANSWERED = ("arithmetic", "word problems", "records")
 """Kinds of prompts whose answers a program checks."""

@@ -13,9 +13,9 @@ from workbench.core.params import param
 from workbench.core.places import later, rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
-from workbench.engine.declarations import Claim
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import (

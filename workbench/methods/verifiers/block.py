@@ -13,7 +13,7 @@ from workbench.core.places import Fans, by_row, place_by_place
 from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declarations import Claim
+from workbench.decoders.declarations import Claim
 from workbench.engine.request import Row
 from workbench.kernels.rejection import passes, recursive_rejection
 from workbench.methods.verifiers.exact import Exact

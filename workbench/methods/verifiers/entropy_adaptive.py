@@ -18,9 +18,9 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
 from workbench.core.transfer import listed
-from workbench.engine.declarations import WRONG_SCALE, Claim
-from workbench.engine.feedback import Outcome, Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import WRONG_SCALE, Claim
+from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden

@@ -14,8 +14,8 @@ from workbench.core.places import Fans, place_by_place
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.kernels.rejection import passes, recursive_rejection
 
 EMITTED = Rule(

@@ -13,7 +13,7 @@ from workbench.core.places import Fans
 from workbench.core.rejection import residual
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declarations import Claim
+from workbench.decoders.declarations import Claim
 from workbench.kernels.rejection import tried
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.lossless import Lossless

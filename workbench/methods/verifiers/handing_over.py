@@ -13,7 +13,7 @@ from workbench.core.late import Late
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree
-from workbench.engine.feedback import Verification
+from workbench.decoders.draft_verify.feedback import Verification
 from workbench.kernels.rejection import recursive_rejection
 
 

@@ -13,9 +13,9 @@ from workbench.core.params import param
 from workbench.core.places import ranks
 from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
-from workbench.engine.declarations import Claim, Head
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim, Head
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.kernels.rejection import lossless
 from workbench.methods.drafters.trained import TrainedNet, load_trained

@@ -15,7 +15,7 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.declarations import Claim
+from workbench.decoders.declarations import Claim
 from workbench.engine.request import Row
 from workbench.kernels.compilation import compiled, together
 from workbench.kernels.rejection import one_place, passes

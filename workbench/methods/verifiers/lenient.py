@@ -9,9 +9,9 @@ from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import EXCESS, OTHERS, Rule
-from workbench.engine.declarations import Claim
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
-from workbench.engine.declarations import Claim
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.kernels.rejection import lossless
 from workbench.methods.verifiers.independent import Independent
 

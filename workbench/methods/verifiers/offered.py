@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
-from workbench.engine.parts import Grower
+from workbench.decoders.draft_verify.parts import Grower
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import Exact

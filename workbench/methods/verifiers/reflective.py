@@ -18,9 +18,9 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest, with_history
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.declarations import Claim
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.kernels.rejection import lossless, relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy

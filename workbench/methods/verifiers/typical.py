@@ -17,9 +17,9 @@ from workbench.core.rejection import AcceptanceDecision, Reason, VerificationRes
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, ancestors, children_of
-from workbench.engine.declarations import Claim
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import Verifier
+from workbench.decoders.declarations import Claim
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import make_ready, price_of_keeping

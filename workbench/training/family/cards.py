@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workbench.engine.declarations import AGREES
-from workbench.engine.method import Promise
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import AGREES
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.models.published import PUBLISHED

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from workbench.core.errors import ParameterError
+from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Request
-from workbench.engine.declarations import Setting
 from workbench.methods import registry
 from workbench.models.loading import HeadInfo, Models, load_models, other_weights
 from workbench.models.local_models import named
@@ -27,7 +27,7 @@ from workbench.training.heads.artefact import STORED
 from workbench.training.loop import Report
 
 SUITE = "on-policy"
-"""Key under which methods declare how their drafter is measured: `workbench.engine.method.Method.suites`. In an entry
+"""Key under which methods declare how their drafter is measured: `workbench.decoders.method.Method.suites`. In an entry
 named "chain" a tree has one branch, so that each position is accepted or not."""
 RECIPES = ("chat-drafter", "chat-heads")
 """Recipes whose drafters are measured here."""

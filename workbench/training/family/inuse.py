@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from workbench.engine import Configured, Engine, Request
+from workbench.decoders import Configured
+from workbench.engine import Engine, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.methods.known import PLAIN

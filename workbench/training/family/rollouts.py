@@ -22,8 +22,8 @@ import torch
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
+from workbench.decoders.method import Configured
 from workbench.engine import Engine, Models, Request
-from workbench.engine.method import Configured
 from workbench.kernels.packed import unpacked
 from workbench.methods import registry
 from workbench.methods.drafters.tlt import TLT

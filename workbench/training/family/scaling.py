@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.decoders.declarations import Head
 from workbench.engine import Engine, Request
 from workbench.engine.cluster import cluster
-from workbench.engine.declarations import Head
 from workbench.methods import registry
 from workbench.models.fingerprint import WEIGHTS
 from workbench.models.loading import HeadInfo, load_models

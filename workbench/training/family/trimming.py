@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from workbench.core.errors import ParameterError
-from workbench.engine import Configured, Models
+from workbench.decoders import Configured
+from workbench.engine import Models
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.known import PLAIN

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.engine.declarations import Head
+from workbench.decoders.declarations import Head
 from workbench.methods import registry
 from workbench.models.chat_markers import ASSISTANT
 from workbench.models.fingerprint import WEIGHTS, fingerprint

@@ -18,8 +18,8 @@ from workbench.core.rejection import Reason
 from workbench.core.sampling import largest, with_history
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.feedback import Verification
-from workbench.engine.parts import siblings_of
+from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import siblings_of
 from workbench.engine.request import Row
 from workbench.kernels.distributions import TOP, see
 from workbench.kernels.rejection import lossless

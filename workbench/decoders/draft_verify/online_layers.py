@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workbench.core.transfer import to_device
-from workbench.engine.online_weights import OnlineTrainer
+from workbench.decoders.draft_verify.online_weights import OnlineTrainer
 from workbench.kernels.layers import decoder_layers, with_layers
 from workbench.kernels.lean import LeanDecoder, LeanLayer
 from workbench.kernels.packed import PackedLinear, unpacked

@@ -14,26 +14,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree
-from workbench.engine.acceptance import Acceptance
-from workbench.engine.changes import prime, switch
-from workbench.engine.decoder import EngineContext
-from workbench.engine.draft_state import DraftState
-from workbench.engine.observers import forget, let_go
+from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.acceptance import Acceptance
+from workbench.decoders.draft_verify.drafter_setup import prime
+from workbench.decoders.draft_verify.inactive_drafters import forget, let_go
+from workbench.decoders.draft_verify.round_state import RoundState
+from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.switching import switch
+from workbench.decoders.draft_verify.tentative_tokens import take_back
+from workbench.decoders.draft_verify.two_part_pass import forward_entering
+from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import Row
 from workbench.engine.round_timing import Drafting, Timing, share
-from workbench.engine.sequence_round import RoundState
 from workbench.engine.settings import Settings
-from workbench.engine.tentative_tokens import take_back
-from workbench.engine.two_part_pass import forward_entering
 from workbench.kernels.device_clock import Mark, Span
 from workbench.kernels.segment import Segment
 
 
-class DraftAndVerify:
+class DraftVerify(Decoder):
     """Rounds of sequences that share a target. A phase takes the remaining ones and returns those without an error."""
+
+    isolates_errors: ClassVar[bool] = True
 
     def __init__(self, context: EngineContext) -> None:
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
@@ -47,17 +52,23 @@ class DraftAndVerify:
             grower = row.configured.grower
             row.state.tree_builder = None if grower is None else grower.prime(row.drafter, row.models)
             row.state.captured_layers = row.configured.taps(row.models)
+            if row.request.memory is not None and not row.primed:
+                state_actions.load(row, row.request.memory)
         except BaseException:  # any error: nothing else would release the drafter's resources
             let_go(row)
             raise
 
     def change(self, row: Row, settings: Settings) -> None:
-        """Change parts, sampling, draft model or images: see `changes.switch`."""
+        """Change parts, sampling, draft model or images: see `switching.switch`."""
         switch(row, self.models.target, settings)
 
     def revoke(self, row: Row) -> None:
         """Take back the tentative tokens."""
         take_back(row, len(row.state.tentative))
+
+    def finish(self, row: Row) -> None:
+        """Save the drafter's state if the request keeps it."""
+        state_actions.leave(row, self.context.token_text)
 
     def close(self, row: Row) -> None:
         """Release the resources of the drafter and of inactive drafters."""

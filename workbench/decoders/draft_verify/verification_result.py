@@ -9,8 +9,8 @@ from typing import Any
 from workbench.core.grown import Grown
 from workbench.core.rejection import Reason, VerificationResult, expected_kept
 from workbench.core.tree import DraftTree
-from workbench.engine.acceptance import Acceptance
-from workbench.engine.parts import Verifier
+from workbench.decoders.draft_verify.acceptance import Acceptance
+from workbench.decoders.draft_verify.parts import Verifier
 
 
 @dataclass(slots=True)

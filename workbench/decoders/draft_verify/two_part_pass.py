@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.verification_input import Block
 from workbench.engine.request import Row
-from workbench.engine.verification_input import Block
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.self_test import ROUNDING, logits_error
 from workbench.models.loading import Models

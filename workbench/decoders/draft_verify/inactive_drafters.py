@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.panics import no_panic
-from workbench.engine.feedback import Outcome
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.parts import Drafter
 
 if TYPE_CHECKING:
     from workbench.engine.request import Row

@@ -13,13 +13,13 @@ from workbench.core.probes import Probes
 from workbench.core.rejection import AcceptanceDecision, VerificationResult, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.draft_plan import Grows, Plan
-from workbench.engine.feedback import Exits, Outcome, TentativeDecision, Verification
-from workbench.engine.tree_building import Growth, Step
+from workbench.decoders.draft_verify.draft_plan import Grows, Plan
+from workbench.decoders.draft_verify.feedback import Exits, Outcome, TentativeDecision, Verification
+from workbench.decoders.draft_verify.tree_building import Growth, Step
 from workbench.kernels.segment import CaptureSelection
 
 if TYPE_CHECKING:
-    from workbench.engine.declarations import Claim, Head
+    from workbench.decoders.declarations import Claim, Head
     from workbench.engine.request import Request, Row
     from workbench.models.loading import Models
     from workbench.trace.tokens import Emitted
@@ -142,7 +142,7 @@ class Drafter(Part):
         """Return the name of its memory, if its state for a sequence is learned from the text and the target's outputs.
 
         A drafter with a memory keeps receiving feedback (`observe`) while another one drafts. A drafter whose memory
-        has the same name takes it over, even with other parameters (see `engine/observers.py`): so the name must
+        has the same name takes it over, even with other parameters (see `inactive_drafters.py`): so the name must
         contain all parameters that the state depends on. None: a change of drafter primes from scratch.
         """
         return None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
 from workbench.core.panics import no_panic
-from workbench.engine.draft_state import drafter_state
-from workbench.engine.drafter_setup import prime
-from workbench.engine.drafter_state import FinishedState, InspectableState, owned_of
-from workbench.engine.observers import let_go
-from workbench.engine.state_file import from_bytes, kind_of, to_bytes
+from workbench.decoders.draft_verify.drafter_setup import prime
+from workbench.decoders.draft_verify.inactive_drafters import let_go
+from workbench.decoders.draft_verify.inspectable_state import FinishedState, InspectableState, owned_of
+from workbench.decoders.draft_verify.state import drafter_state
+from workbench.decoders.draft_verify.state_file import from_bytes, kind_of, to_bytes
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from workbench.engine.drafter_setup import prime
-from workbench.engine.observers import forget, let_go
+from workbench.decoders.draft_verify.drafter_setup import prime
+from workbench.decoders.draft_verify.inactive_drafters import forget, let_go
 from workbench.engine.request import Row
 from workbench.engine.request_options import Scored
 from workbench.engine.stop_conditions import cut

@@ -16,8 +16,8 @@ from safetensors.numpy import load, save
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError
 from workbench.core.panics import no_panic
+from workbench.decoders.draft_verify.inspectable_state import BROKEN, MOST_BYTES, Arrays
 from workbench.engine.datastore import tokenizer_hash
-from workbench.engine.drafter_state import BROKEN, MOST_BYTES, Arrays
 from workbench.models.loading import Models
 
 FORMAT, VERSION = "workbench-drafter-state", "1"

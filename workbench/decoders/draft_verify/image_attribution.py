@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import CapacityError, PromptError
 from workbench.core.sampling import SamplingParams, to_probs
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.image_inputs import process, translated
-from workbench.engine.parts import Drafter
 from workbench.engine.request import Request
 from workbench.engine.settings import BOTH, SAMPLING_NAMES
 from workbench.kernels.image_layout import Inputs, image_token_id

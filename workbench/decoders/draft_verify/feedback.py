@@ -13,7 +13,7 @@ from workbench.core.probes import Probed
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, to_probs, with_history
 from workbench.core.tree import DraftTree
-from workbench.engine.draft_plan import Plan
+from workbench.decoders.draft_verify.draft_plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

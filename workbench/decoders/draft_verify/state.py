@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.engine.draft_plan import Plan
+from workbench.decoders.draft_verify.draft_plan import Plan
 
 if TYPE_CHECKING:
-    from workbench.engine.observers import ObservingDrafter
+    from workbench.decoders.draft_verify.inactive_drafters import ObservingDrafter
+    from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
     from workbench.engine.request import Row
-    from workbench.engine.tentative_tokens import TentativeToken
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class DraftState:
         captured_layers: target layers whose hidden states the parts need from a verification.
         no_drafts: why the drafter drafts nothing more; "" while it does.
         inactive: earlier drafters that still receive feedback, by the name of their memory.
-        vision: the drafter's report of the image information that it uses; see `image_trace.see`.
+        vision: the drafter's report of the image information that it uses; see `drafter_vision.see`.
         vision_recorded: the part of it that is already in the trace.
         tentative: tokens that may still be taken back, the last of `Row.committed`, oldest first.
         n_final: number of the oldest of these that become final in the next round.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.transfer import of_numpy
-from workbench.engine.drafter_state import MOST_BYTES, Arrays, InspectableState, Look, Top, numbers
+from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, Arrays, InspectableState, Look, Top, numbers
 
 MOST_LESSONS = 100_000
 """Largest number of training steps of a learner."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.errors import ContextError
-from workbench.engine.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.models.loading import Models
 

@@ -13,7 +13,7 @@ from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.core.probes import Probed, Probes, joined
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.feedback import Exits
+from workbench.decoders.draft_verify.feedback import Exits
 from workbench.engine.request import Row
 from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Segment

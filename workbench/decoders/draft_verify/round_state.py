@@ -12,20 +12,21 @@ from workbench.core.errors import NumericalError, WorkbenchError
 from workbench.core.probes import Probed
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
-from workbench.engine.acceptance import Acceptance, accept
+from workbench.decoders.draft_verify.acceptance import Acceptance, accept
+from workbench.decoders.draft_verify.drafter_setup import levels_left, prime
+from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.inactive_drafters import let_go, tell
+from workbench.decoders.draft_verify.inspectable_state import owned_of
+from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, TentativeToken, decide
+from workbench.decoders.draft_verify.trace_recording import kept_tokens, record_round
+from workbench.decoders.draft_verify.verification_input import Block, block_of
+from workbench.decoders.draft_verify.verification_result import VerifiedTree
 from workbench.engine.decoder import EngineContext
-from workbench.engine.drafter_setup import levels_left, prime
-from workbench.engine.drafter_state import owned_of
-from workbench.engine.feedback import Outcome
-from workbench.engine.observers import let_go, tell
 from workbench.engine.request import FINISHED, Row
 from workbench.engine.request_options import Scored, scored
 from workbench.engine.round_timing import Drafting, Timing
 from workbench.engine.stop_conditions import cut, ending
-from workbench.engine.tentative_tokens import TentativeResults, TentativeToken, decide
-from workbench.engine.trace_recording import keep_round, kept_tokens, record_round
-from workbench.engine.verification_input import Block, block_of
-from workbench.engine.verification_result import VerifiedTree
+from workbench.engine.trace_recording import keep_round
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
 from workbench.trace.tokens import Emitted

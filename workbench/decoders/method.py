@@ -5,33 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.core.params import ParamSpec, params_of
+from workbench.core.promise import Promise
 from workbench.core.soundness import why_unsound
-from workbench.engine.declarations import Claim, Head, Recording, Setting
-from workbench.engine.decoder import OwnRounds
-from workbench.engine.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
+from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.draft_verify.decoder import DraftVerify
+from workbench.decoders.draft_verify.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
+from workbench.decoders.own_rounds import OwnRounds
 
 if TYPE_CHECKING:
+    from workbench.core.sampling import SamplingParams
+    from workbench.engine.decoder import Decoder, EngineContext
+    from workbench.engine.request import Row
+    from workbench.kernels.segment import CaptureSelection
     from workbench.models.loading import Models
-
-
-class Promise(str, Enum):
-    """Guarantee of a method about its output."""
-
-    EXACT = "exact"
-    """The target's own distribution, whatever the drafter; greedy output equals the target's token for token."""
-    GREEDY_EXACT = "greedy-exact"
-    """Exact when greedy; sampled output is not guaranteed."""
-    APPROXIMATE = "approximate"
-    """Sampled output deviates from the target's distribution, controlled by a stated parameter; greedy output is still
-    the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
-    SIMULATION = "simulation"
-    """Uses information that no real drafter has, for teaching and tests. Its output is exact; its speed is not real."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ class Method:
             becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        rounds: its decoder, if it does not draft and verify in turn: see `engine/decoder.py`. This part then defines
+        rounds: its decoder, if it does not draft and verify in turn: see `own_rounds.py`. This part then defines
             how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: its main rule, in one line of plain text.
@@ -259,6 +250,49 @@ class Configured:
     def drafts(self) -> bool:
         """Whether its rounds draft and verify, if only in their own order."""
         return self.rounds is None or self.rounds.drafts
+
+    @property
+    def decoder_kind(self) -> type:
+        """Kind of its decoder; an engine has one decoder of each kind."""
+        return DraftVerify if self.rounds is None else type(self.rounds)
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return a new decoder of its kind."""
+        return DraftVerify(context) if self.rounds is None else self.rounds.decoder(context)
+
+    @property
+    def keeps_greedy(self) -> bool:
+        """Whether greedy output is the target's own."""
+        return self.verifier.keeps_greedy
+
+    def make_ready(self, models: Models) -> None:
+        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        self.drafter.make_ready(models)
+
+    def notice(self) -> str:
+        """Return information that the user of a run with these parameters needs before it starts; "" if none."""
+        return self.drafter.notice()
+
+    def captures(self, models: Models) -> CaptureSelection:
+        """Return the hidden states that are captured in prefill for its drafter."""
+        return self.drafter.hears(models)
+
+    def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
+        """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
+        return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(row, sampling))
+
+    def lacking(self, models: Models) -> str:
+        """Return its requirements that these models lack, with the command that trains a missing head; or "".
+
+        Heads that only the bundled models' recipes train come with those models and exist for no other target.
+        """
+        said, own = [models.why_not(self.needs)], self.method.head
+        if own is not None and own.train is not None and own.kind not in models.heads:
+            said.append(f"Train one: workbench train {own.recipe}.")
+        heads = [part.head for part in (self.verifier, self.policy) if part.head is not None]
+        absent = [head.recipe for head in heads if head.kind not in models.heads]
+        said += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
+        return " ".join(filter(None, said))
 
     @property
     def name(self) -> str:

@@ -1,0 +1,19 @@
+"""Guarantees of methods about their output."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Promise(str, Enum):
+    """Guarantee of a method about its output."""
+
+    EXACT = "exact"
+    """The target's own distribution, whatever the drafter; greedy output equals the target's token for token."""
+    GREEDY_EXACT = "greedy-exact"
+    """Exact when greedy; sampled output is not guaranteed."""
+    APPROXIMATE = "approximate"
+    """Sampled output deviates from the target's distribution, controlled by a stated parameter; greedy output is still
+    the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
+    SIMULATION = "simulation"
+    """Uses information that no real drafter has, for teaching and tests. Its output is exact; its speed is not real."""

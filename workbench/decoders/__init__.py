@@ -1,0 +1,24 @@
+"""Decoders: ways to generate text in rounds, and the methods that are made of them.
+
+A method is a decoder with its parts chosen (`method.py`). `draft_verify` drafts and verifies; a method of another kind
+brings a decoder of its own (`own_rounds.py`). Public names are imported at first use, so that `declarations.py` can be
+read without PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.core.promise import Promise
+    from workbench.decoders.method import Configured, Method, Source
+
+__all__ = ["Configured", "Method", "Promise", "Source"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'workbench.decoders' has no attribute {name!r}")
+    home = "core.promise" if name == "Promise" else "decoders.method"
+    return getattr(importlib.import_module(f"workbench.{home}"), name)

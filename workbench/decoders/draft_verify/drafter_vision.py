@@ -1,0 +1,44 @@
+"""Image information that a drafter uses, for the trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from workbench.decoders.declarations import DRAFTERS
+from workbench.engine.image_trace import position_bytes, shown
+from workbench.engine.request import Row
+
+
+def see(row: Row, **fields: Any) -> None:
+    """Report what this sequence's drafter sees, from `prime` or `propose`; see `Round.vision` for the fields.
+
+    The engine records it with the next round, and again only when it changes.
+    """
+    row.state.vision.update(fields)
+
+
+def vision_news(row: Row) -> dict[str, Any]:
+    """Return what a sequence's target and drafter see, for `Round.vision`; {} if unchanged since the last report."""
+    target, pictured = row.models.target, row.place.pictured
+    if pictured is None:
+        return {}
+    n, swaps = pictured.n_vision, row.report.image_changes
+    sees_all = n if row.drafter.reads_target else 0
+    now = {
+        "drafter": _drafter_name(row), "compressor": None, "n_target": n, "n_drafter": sees_all,
+        "target_bytes": n * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
+        "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
+    } | row.state.vision  # fmt: skip
+    if now == row.state.vision_recorded and not swaps:
+        return {}
+    row.state.vision_recorded, row.report.image_changes = now, []
+    if not swaps:
+        return dict(now)
+    *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)
+    return now | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
+
+
+def _drafter_name(row: Row) -> str | None:
+    heads = [row.models.heads[need].name for need in row.drafter.needs if need in row.models.heads]
+    return heads[0] if heads else row.models.writer_name if DRAFTERS & set(row.drafter.needs) else None

@@ -1,0 +1,39 @@
+"""Parameters of a method that generates text with a decoder of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from workbench.decoders.draft_verify.parts import Part
+
+if TYPE_CHECKING:
+    from workbench.core.sampling import SamplingParams
+    from workbench.engine.decoder import Decoder, EngineContext
+    from workbench.engine.request import Row
+
+
+class OwnRounds(Part):
+    """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
+
+    The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
+    """
+
+    drafts: ClassVar[bool] = False
+    """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return the decoder for all sequences with parts of this class."""
+        raise NotImplementedError
+
+    def refusal(self, row: Row, sampling: SamplingParams) -> str:
+        """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
+        if self.drafts:
+            return ""
+        asked = {
+            "pictures": row.images is not None,
+            "log-probabilities of its tokens": row.request.extras.logprobs is not None,
+            "constraints, biases or other logits processors": bool(sampling.processors),
+            "repetition penalty": sampling.repetition_penalty != 1.0,
+        }
+        wanted = [name for name, is_wanted in asked.items() if is_wanted]
+        return f"it has its own decoding loop, without {' and no '.join(wanted)}" if wanted else ""
