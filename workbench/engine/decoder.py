@@ -44,7 +44,7 @@ class EngineContext:
 
 @runtime_checkable
 class Decoder(Protocol):
-    """Generates the text of sequences in rounds. There is one per engine and kind; its state is on the sequence.
+    """Generates the text of sequences in rounds. There is one per engine and kind; `row.state` has a sequence's state.
 
     Between two rounds `row.committed` is final, and the target's KV cache (`row.place`) holds all of it but the last
     token. It must hold nothing else, as otherwise the sequence could not change to another decoder.
