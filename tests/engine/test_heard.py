@@ -11,16 +11,19 @@ import torch
 import worlds
 
 from workbench.decoders.draft_verify.captured_states import states_of
+from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine import Engine, Models, Request, scheduler
 from workbench.engine.request import Row
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.methods import registry
 from workbench.models.runner import Runner
 
-READERS = (
-    "eagle", "eagle-2", "tlt", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo",
-    "hydra-plus-plus", "clover", "chimera",
-)  # fmt: skip
+READERS = [
+    method.name
+    for method in worlds.text_methods()
+    if method.head is not None and type(method.drafter).hears is not Drafter.hears
+]
+"""Methods whose drafters read hidden states of the prompt."""
 PROMPT = worlds.random_prompt(23)
 
 

@@ -51,26 +51,6 @@ pytestmark = [
     pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install),
 ]
 N_NEW = 12
-SHORT: dict[str, dict[str, Any]] = {
-    "prompt-lookup": {"depth": 4},
-    "token-recycling": {"depth": 3, "nodes": 8, "warm": True},
-    "lookahead-trie": {"depth": 4},
-    "suffix": {"depth": 4},
-    "rest": {"depth": 4, "nodes": 8},
-    "rasd": {"depth": 4, "nodes": 6, "retrieved": 4},
-    "aggressive": {"depth": 4},
-    "lookahead": {"depth": 2},
-    "jacobi": {"depth": 4},
-    "stand": {"depth": 3, "nodes": 8, "warm": True},
-    "adaptive-trigram": {"depth": 3},
-    "early-exit": {"depth": 2, "exit_layer": 24},
-    "draft-tree": {"depth": 3, "nodes": 6},
-    "draft-tree-sampled": {"depth": 3, "width": 2},
-    "medusa": {"depth": 3, "nodes": 6},
-    "medusa-typical": {"depth": 3, "nodes": 6},
-    "eagle-2": {"depth": 3, "width": 2, "nodes": 6},
-}
-"""Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
 """Here: text at this heat does not follow its input, which `aggressive` drafts; its law: test_exact_sampling."""
 FEW = 32
@@ -93,7 +73,7 @@ def smollm2() -> Models:
 def methods_on(models: Models) -> list[Configured]:
     """Every method that runs on it: without training, and with the draft models and heads that are there."""
     found = [m for m in registry.of_catalogue() if not models.why_not(m.needs) and m.promise is not Promise.SIMULATION]
-    return [m.with_params(**SHORT.get(m.name, {})) for m in found]
+    return [m.with_params(**m.testing.real) for m in found]
 
 
 def ids_of(models: Models, asked: Asked) -> list[int]:
@@ -248,6 +228,7 @@ class Lenient(Lossless):
 
 
 def test_a_rule_that_is_too_kind_shows_on_the_real_model(smollm2_single: Models) -> None:
-    lookup = registry.get("prompt-lookup").with_params(**SHORT["prompt-lookup"])
+    lookup = registry.get("prompt-lookup")
+    lookup = lookup.with_params(**lookup.testing.real)
     fit = fit_of(smollm2_single, dataclasses.replace(lookup, verifier=Lenient()))
     assert fit.p_value < ALPHA, f"it went unnoticed: {fit}"

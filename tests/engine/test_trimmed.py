@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from methods.test_exact_sampling import ALPHA, FILTERED, PLAIN, SETTINGS, fit_of
+from methods.test_exact_sampling import ALPHA, FILTERED, PLAIN, fit_of, setting
 from transformers import LogitsProcessor
 
 from workbench.core.errors import ModelError, WorkbenchError
@@ -88,7 +88,7 @@ def test_greedy_text_is_hugging_faces_own(name: str, device: str) -> None:
 @pytest.mark.parametrize(("name", "sampling"), [("draft-model", PLAIN), ("draft-tree-sampled", FILTERED)])
 def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any, device: str) -> None:
     models = world([0, 2, 3], vocabulary=6, device=device)
-    fit = fit_of(models, registry.get(name).with_params(**SETTINGS[name]), sampling, 2, 400)
+    fit = fit_of(models, setting(name), sampling, 2, 400)
     assert fit.fits(ALPHA), fit
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -108,40 +107,10 @@ def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_token
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "draft-model": {"depth": 2, "threshold": 0.5},
-    "draft-tree": {"depth": 2, "width": 3, "nodes": 8},
-    "draft-tree-sampled": {"depth": 2, "width": 3},
-    "prompt-lookup": {"depth": 2},
-    "token-recycling": {"depth": 2, "nodes": 8},
-    "lookahead-trie": {"depth": 2},
-    "suffix": {"depth": 2, "factor": 2.0},
-    "aggressive": {"depth": 2},
-    "lookahead": {"depth": 2, "from_text": True},
-    "jacobi": {"depth": 2},
-    "stand": {"depth": 2, "nodes": 3, "warm": True},
-    "adaptive-trigram": {"depth": 2},
-    "rest": {"depth": 2, "nodes": 8},
-    "rasd": {"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
-    "early-exit": {"depth": 2, "exit_layer": 1},
-    "swift": {"policy": "fixed", "depth": 2, "ratio": 0.6, "window": 4},
-    "unified-skip": {"depth": 2, "speedup": 2.0},
-    "duo": {"depth": 2, "share": 0.05},
-    "lexical-unit": {"depth": 2},
-    "del": {"policy": "fixed", "depth": 2},
-    "medusa": {"depth": 2, "nodes": 8},
-    "oracle": {"depth": 2, "acceptance": 0.6},
-    "eagle-2": {"depth": 2, "width": 2, "nodes": 6},
-    "kangaroo": {"depth": 2, "threshold": 0.2},
-    "m2r2": {"depth": 2},
-    "eagle-vlm": {"depth": 2, "width": 2, "nodes": 6},
-    "flash": {"depth": 2, "width": 2, "nodes": 6},
-}
-
-
 def setting(name: str) -> Configured:
     """Return a method with short drafts, so that three tokens cover all outcomes of their verification."""
-    return registry.get(name).with_params(**SETTINGS.get(name, {}))
+    method = registry.get(name)
+    return method.with_params(**method.testing.short)
 
 
 EXACT = [m.name for m in worlds.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]

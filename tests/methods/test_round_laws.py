@@ -22,7 +22,6 @@ from methods.test_exact_sampling import (
     FILTERED,
     PLAIN,
     PROMPT,
-    SETTINGS,
     START,
     VOCABULARY,
     Wrong,
@@ -205,7 +204,7 @@ def choices(method: Method) -> list[Configured]:
     do not reach a cap of two draft tokens. A verifier for other drafts than those of the default tree builder is also
     tested with the first suitable one.
     """
-    chosen = SETTINGS.get(method.name, {})
+    chosen = method.testing.short
     told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
     told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
     named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
@@ -217,7 +216,7 @@ def choices(method: Method) -> list[Configured]:
     if method.name not in DRAWING:
         others = {v.name for v in method.other_verifiers if isinstance(v, Exact)}
         named = [values for values in named if values.get("verifier") not in others and is_tried(method, values)]
-    return [method.with_params(**chosen | values) for values in [{}, *named]]
+    return [method.with_params(**{**chosen, **values}) for values in [{}, *named]]
 
 
 def is_tried(method: Method, values: dict[str, Any]) -> bool:
@@ -252,7 +251,7 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
     A verifier that is exact for other drafts than these may deviate too little to detect: see test_exact_verifiers.py.
     """
     method, known, learnt = registry.get(name), Known(), dict[str, Any]()
-    if SETTINGS.get(name, {}).get("warm"):
+    if method.testing.short.get("warm"):
         draw(models, setting(name), sampling, DEPTH, FEW, prompt=prompt_of(setting(name)))
         learnt = {name: models.shared[name]}
     for configured in choices(method) if sampling is PLAIN else [setting(name)]:

@@ -221,6 +221,24 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class Testing:
+    """Facts about a method that the common tests of all methods need.
+
+    Attributes:
+        short: parameters for drafts of two levels, with which exact distributions are tested.
+        real: parameters for tests on a real model (SmolLM2).
+        perfect: parameters with which every draft is accepted if the drafter is never wrong: a copy of the target, or a
+            head that knows the text. None: there is no such test.
+        no_alarm: why there is none, and the test that replaces it.
+    """
+
+    short: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    real: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    perfect: Mapping[str, Any] | None = field(default=None, hash=False)
+    no_alarm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The trained head that a method drafts with: its class, its training, and its model card.
 

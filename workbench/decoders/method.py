@@ -12,7 +12,7 @@ from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchErr
 from workbench.core.params import ParamSpec, params_of
 from workbench.core.promise import Promise
 from workbench.core.soundness import why_unsound
-from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
 from workbench.decoders.own_rounds import OwnRounds
@@ -63,6 +63,7 @@ class Method:
         suites: its rows in suites that measure each method with its own settings, by the suite's name ("vision").
         recording: its demo in the gallery.
         head: trained head that it drafts with, if it needs one.
+        testing: facts for the tests that all methods have in common.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Method:
     suites: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict, hash=False)
     recording: Recording = field(default_factory=Recording)
     head: Head | None = None
+    testing: Testing = field(default_factory=Testing)
 
     def __post_init__(self) -> None:
         """Fill in the method's name in its declarations; a method derived from another one drops the other's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.trigram import AdaptiveTrigram
 from workbench.methods.policies.bandit import Bandit
@@ -46,6 +46,7 @@ METHOD = Method(
         "Verification draws one token at each node, however many sentences share it.",
     ),
     place=58,
+    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_alarm="It drafts without a model."),
     drafter=AdaptiveTrigram(),
     verifier=Lossless(),
     policies=(Fixed(depth=4), Planned(depth=4), Bandit(depth=4)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
 from workbench.methods.drafters.aggressive import Aggressive
@@ -41,6 +41,7 @@ METHOD = Method(
         "may be copied twice.",
     ),
     place=42,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
     drafter=Aggressive(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),

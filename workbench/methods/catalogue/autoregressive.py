@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim
+from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft
@@ -23,6 +23,7 @@ METHOD = Method(
     ),
     formula="x(t+1) ~ p( · | x(1) … x(t) ),  τ = 1",
     place=0,
+    testing=Testing(no_alarm="It drafts without a model."),
     drafter=Nothing(),
     verifier=Lossless(),
     policies=(NoDraft(),),

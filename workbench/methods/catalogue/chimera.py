@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.chimera import Chimera, ChimeraHeads
 from workbench.methods.growers.offered import offered
@@ -57,6 +57,7 @@ METHOD = Method(
         "By default 12 nodes in 4 levels, because a small target pays more for each node; τ may be lower.",
     ),
     place=91,
+    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.clover import Clover, CloverHeads
 from workbench.methods.growers.offered import offered
@@ -55,6 +55,7 @@ METHOD = Method(
         "lower.",
     ),
     place=89,
+    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_clover.py."),
     drafter=Clover(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),

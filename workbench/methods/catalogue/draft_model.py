@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Setting
+from workbench.decoders.declarations import Claim, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.growers.chain import Chain
@@ -53,6 +53,7 @@ METHOD = Method(
         "acceptance per level. It may draft nothing, and its draft length may differ from the formula's.",
     ),
     place=10,
+    testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_tree import TopKTree
 from workbench.methods.growers.best_first import BestFirst
@@ -47,6 +47,7 @@ METHOD = Method(
         "pays more for each node than a large one; τ may be lower.",
     ),
     place=20,
+    testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),
     drafter=TopKTree(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

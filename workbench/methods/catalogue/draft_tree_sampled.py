@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.growers.offered import offered
@@ -40,6 +40,7 @@ METHOD = Method(
         "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
     ),
     place=30,
+    testing=Testing(short={"depth": 2, "width": 3}, real={"depth": 3, "width": 2}, perfect={}),
     drafter=SampledTree(),
     verifier=Lossless(),
     other_verifiers=(

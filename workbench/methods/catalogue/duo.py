@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim
+from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.duo import Duo
 from workbench.methods.policies.bandit import Bandit
@@ -42,6 +42,7 @@ METHOD = Method(
         "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
     ),
     place=75,
+    testing=Testing(short={"depth": 2, "share": 0.05}, perfect={"share": 1.0}),
     drafter=Duo(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.dynamic_exit import DynamicExit
 from workbench.methods.policies.bandit import Bandit
@@ -48,6 +48,10 @@ METHOD = Method(
         "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
     place=71,
+    testing=Testing(
+        short={"policy": "fixed", "depth": 2},
+        no_alarm="It exits before the last layer: see test_dynamic_exit.py.",
+    ),
     drafter=DynamicExit(),
     verifier=Lossless(),
     policies=(

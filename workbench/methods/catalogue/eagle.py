@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.eagle import Eagle
@@ -50,6 +50,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=95,
+    testing=Testing(perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

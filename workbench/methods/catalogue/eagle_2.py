@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -74,6 +74,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=100,
+    testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, real={"depth": 3, "width": 2, "nodes": 6}, perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.eagle_3 import Eagle3, Eagle3Net
 from workbench.methods.growers.best_first import BestFirst
@@ -54,6 +54,7 @@ METHOD = Method(
         "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
     place=105,
+    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
     drafter=Eagle3(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

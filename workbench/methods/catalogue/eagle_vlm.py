@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
 from workbench.methods.growers.best_first import BestFirst
@@ -55,6 +55,7 @@ METHOD = Method(
         LOSSES,
     ),
     place=150,
+    testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={}),
     drafter=EagleVLM(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Setting
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.early_exit import EarlyExit
 from workbench.methods.policies.bandit import Bandit
@@ -51,6 +51,11 @@ METHOD = Method(
         STILL_READ,
     ),
     place=70,
+    testing=Testing(
+        short={"depth": 2, "exit_layer": 1},
+        real={"depth": 2, "exit_layer": 24},
+        perfect={"exit_layer": 3},
+    ),
     drafter=EarlyExit(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.falcon import Falcon, FalconNet
@@ -67,6 +67,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=104,
+    testing=Testing(perfect={}),
     drafter=Falcon(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

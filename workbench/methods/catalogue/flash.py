@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Measured, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Measured, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
@@ -58,6 +58,7 @@ METHOD = Method(
         LOSSES,
     ),
     place=180,
+    testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={"nodes": 24}),
     drafter=Flash(),
     verifier=Lossless(),
     growers=(Template(),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.fspad import FSPAD, FSPADNet
@@ -51,6 +51,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=102,
+    testing=Testing(perfect={}),
     drafter=FSPAD(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.hidden_transfer import HiddenTransfer, Transfers
 from workbench.methods.growers.dynamic_sparse import DynamicSparse
@@ -43,6 +43,7 @@ METHOD = Method(
         "pass, although it goes through the upper layers alone. In our measurements this was no slower.",
     ),
     place=92,
+    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
     drafter=HiddenTransfer(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Recording, Setting
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.hydra import Hydra, HydraHeads
 from workbench.methods.growers.offered import offered
@@ -46,6 +46,7 @@ METHOD = Method(
         "lower.",
     ),
     place=85,
+    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
     drafter=Hydra(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),

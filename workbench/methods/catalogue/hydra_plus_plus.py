@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, HydraPlusPlusHeads
 from workbench.methods.growers.offered import offered
@@ -51,6 +51,7 @@ METHOD = Method(
         "lower.",
     ),
     place=87,
+    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
     drafter=HydraPlusPlus(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),

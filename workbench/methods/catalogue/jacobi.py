@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.jacobi import Jacobi
 from workbench.methods.policies.bandit import Bandit
@@ -49,6 +49,7 @@ METHOD = Method(
         "with its probability.",
     ),
     place=63,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
     drafter=Jacobi(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),

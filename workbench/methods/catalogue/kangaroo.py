@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.kangaroo import ExitAdapter, Kangaroo
@@ -46,6 +46,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=110,
+    testing=Testing(short={"depth": 2, "threshold": 0.2}, perfect={}),
     drafter=Kangaroo(),
     verifier=Lossless(),
     policies=(

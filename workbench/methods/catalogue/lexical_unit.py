@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim
+from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.lexical_unit import LexicalUnit
 from workbench.methods.policies.bandit import Bandit
@@ -45,6 +45,7 @@ METHOD = Method(
         "The paper's control of repetitions, which its text hardly describes, is not built.",
     ),
     place=76,
+    testing=Testing(short={"depth": 2}, no_alarm="It drafts from placeholders: see test_lexical_unit.py."),
     drafter=LexicalUnit(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(sure=0.9),),

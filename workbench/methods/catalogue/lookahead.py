@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.lookahead import Lookahead
 from workbench.methods.policies.bandit import Bandit
@@ -50,6 +50,7 @@ METHOD = Method(
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),
     place=64,
+    testing=Testing(short={"depth": 2, "from_text": True}, real={"depth": 2}, no_alarm="It drafts without a model."),
     drafter=Lookahead(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),

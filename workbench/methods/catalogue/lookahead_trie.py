@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
 from workbench.methods.drafters.trie import LookaheadTrie
@@ -39,6 +39,7 @@ METHOD = Method(
         "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
     ),
     place=60,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
     drafter=LookaheadTrie(),
     verifier=Lossless(),
     policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.m2r2 import M2R2, Accelerators
 from workbench.methods.policies.bandit import Bandit
@@ -49,6 +49,7 @@ METHOD = Method(
         "the draft, as for early-exit.",
     ),
     place=112,
+    testing=Testing(short={"depth": 2}, no_alarm="It exits before the last layer: see test_m2r2.py."),
     drafter=M2R2(),
     verifier=Lossless(),
     policies=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
 from workbench.methods.growers.offered import offered
@@ -62,6 +62,7 @@ METHOD = Method(
     formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
     differs=DIFFERS,
     place=80,
+    testing=Testing(short={"depth": 2, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),

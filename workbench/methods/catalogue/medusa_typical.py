@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.medusa import DIFFERS, HEAD, PAPER
 from workbench.methods.drafters.medusa import Medusa
@@ -29,6 +29,7 @@ METHOD = Method(
     formula="accept x if p(x) > min( ε, δ · exp(−H(p)) )",
     differs=DIFFERS,
     place=90,
+    testing=Testing(real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
     verifier=TypicalAcceptance(),
     policies=(Fixed(), Planned(), Bandit()),

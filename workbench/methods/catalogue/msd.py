@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.msd import MSD, MSDNet
@@ -48,6 +48,7 @@ METHOD = Method(
         "minutes instead of 40 epochs; the first stage may be too short to matter.",
     ),
     place=160,
+    testing=Testing(perfect={}),
     drafter=MSD(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

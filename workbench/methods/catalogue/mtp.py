@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.mtp import MTP, MTPNet
@@ -58,6 +58,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=107,
+    testing=Testing(perfect={}),
     drafter=MTP(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording
+from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.omni_draft import OmniDraft
 from workbench.methods.policies.bandit import Bandit
@@ -63,6 +63,7 @@ METHOD = Method(
         "The drafter reads text without the special tokens of the target's chat format, and no images.",
     ),
     place=14,
+    testing=Testing(perfect={}),
     drafter=OmniDraft(),
     verifier=Lossless(),
     other_verifiers=(Lenient(), Judge()),

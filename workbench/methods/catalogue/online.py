@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.online import Online
 from workbench.methods.drafters.warmth import SHIFTING
@@ -47,6 +47,7 @@ METHOD = Method(
         "step; they are not recomputed.",
     ),
     place=12,
+    testing=Testing(perfect={}),
     drafter=Online(),
     verifier=Lossless(),
     policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),

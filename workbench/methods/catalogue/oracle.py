@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.oracle import Oracle
 from workbench.methods.policies.fixed import Fixed
@@ -34,6 +34,7 @@ METHOD = Method(
         "probability: its τ is the closed form, up to the probability of the target's least likely token.",
     ),
     place=140,
+    testing=Testing(short={"depth": 2, "acceptance": 0.6}, perfect={"acceptance": 1.0}),
     drafter=Oracle(),
     verifier=Lossless(),
     policies=(Fixed(),),

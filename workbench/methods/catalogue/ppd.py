@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.ppd import PPD, PromptTokens
 from workbench.methods.growers.dynamic_sparse import DynamicSparse
@@ -49,6 +49,7 @@ METHOD = Method(
         "position of each: the same loss, from fewer texts.",
     ),
     place=88,
+    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_ppd.py."),
     drafter=PPD(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.policies.bandit import Bandit
@@ -38,6 +38,7 @@ METHOD = Method(
         "wasted.",
     ),
     place=40,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
     drafter=NGram(),
     verifier=Lossless(),
     other_verifiers=(Lenient(), Judge()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.rasd import Rasd
 from workbench.methods.growers.best_first import BestFirst
@@ -41,6 +41,11 @@ METHOD = Method(
         "files.",
     ),
     place=66,
+    testing=Testing(
+        short={"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
+        real={"depth": 4, "nodes": 6, "retrieved": 4},
+        perfect={"nodes": 24},
+    ),
     drafter=Rasd(),
     verifier=Lossless(),
     policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.rest import Rest
 from workbench.methods.policies.bandit import Bandit
@@ -43,6 +43,11 @@ METHOD = Method(
         "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
     ),
     place=64,
+    testing=Testing(
+        short={"depth": 2, "nodes": 8},
+        real={"depth": 4, "nodes": 8},
+        no_alarm="It drafts without a model.",
+    ),
     drafter=Rest(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),

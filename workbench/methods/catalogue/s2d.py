@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.s2d import S2D
@@ -59,6 +59,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=16,
+    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import CITED, LOSSES, PAPER
 from workbench.methods.drafters.specvlm import SpecVLM, SpecVLMNet
@@ -46,6 +46,7 @@ METHOD = Method(
         LOSSES,
     ),
     place=170,
+    testing=Testing(perfect={}),
     drafter=SpecVLM(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

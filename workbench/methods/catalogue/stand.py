@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.stand import Stand
 from workbench.methods.growers.data_driven import DataDriven
@@ -51,6 +51,11 @@ METHOD = Method(
         "At temperature 0 the likeliest tokens are drafted, without noise.",
     ),
     place=56,
+    testing=Testing(
+        short={"depth": 2, "nodes": 3, "warm": True},
+        real={"depth": 3, "nodes": 8, "warm": True},
+        no_alarm="It drafts without a model.",
+    ),
     drafter=Stand(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

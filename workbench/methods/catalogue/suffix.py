@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
 from workbench.methods.drafters.suffix import Suffix
@@ -42,6 +42,7 @@ METHOD = Method(
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),
     place=62,
+    testing=Testing(short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_alarm="It drafts without a model."),
     drafter=Suffix(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),

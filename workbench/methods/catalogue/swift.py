@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording
+from workbench.decoders.declarations import WRONG_SCALE, Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.swift import Swift
 from workbench.methods.policies.bandit import Bandit
@@ -55,6 +55,10 @@ METHOD = Method(
         STILL_READ,
     ),
     place=74,
+    testing=Testing(
+        short={"policy": "fixed", "depth": 2, "ratio": 0.6, "window": 4},
+        perfect={"ratio": 0.0, "policy": "fixed"},
+    ),
     drafter=Swift(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording
+from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
@@ -60,6 +60,7 @@ METHOD = Method(
         TRIMMED,
     ),
     place=101,
+    testing=Testing(perfect={"rate": 0.0}),
     drafter=TLT(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import WRONG_SETTING, Claim
+from workbench.decoders.declarations import WRONG_SETTING, Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
 from workbench.methods.growers.template import Template
@@ -45,6 +45,11 @@ METHOD = Method(
         "The released code decodes greedily; here sampling is exact, too, by the rule for deterministic drafts.",
     ),
     place=50,
+    testing=Testing(
+        short={"depth": 2, "nodes": 8},
+        real={"depth": 3, "nodes": 8, "warm": True},
+        no_alarm="It drafts without a model.",
+    ),
     drafter=TokenRecycling(),
     verifier=Lossless(),
     policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim
+from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.unified_skip import UnifiedSkip
 from workbench.methods.policies.bandit import Bandit
@@ -40,6 +40,7 @@ METHOD = Method(
         "was trained for early exits instead, other targets for neither: drafts are worse.",
     ),
     place=72,
+    testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),
     drafter=UnifiedSkip(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(),),

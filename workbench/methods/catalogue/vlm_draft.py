@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Recording, Setting
+from workbench.decoders.declarations import Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.msd import NO_ROOM
 from workbench.methods.drafters.vlm import SeeingDraftModel
@@ -43,6 +43,7 @@ METHOD = Method(
         "over a text-only drafter may differ.",
     ),
     place=130,
+    testing=Testing(no_alarm="test_alarms.py tests it with images."),
     drafter=SeeingDraftModel(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Measured, Recording, Setting
+from workbench.decoders.declarations import Claim, Measured, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.vlm import BlindDraftModel
 from workbench.methods.growers.chain import Chain
@@ -57,6 +57,7 @@ METHOD = Method(
         "not built. τ says nothing about models of that size.",
     ),
     place=120,
+    testing=Testing(no_alarm="Its drafter does not see the image."),
     drafter=BlindDraftModel(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
