@@ -9,6 +9,7 @@ from workbench.core.late import some
 from workbench.core.rejection import expected_kept
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of
+from workbench.decoders.draft_verify.drafter_vision import vision_news
 from workbench.decoders.draft_verify.verification_result import VerifiedTree
 from workbench.engine.request import Row
 from workbench.engine.trace_recording import fields_of_any_round
