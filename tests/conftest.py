@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import compile_once
 import pytest
 import torch
 import transformers.modeling_utils  # noqa: F401  (before the import hook, with which compiled code is not found again)
@@ -77,6 +76,8 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     from workbench.kernels import compilation
 
     if compilation.compiled("forward"):
+        import compile_once  # on systems with numba's kernels only: it locks files as Unix does
+
         compile_once.install()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.models.pass_costs.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))

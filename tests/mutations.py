@@ -227,6 +227,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the corrected token depends on how the draft was rejected: sampled text is biased",
     ),
     _m(
+        "acceptance-tests-draw-the-numbers-of-the-corrected-token",
+        "engine.acceptance:accept",
+        Argument(0, "uniform", 1, "Purpose.STOP"),
+        DRAFTS + "test_no_random_number_serves_twice[draft-model]",
+        why="the corrected token depends on how the draft was rejected: sampled text is biased",
+    ),
+    _m(
         "each-round-drafts-with-the-same-random-numbers",
         "methods.growers.chain:_uniforms",
         Argument(0, "uniform", 0, "0"),
@@ -339,6 +346,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         Force(0, "if", new=True),
         CHANGES + "test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_not",
         why="moving a slider too far loses the run",
+    ),
+    _m(
+        "tentative-tokens-stay-when-the-decoder-changes",
+        "engine.changes:_hand_over",
+        DropStatement(0, "call"),
+        "tests/toys/test_step_judge.py::test_a_change_to_another_decoder_takes_back_what_is_undecided",
+        why="tokens that the verifier had not accepted become part of the text",
+    ),
+    _m(
+        "a-decoder-that-cannot-open-leaves-its-settings",
+        "engine.changes:_hand_over",
+        DropStatement(2, "call"),
+        "tests/toys/test_broken.py::test_a_decoder_that_cannot_open_leaves_the_run_as_it_was",
+        why="a refused change of method changes the method",
     ),
     _m(
         "parameters-kept-by-name-alone",

@@ -26,7 +26,7 @@ from workbench.bench.goodness import joint_law
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import ancestors
 from workbench.decoders import Configured, Method
-from workbench.decoders.draft_verify.state import DraftState
+from workbench.decoders.draft_verify.state import DraftState, drafter_state
 from workbench.decoders.draft_verify.verification_input import Block
 from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
@@ -138,7 +138,7 @@ def each_round(engine: Engine, row: Row) -> Iterator[int]:
     while not engine.idle:
         before = len(row.committed)
         engine.step()
-        if row.state.drafter is not None and len(row.committed) > before:
+        if drafter_state(row) is not None and len(row.committed) > before:
             yield len(row.committed) - before
 
 
@@ -243,6 +243,11 @@ def on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable
         pytest.param(value, id=name(value), marks=() if name(value) in kept else pytest.mark.on_demand)
         for value in values
     ]
+
+
+def kinds() -> set[str]:
+    """Return the names of `of_each_kind` among the methods without images, with default parameters."""
+    return {m.name for m in of_each_kind(m.with_params() for m in text_methods())}
 
 
 def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:

@@ -87,11 +87,7 @@ def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
 @pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
 @pytest.mark.parametrize(
     "method",
-    worlds.on_demand_unless(
-        {m.name for m in worlds.of_each_kind(m.with_params() for m in worlds.text_methods())} | {"autoregressive"},
-        worlds.text_methods(),
-        lambda method: method.name,
-    ),
+    worlds.on_demand_unless(worlds.kinds() | {"autoregressive"}, worlds.text_methods(), lambda method: method.name),
 )
 def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
     prompt, wanted = bundled_text

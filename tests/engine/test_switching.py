@@ -14,6 +14,7 @@ import worlds
 from workbench.core.errors import WorkbenchError
 from workbench.core.promise import Promise
 from workbench.decoders import Method
+from workbench.decoders.draft_verify.acceptance import Acceptance
 from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
@@ -132,9 +133,9 @@ def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: 
 
     whole = RoundState.walk
 
-    def wrong_once(self: RoundState, found: list[object]) -> None:
+    def wrong_once(self: RoundState, found: Acceptance) -> None:
         whole(self, found)
-        if self.verified_tree is not None and len(self.verified_tree.tokens) > 4:
+        if self.verified_tree is not None and len(self.verified_tree.acceptance.tokens) > 4:
             object.__setattr__(self.verified_tree.verdict, "bonus", self.verified_tree.verdict.bonus ^ 1)
 
     monkeypatch.setattr(RoundState, "walk", wrong_once)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from worlds import of_each_kind, repeating_prompt, text_methods, world
+from worlds import kinds, repeating_prompt, text_methods, world
 
 from workbench.core import transfer
 from workbench.core.sampling import SamplingParams
@@ -138,7 +138,7 @@ MORE: dict[str, dict[str, int]] = {
 """What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""
 
 
-GREEDY_TOO = {m.name for m in of_each_kind(m.with_params() for m in text_methods())}
+GREEDY_TOO = kinds()
 """One method of each kind of tree and rule: a greedy round of the others differs from a sampled one in no other way."""
 
 

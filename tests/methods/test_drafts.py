@@ -20,7 +20,9 @@ from torch import Tensor
 from workbench.core.draw import Draw, Purpose
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
+from workbench.decoders.draft_verify.acceptance import Acceptance
 from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.layers import subset
 from workbench.methods import registry
@@ -71,13 +73,17 @@ def drafts(
 ) -> list[Drafted]:
     """All drafts but empty ones of `texts` runs side by side, in the order in which they were judged."""
     found: list[Drafted] = []
-    rule = Lossless.rule
+    rule, accept = Lossless.rule, RoundState.accept
 
     def seen(self: Lossless, v: Verification) -> Any:
         row = next(row for row in rows if row.verifier is self)
-        u = row.draw.uniform(len(row.committed), Purpose.ACCEPT, len(v.tree)).tolist()
-        found.append(Drafted(row.state.drafter, row.state.plan.depth, list(row.committed), v.tree, v.u_stop, u))
+        found.append(Drafted(row.state.drafter, row.state.plan.depth, list(row.committed), v.tree, v.u_stop, None))
         return rule(self, v)
+
+    def drawn(self: RoundState, record: bool) -> Acceptance:
+        acceptance = accept(self, record)
+        found[-1] = dataclasses.replace(found[-1], accept=acceptance.uniform)
+        return acceptance
 
     engine, method = Engine(models), registry.get(name)
     asked = [
@@ -86,6 +92,7 @@ def drafts(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lossless, "rule", seen)
+        patch.setattr(RoundState, "accept", drawn)
         rows = [engine.submit(request) for request in asked]
         while not engine.idle:
             engine.step()

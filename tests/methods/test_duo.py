@@ -101,7 +101,7 @@ def test_rows_of_one_prompt_share_a_twin_that_goes_with_them(models: Models) -> 
 
 
 def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
-    small = next(rounds(models, PROMPT, share=0.25)).state.kept
+    small = next(rounds(models, PROMPT, share=0.25)).state.drafter.kept
     row = next(rounds(models, PROMPT, share=0.25, big=2))
     left = max(small)
     assert row.state.drafter.kept == [left if share == left else 1.0 for share in small]

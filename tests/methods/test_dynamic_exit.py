@@ -131,6 +131,5 @@ def test_exits_are_spread_below_the_last_layer() -> None:
 
 
 def test_with_another_drafter_the_policy_plans_its_bound(models: Models) -> None:
-    engine = Engine(models)
-    row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4))
+    row = worlds.sequence(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models)
     assert TokensPerLayer(depth=3).plan(row, [0.5]).depth == 3

@@ -194,13 +194,21 @@ def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
     assert not constants.HF_HUB_DISABLE_XET
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt; afterwards restore its handler, which also interrupts system calls again."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: Path, restarts: bool) -> None:
     """The Hub's library would wait for all of its threads, and they for all of their files.
 
     With `restarts`, the signal interrupts no system call, as after `loop.add_signal_handler` of asyncio.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.siginterrupt(signal.SIGINT, not restarts)
     model = replace(published.SMOLLM2, hub_id="owner/good")
     fetches = (lambda: published.download(model), lambda: hub.fetch("owner/good", Progress(""), MOST))

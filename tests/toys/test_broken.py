@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import worlds
 
+from workbench.core.sampling import SamplingParams
 from workbench.decoders.own_rounds import OwnRounds
 from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.decoder import Decoder, EngineContext
@@ -68,3 +69,35 @@ def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) 
     assert all(row.status in ENDED and row.ended.is_set() for row in rows)
     assert rows[1].committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, N)
     assert not models.target.slots
+
+
+class Closed(Faulty):
+    def open(self, row: Row) -> None:
+        row.sampling = SamplingParams(temperature=2.0)  # as far as it got
+        raise RuntimeError("an opening")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClosedRounds(OwnRounds):
+    def decoder(self, context: EngineContext) -> Decoder:
+        return Closed(context, False)
+
+
+def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> None:
+    models: Models = worlds.world("llama", noise=0.05, device=device)
+    plain = registry.get("draft-model")
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))
+    engine.step()
+    held = row.configured, row.models, row.sampling, row.state
+    row.change(method=dataclasses.replace(plain, name="closed", rounds=ClosedRounds()))
+    engine.step()
+    assert all(now is before for now, before in zip(
+        (row.configured, row.models, row.sampling, row.state), held, strict=True
+    ))  # fmt: skip
+    while not engine.idle:
+        engine.step()
+    assert row.status == FINISHED
+    assert row.trace is not None
+    assert any("A change was refused" in note for note in row.trace.footer.warnings)
+    assert row.committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, N)

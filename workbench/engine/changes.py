@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, as_said
 from workbench.core.panics import no_panic
@@ -22,7 +24,6 @@ Of = Callable[[Chosen], Decoder]
 
 def put_in_force(row: Row, decoder_of: Of) -> None:
     """Apply the requested changes. A change that fails is reported, and the run continues with its old settings."""
-    row.report.changes = []
     if asks := row.take_changes():
         _take(row, decoder_of, asks)
 
@@ -91,18 +92,26 @@ def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> Non
             "Images and the method cannot be changed at once.", "Make one change, then the other."
         )
     now.revoke(row)
-    before = row.configured, row.models, row.sampling, row.state
-    row.configured, row.models, row.sampling, row.state = settings.configured, settings.models, settings.sampling, None
+    before = _held(row)
+    _hold(row, (settings.configured, settings.models, settings.sampling, None))
     try:
         with no_panic():
             then.open(row)
     except Exception:
-        row.configured, row.models, row.sampling, row.state = before
+        _hold(row, before)
         raise
-    after = row.configured, row.models, row.sampling, row.state
-    row.configured, row.models, row.sampling, row.state = before  # which the old decoder's resources belong to
+    after = _held(row)
+    _hold(row, before)  # the old decoder releases its resources by its own settings and state
     close(now, row)
-    row.configured, row.models, row.sampling, row.state = after
+    _hold(row, after)
+
+
+_held = attrgetter("configured", "models", "sampling", "state")
+"""Return a sequence's settings and its decoder's state."""
+
+
+def _hold(row: Row, values: tuple[Any, ...]) -> None:
+    row.configured, row.models, row.sampling, row.state = values
 
 
 def close(decoder: Decoder, row: Row) -> None:

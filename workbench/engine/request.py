@@ -89,7 +89,7 @@ class Request:
 
 @dataclass(slots=True)
 class RoundReport:
-    """Facts for the trace that are collected for the next recorded round.
+    """Trace data of the next round that is collected outside its phases.
 
     Attributes:
         signals: figures that the parts computed, by name.

@@ -213,7 +213,7 @@ class Engine:
 
     def _change(self, row: Row) -> None:
         """Apply pending changes between two rounds of a sequence."""
-        row.report.signals, row.report.notes = {}, []
+        row.report.signals, row.report.notes, row.report.changes = {}, [], []
         put_in_force(row, self._decoder)
 
     def _guard(self, row: Row, act: Callable[[], object]) -> bool:

@@ -51,7 +51,7 @@ def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, A
     assert row.trace is not None
     assert row.origin is not None
     assert row.origin_s is not None
-    report, other_work, now = row.report, row.report.other_work, time.perf_counter()
+    now, report = time.perf_counter(), row.report
     still_s = row.pace.still_s  # delays and pauses do not count in the trace's times
     origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
     drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
@@ -65,7 +65,10 @@ def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, A
             Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
             Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
             Phase("commit", timing.commit.seconds - origin, now - origin_s),
-            *(Phase(name, start.seconds - origin, end.seconds - origin, lane) for name, start, end, lane in other_work),
+            *(
+                Phase(name, start.seconds - origin, end.seconds - origin, lane)
+                for name, start, end, lane in report.other_work
+            ),
         ],
         "started_s": t_round - origin_s,
         "seconds": seconds,

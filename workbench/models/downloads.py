@@ -23,7 +23,7 @@ FILES: dict[str, Any] = {
 
 
 WAIT_S = 0.2
-"""Time after which Ctrl-C is noticed at the latest, in seconds."""
+"""Interval in seconds at which a waiting download checks for Ctrl-C."""
 
 
 def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: Any) -> str:

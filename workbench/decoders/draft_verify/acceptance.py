@@ -187,7 +187,7 @@ def accept(
 
 
 def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor:
-    """Return the draft probability of each node: the rule's, else the drafter's score, else that of `tree.q`; [N]."""
+    """Return the draft probability of each node, [N]: from the rule, the drafter's score, or the draft distribution."""
     if reason is not None and "q" in reason.inputs:
         return reason.inputs["q"]
     if tree.score is not None:

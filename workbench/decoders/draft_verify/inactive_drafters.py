@@ -116,7 +116,7 @@ def _release(row: Row, learner: ObservingDrafter) -> None:
 
 @contextmanager
 def _own_state(row: Row, learner: ObservingDrafter) -> Iterator[None]:
-    """Set `row.state.drafter`, from which a drafter reads its state, to an inactive drafter's state for a while."""
+    """Temporarily replace `row.state.drafter` by the state of an inactive drafter."""
     state, row.state.drafter = row.state.drafter, learner.state
     try:
         yield

@@ -160,7 +160,7 @@ class Grower(Part):
     """Whether it feeds several tokens as one, which the drafter has to support: `DistributionDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
-        """Return the state of a tree builder that learns, also after a change of drafter; None: no state."""
+        """Create the tree builder's state, at the start and after a change of drafter; None if it keeps none."""
         return None
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
@@ -168,7 +168,7 @@ class Grower(Part):
         raise NotImplementedError
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.state.tree_builder` the state."""
+        """Update `row.state.tree_builder` after a round. `row.committed` already contains the emitted tokens."""
 
 
 def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:
@@ -254,7 +254,7 @@ class Verifier(Part):
         return not sampling.greedy
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Learn from a round's feedback. `row.committed` has the emitted tokens, `row.state.verifier` the state."""
+        """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
 
     def holds(self) -> int:
         """Return the largest number of tentative tokens that it may take back, with these parameters; 0: all are final.

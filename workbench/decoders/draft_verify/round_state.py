@@ -48,7 +48,6 @@ class RoundState:
         strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
             context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
         verified_tree: verification result.
-        raw: the target's unprocessed logits, [N+1, V], if log-probabilities are requested.
     """
 
     row: Row
@@ -61,7 +60,6 @@ class RoundState:
     probed: dict[str, Probed] = field(default_factory=dict)
     strange: Tensor | None = None
     verified_tree: VerifiedTree | None = None
-    raw: Tensor | None = None
 
     def plan(self, batch: Sequence[Row]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
@@ -106,7 +104,7 @@ class RoundState:
         self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.state.captured_layers}
 
     def accept(self, record: bool) -> Acceptance:
-        """Apply the acceptance rule on the device: see `acceptance.accept`."""
+        """Return the results of the sequence's acceptance rule, on the device."""
         assert self.tree is not None
         assert self.logits is not None
         assert self.hidden is not None
@@ -115,11 +113,11 @@ class RoundState:
         return accept(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
 
     def walk(self, found: Acceptance) -> None:
-        """Walk the tree on the host. `found`: results of the rule, copied to the host."""
+        """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.verified_tree, self.raw = VerifiedTree.of(self.tree, found, self.row.verifier, sources), found.raw
+        self.verified_tree = VerifiedTree.of(self.tree, found, self.row.verifier, sources)
 
     def commit(self, timing: Timing, begun: float, context: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
@@ -137,7 +135,7 @@ class RoundState:
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
         verdict, base = verified_tree.verdict, len(row.committed)
-        tokens = [*(verified_tree.tokens[i] for i in verdict.path), verdict.bonus]
+        tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
         holds = bool(row.state.tentative) or row.verifier.holds() > 0
         if holds:
             kept, reason = ending(row, tokens, context.models, base)
@@ -150,10 +148,10 @@ class RoundState:
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
         scores = list[Scored]()
-        if self.raw is not None:
+        if (raw := verified_tree.acceptance.raw) is not None:
             places = [0, *(node + 1 for node in verdict.path)][:kept]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(self.raw[places], tokens[:kept], n_top, context.token_text)
+            scores = scored(raw[places], tokens[:kept], n_top, context.token_text)
         if not reason:
             self._tell(root, tokens[:kept])
         new = kept_tokens(verified_tree, base, spans_text)
@@ -183,9 +181,9 @@ class RoundState:
         row, verified_tree = self.row, self.verified_tree
         assert verified_tree is not None
         outcome = Outcome(
-            verified_tree.tokens, verified_tree.parents, verified_tree.verdict, emitted, root,
-            verified_tree.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
-            verified_tree.top_probs,
+            verified_tree.acceptance.tokens, verified_tree.acceptance.parents, verified_tree.verdict, emitted, root,
+            verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
+            verified_tree.acceptance.top_probs,
         )  # fmt: skip
         if row.state.plan.depth > 0 and (own := owned_of(row.state.drafter)) is not None:
             own.count(verified_tree.sources, verified_tree.verdict.path)

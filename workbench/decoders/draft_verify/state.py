@@ -1,4 +1,4 @@
-"""State of a sequence that drafts and verifies, kept from one round to the next."""
+"""State of draft-and-verify decoding for one sequence that lasts longer than a round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DraftState:
-    """State of a sequence's parts, and what the engine keeps for them.
+    """State of one sequence's drafter, tree builder, verifier and policy.
 
     Attributes:
         drafter: result of `Drafter.prime`.

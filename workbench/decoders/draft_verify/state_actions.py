@@ -107,8 +107,8 @@ def load(row: Row, data: bytes) -> None:
     """Merge the state of a file into the drafter's state.
 
     Raises:
-        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is damaged, or too large; nothing is
-        changed.
+        TokenizerMismatchError, ModelError, CapacityError: it does not fit, is damaged, or too large. The drafter's
+            state is unchanged.
         MethodUnavailableError: the drafter has no state.
     """
     state, file = _state(row), from_bytes(data)

@@ -19,6 +19,7 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nod
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
 
 if TYPE_CHECKING:
+    from workbench.decoders.draft_verify.acceptance import Acceptance
     from workbench.decoders.draft_verify.tentative_tokens import TentativeResults
     from workbench.engine.detokenise import TokenText
     from workbench.engine.round_timing import Timing
@@ -30,11 +31,11 @@ def kept_tokens(verified_tree: VerifiedTree, base: int, spans: Sequence[tuple[st
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
             node = verdict.path[i]
-            token, p = verified_tree.tokens[node], verified_tree.p_node[node]
+            token, p = verified_tree.acceptance.tokens[node], verified_tree.acceptance.p_node[node]
             kept.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
-            kind = CORRECTED if verdict.corrected else BONUS if verified_tree.tokens else PLAIN
-            p = verified_tree.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
+            kind = CORRECTED if verdict.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
+            p = verified_tree.acceptance.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
             kept.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
     return kept
 
@@ -62,7 +63,8 @@ def record_round(
         t_round: start of the round, in seconds of the host's clock.
     """
     assert row.trace is not None
-    verdict, n, kept = verified_tree.verdict, len(verified_tree.tokens), len(new)
+    verdict, found = verified_tree.verdict, verified_tree.acceptance
+    n, kept = len(found.tokens), len(new)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)
     status = [DISCARDED] * n
@@ -71,28 +73,28 @@ def record_round(
     walked = {-1, *path[:-1]}
     for node, ok in verdict.tested:
         if (
-            bonus_emitted or verified_tree.parents[node] in walked
+            bonus_emitted or found.parents[node] in walked
         ):  # if the text was cut on the path, tests after its last token do not count
             status[node] = ACCEPTED if ok else REJECTED
-            accept[node] = verified_tree.accept[node]
+            accept[node] = found.accept[node]
             uniform[node] = verdict.uniform.get(node)
-    rule, inputs = _why(verified_tree, row.trace.header.rules, [a is not None for a in accept])
-    if verified_tree.paid:
-        name = PAID_AT_MOST if verified_tree.at_most else PAID
+    rule, inputs = _why(found, row.trace.header.rules, [a is not None for a in accept])
+    if found.paid:
+        name = PAID_AT_MOST if found.at_most else PAID
         tested = [node for node, a in enumerate(accept) if a is not None]
-        row.report.signals[name] = sum(some(verified_tree.paid, tested))
-    if verified_tree.exact:
-        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(verified_tree.parents, verified_tree.exact)
+        row.report.signals[name] = sum(some(found.paid, tested))
+    if found.exact:
+        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(found.parents, found.exact)
     base = new[0].position
-    depths = depths_of(verified_tree.parents)
+    depths = depths_of(found.parents)
     nodes = Nodes(
-        tokens=verified_tree.tokens,
-        parents=verified_tree.parents,
+        tokens=found.tokens,
+        parents=found.parents,
         depth=depths,
         position=[base - 1 + d for d in depths],
-        text=[token_text(t) for t in verified_tree.tokens],
-        p=verified_tree.p_node,
-        q=list(verified_tree.q) if verified_tree.q else [None] * n,
+        text=[token_text(t) for t in found.tokens],
+        p=found.p_node,
+        q=list(found.q) if found.q else [None] * n,
         accept=accept,
         u=uniform,
         status=status,
@@ -111,32 +113,32 @@ def record_round(
         bonus_kind=own.kind if own else None,
         emitted=decided.emitted,
         placed=decided.placed,
-        entropy=verified_tree.entropy if full else [],
+        entropy=found.entropy if full else [],
         probes=_probes(verified_tree, base, token_text),
     )
     if full:
         record.top_p = [
             Top(ids, [token_text(t) for t in ids], probs)
-            for ids, probs in zip(verified_tree.top_tokens, verified_tree.top_probs, strict=True)
+            for ids, probs in zip(found.top_tokens, found.top_probs, strict=True)
         ]
-        if verified_tree.growth is not None and n:
-            of, before, after = verified_tree.growth.on_host(verified_tree.worth, verified_tree.parents)
-            record.grown = GrownNodes([rule.to_wire() for rule in verified_tree.growth.rules], of, before, after)
-        record.top_q = _top_q(verified_tree, token_text)
+        if (growth := verified_tree.tree.grown) is not None and n:
+            of, before, after = growth.on_host(found.columns, found.parents)
+            record.grown = GrownNodes([rule.to_wire() for rule in growth.rules], of, before, after)
+        record.top_q = _top_q(found, token_text)
     return record
 
 
 def _why(
-    verified_tree: VerifiedTree, known: dict[str, Rule], tested: list[bool]
+    found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
     """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
-    n, reason = len(tested), verified_tree.reason
+    n, reason = len(tested), found.reason
     if reason is None:
         return [None] * n, {}
     rules = reason.rules
-    of = verified_tree.rule_of or [0] * n
-    if not verified_tree.rule_of and len(rules) > 1:
-        for siblings in children_of(verified_tree.parents):
+    of = found.rule_of or [0] * n
+    if not found.rule_of and len(rules) > 1:
+        for siblings in children_of(found.parents):
             for rank, node in enumerate(siblings):
                 of[node] = min(rank, len(rules) - 1)
     mine = [rules[of[i]] if tested[i] else None for i in range(n)]
@@ -145,7 +147,7 @@ def _why(
     reads = [frozenset[str]() if rule is None else rule.reads for rule in mine]
     inputs = {
         name: [value if name in read else None for read, value in zip(reads, column, strict=True)]
-        for name, column in zip(reason.inputs, verified_tree.inputs, strict=True)
+        for name, column in zip(reason.inputs, found.inputs, strict=True)
         if name not in ("p", "q") and any(name in read for read in reads)
     }
     return [None if rule is None else rule.name for rule in mine], inputs
@@ -153,14 +155,14 @@ def _why(
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:
     """Return the probe positions of a round. `base`: position of the first token that the round emits."""
-    columns = [*(verified_tree.probes or ([], [], [])), verified_tree.probe_sources]
+    columns = [*(verified_tree.acceptance.probes or ([], [], [])), verified_tree.probe_sources]
     return [Probe(token, token_text(token), parent, base - 1 + place, source)
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _top_q(verified_tree: VerifiedTree, token_text: TokenText) -> list[Top | None]:
-    if not verified_tree.top_q:
+def _top_q(found: Acceptance, token_text: TokenText) -> list[Top | None]:
+    if not found.top_q:
         return []
-    ids, probs = verified_tree.top_q
+    ids, probs = found.top_q
     tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
-    return [tops[m] if m >= 0 else None for m in verified_tree.q_of]
+    return [tops[m] if m >= 0 else None for m in found.q_of]

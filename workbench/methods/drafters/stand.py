@@ -83,7 +83,7 @@ class Table(InspectableState):
         most = heapq.nlargest(n, ((e.n, context) for context, e in self._entries.items() if context))
         top = [Top(context, self._entries[context].tokens[:3], count) for count, context in most]
         size = len(self)
-        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "laws averaged", top)
+        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "distributions averaged", top)
 
     def pack(self) -> Arrays:
         entries = [(context, e) for context, e in self._entries.items()]
@@ -235,7 +235,7 @@ class Stand(DistributionDrafter):
         row.report.signals |= {"contexts known": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
-        row.report.signals["laws averaged"] = entry.n
+        row.report.signals["distributions averaged"] = entry.n
         return TableGrowth(row, table)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
