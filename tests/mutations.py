@@ -228,7 +228,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "acceptance-tests-draw-the-numbers-of-the-corrected-token",
-        "engine.acceptance:accept",
+        "decoders.draft_verify.acceptance:accept",
         Argument(0, "uniform", 1, "Purpose.STOP"),
         DRAFTS + "test_no_random_number_serves_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",

@@ -65,7 +65,7 @@ class Canvas:
     stands: list[bool] = field(default_factory=list)
 
 
-class Filling:
+class Filling(Decoder):
     """The decoder: one forward a round for each row."""
 
     def __init__(self, context: EngineContext) -> None:

@@ -21,7 +21,7 @@ N = 12
 
 
 @dataclasses.dataclass  # and so without a hash
-class Faulty:
+class Faulty(Decoder):
     """Fails where it is told to."""
 
     context: EngineContext

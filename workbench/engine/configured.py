@@ -124,6 +124,10 @@ class Chosen(Protocol):
         """Return the hidden states that are captured in prefill."""
         ...
 
+    def lacking(self, models: Models) -> str:
+        """Return its requirements that these models lack, with the command that trains a missing head; or ""."""
+        ...
+
     def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
         """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
         ...

@@ -14,7 +14,6 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
-from workbench.engine.changes import lacking
 from workbench.engine.image_inputs import read
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
 from workbench.engine.request_options import Extras
@@ -261,13 +260,12 @@ class Backend(BaseBackend):
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Make the checks that need loaded models, then queue the run for the batch."""
-        method = request.configured().method
-        reason = lacking(request.configured(), models)
-        if reason:
+        configured = request.configured()
+        if reason := configured.lacking(models):
             raise MethodUnavailableError(
-                f"{method.title} cannot run: {reason}", "Choose an available method from the list."
+                f"{configured.method.title} cannot run: {reason}", "Choose an available method from the list."
             )
-        request.configured().drafter.make_ready(models)
+        configured.make_ready(models)
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
             run.trace_bytes += picture_bytes((), request.images)
