@@ -429,7 +429,7 @@ w.tree(branching, round=saved[0] if saved else 0)
 
 # %%
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.methods.growers.template import Template
+from workbench.methods.tree_builders.template import Template
 
 tree16 = Template(nodes=16)
 shape = tree16.paths(Plan(6))  # which ranks to follow: (0,) the best successor, (0, 1) the second best after it, …

@@ -235,14 +235,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "each-round-drafts-with-the-same-random-numbers",
-        "methods.growers.chain:_uniforms",
+        "methods.tree_builders.chain:_uniforms",
         Argument(0, "uniform", 0, "0"),
         DRAFTS + "test_a_drafter_draws_anew_in_every_round",
         why="drafts of different rounds are not independent: sampled text is biased",
     ),
     _m(
         "drafts-drawn-from-another-distribution-than-q",
-        "methods.growers.chain:draft_chain",
+        "methods.tree_builders.chain:draft_chain",
         Argument(0, "pick", 0, "{}.sqrt()"),
         DRAFTS + "test_what_is_drawn_is_drawn_from_the_law_that_is_told[draft-model]",
         why="the acceptance test divides by a q that drafts do not follow: sampled text is biased",
@@ -320,7 +320,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "batch-drafts-for-the-neighbour",
-        "methods.growers.chain:draft_chain",
+        "methods.tree_builders.chain:draft_chain",
         Argument(0, "enumerate", 0, "reversed({})"),
         DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path[draft-model-sampled-together]",
         why="acceptance falls as soon as two requests decode at once",

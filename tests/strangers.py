@@ -38,11 +38,11 @@ def renumbered(work: Path) -> Models:
     path = work / "tokenizer.json"
     path.write_text(json.dumps(text))
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token=tokenizer.eos_token)
-    twin = copy.deepcopy(model)
+    shared_copy = copy.deepcopy(model)
     for weight in {
-        id(w): w for w in (twin.get_input_embeddings().weight, twin.get_output_embeddings().weight)
+        id(w): w for w in (shared_copy.get_input_embeddings().weight, shared_copy.get_output_embeddings().weight)
     }.values():
         weight.data[torch.tensor(number)] = weight.data.clone()
     models = Models(Runner(model), tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(Runner(twin), theirs, "renumbered")
+    models.stranger = OtherVocabularyDrafter(Runner(shared_copy), theirs, "renumbered")
     return models

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from workbench.bench.families import FAMILIES as FAMILIES
 from workbench.bench.families import VOCABULARY, family
 from workbench.bench.families import random_model as random_model
-from workbench.bench.goodness import joint_law
+from workbench.bench.goodness import joint_distribution
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import ancestors
 from workbench.decoders import Configured, Method
@@ -77,13 +77,13 @@ hf: Any = transformers  # configurations accept arguments that their type stubs 
 
 def noisy(model: Any, amount: float, seed: int = 0) -> Any:
     """Return a copy, a drafter of medium quality, with noise of `amount` standard deviations in every weight matrix."""
-    twin = copy.deepcopy(model)
+    shared_copy = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    for weight in twin.parameters():
+    for weight in shared_copy.parameters():
         if weight.dim() > 1:
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.device)
             weight.data.add_(amount * weight.std() * noise)
-    return twin
+    return shared_copy
 
 
 def world(
@@ -228,8 +228,8 @@ def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
     """
     kinds: dict[tuple[Any, ...], Configured] = {}
     for m in methods:
-        growers = m.method.growers
-        grower = type(growers[0]) if growers else None
+        tree_builders = m.method.tree_builders
+        grower = type(tree_builders[0]) if tree_builders else None
         kinds[(grower, type(m.verifier), m.method.drafter.siblings())] = m
     return list(kinds.values())
 
@@ -371,7 +371,7 @@ def law_behind_pixels(
             logits = processor(torch.tensor([prompt]), logits[None])[0]
         return to_probs(logits[None], sampling)[0]
 
-    return joint_law(Sees(), prompt, n_tokens, warp)
+    return joint_distribution(Sees(), prompt, n_tokens, warp)
 
 
 def tiny_scene_target() -> tuple[Any, Any]:

@@ -85,7 +85,7 @@ def test_a_law_that_was_not_tested_or_in_several_settings_is_said_so() -> None:
     row = {"promise": "exact", "findings": wire(finding("law", tests=4), finding("law", SKIPPED))}
     row["findings"][1]["figures"] = {}
     rows = board.exactness([("m", "M", "exact")], {"m": row})
-    assert [board.law_words(law) for law in rows[0]["laws"]] == ["20.5 (19), p = 0.36, worst of 4 settings, n = 1000"]
+    assert [board.fit_words(law) for law in rows[0]["laws"]] == ["20.5 (19), p = 0.36, worst of 4 settings, n = 1000"]
 
 
 def test_evidence_for_another_promise_does_not_count() -> None:

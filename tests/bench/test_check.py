@@ -17,7 +17,7 @@ from workbench.bench import check, sampling_tests
 from workbench.bench.check import check_families, check_greedy, check_method, leaping
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
 from workbench.bench.goodness import chi_square, count_firsts
-from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_distribution
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
@@ -49,7 +49,7 @@ def one_thread() -> Iterator[None]:
 def only(of: str, **parts: Any) -> Method:
     """A method of the registry with its default parts alone, or with others in their places."""
     method = registry.get(of)
-    alone = {"policies": method.policies[:1], "growers": method.growers[:1], "other_verifiers": ()}
+    alone = {"policies": method.policies[:1], "tree_builders": method.tree_builders[:1], "other_verifiers": ()}
     return dataclasses.replace(method, **alone | parts)
 
 
@@ -74,7 +74,7 @@ def test_a_value_beyond_the_target_is_refused_not_failed(models: Models) -> None
 
 def test_an_exact_method_keeps_the_law(models: Models) -> None:
     method = only("draft-model", other_verifiers=registry.get("draft-model").other_verifiers[:2])
-    finding = check_law(method, models, SAMPLING_TESTS[0], runs=40)
+    finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
 
 
@@ -82,10 +82,10 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     """Typical acceptance under a promise of exactness: it keeps too much of what is likely."""
     broken = only("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
     assert broken.promise is Promise.EXACT
-    finding = check_law(broken, models, SAMPLING_TESTS[0], runs=160)
+    finding = check_distribution(broken, models, SAMPLING_TESTS[0], runs=160)
     assert finding.verdict == FAIL
     approximate = dataclasses.replace(broken, promise=Promise.APPROXIMATE)
-    finding = check_law(approximate, models, SAMPLING_TESTS[0], runs=20)
+    finding = check_distribution(approximate, models, SAMPLING_TESTS[0], runs=20)
     assert finding.verdict == MEASURED
     assert "total variation" in finding.detail
 
@@ -98,7 +98,7 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None
         method = only("draft-model", verifier=rule)
         assert method.promise is Promise.EXACT
         assert [c.values["most"] for c in sampling_tests.choices(method)[0]].count(1) == 1
-        finding = check_law(method, near, SAMPLING_TESTS[2], runs=160)
+        finding = check_distribution(method, near, SAMPLING_TESTS[2], runs=160)
         assert (finding.verdict == PASS) is right, finding.detail
         assert right or finding.figures["settings"]["defaults"]["adjusted"] < sampling_tests.ALPHA
 
@@ -114,7 +114,7 @@ def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
     method = only("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
-    finding = check_law(method, models, SAMPLING_TESTS[0], runs=40)
+    finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
     assert finding.detail.endswith("promises no law, not judged: verifier=typical")
@@ -137,11 +137,11 @@ class Sometimes(Drafter):
 
 def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: Models) -> None:
     toy = only("prompt-lookup", name="toy", drafter=Sometimes())
-    finding = check_law(toy, models, SAMPLING_TESTS[0], runs=120)
+    finding = check_distribution(toy, models, SAMPLING_TESTS[0], runs=120)
     assert finding.verdict == FAIL
     assert finding.detail.endswith("broken with kind=lies")
     assert (finding.figures["tests"], finding.figures["runs"]) == (5, 120)
-    exact, pooled = sampling_tests.exact_law(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
+    exact, pooled = sampling_tests.exact_distribution(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
     for i, configured in enumerate([toy.with_params(), *corners(toy, ("choice",))]):
         pooled += sampling_tests.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
     assert chi_square(count_firsts(pooled, 2), exact).fits(sampling_tests.ALPHA), "as one test for all choices it hid"
@@ -193,9 +193,9 @@ def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Mode
 
 def test_the_oracle_keeps_the_law_and_a_broken_one_is_caught(models: Models) -> None:
     oracle = registry.get("oracle")
-    assert check_law(oracle, models, SAMPLING_TESTS[0], runs=100).verdict == PASS
+    assert check_distribution(oracle, models, SAMPLING_TESTS[0], runs=100).verdict == PASS
     broken = dataclasses.replace(oracle, verifier=TakesEverything())
-    assert check_law(broken, models, SAMPLING_TESTS[0], runs=100).verdict == FAIL
+    assert check_distribution(broken, models, SAMPLING_TESTS[0], runs=100).verdict == FAIL
 
 
 @pytest.mark.parametrize(("sharpness", "warmest"), [(1.0, 1.0), (300.0, 16.0)])
@@ -203,7 +203,7 @@ def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warme
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     head = made.target.model.get_output_embeddings()
     head.weight.data.mul_(sharpness)
-    chosen = sampling_tests.given_law(made, PROMPTS[0], runs=300)
+    chosen = sampling_tests.head_sampling_test(made, PROMPTS[0], runs=300)
     assert 1.0 <= chosen.sampling.temperature <= warmest
     assert (chosen.sampling.temperature > 1.0) is (sharpness > 1.0)
     assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
@@ -211,7 +211,7 @@ def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warme
 
 def test_a_law_of_one_outcome_is_no_proof() -> None:
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
-    finding = check_law(
+    finding = check_distribution(
         registry.get("draft-model"),
         made,
         sampling_tests.SamplingTest("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),

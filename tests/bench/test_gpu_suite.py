@@ -9,7 +9,7 @@ import torch
 
 from workbench.bench import bandwidth, damped, gpu_suite
 from workbench.bench.damped import Shape, damp, damp_to, made_pair, random_target
-from workbench.bench.forced import agreement
+from workbench.bench.forced_acceptance import agreement
 from workbench.bench.gpu_suite import bench_gpu
 from workbench.bench.suites import Plan
 from workbench.core.errors import ModelError

@@ -66,7 +66,7 @@ def test_the_bound_is_that_of_theory() -> None:
 
 def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
     lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on("maths")
-    (first, *_) = several_drafts.laws_of(lab.models, lab.prompts()[:1], 12, 1.0)
+    (first, *_) = several_drafts.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
     for probs in (first.p, first.q):
         assert torch.allclose(probs.sum(1), torch.ones(len(first)), atol=1e-4)

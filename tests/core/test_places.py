@@ -50,8 +50,8 @@ def elsewhere(patch: pytest.MonkeyPatch) -> None:
 def uneven(q: Tensor) -> DraftTree:
     """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
     tree = DraftTree.of([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
-    law_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
-    return replace(tree, sampling=Sampling.MIXED, q=q[:2], law_of=law_of, without=without)
+    probs_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
+    return replace(tree, sampling=Sampling.MIXED, q=q[:2], probs_of=probs_of, without=without)
 
 
 CASES = [*cases(verifiers())[0], Case(Nearest(), Sampling.SAMPLED)]

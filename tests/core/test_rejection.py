@@ -214,7 +214,7 @@ def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, to
     for tokens, chance in mixed(kinds):
         tree = DraftTree(
             torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
-            law_of=torch.tensor([probs for probs, _ in told]),
+            probs_of=torch.tensor([probs for probs, _ in told]),
             without=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in told]),
         )  # fmt: skip
         ruling = recursive_rejection(tree, P.expand(n + 1, -1), torch.zeros(n + 1, dtype=torch.float64))
@@ -254,7 +254,7 @@ def test_a_chosen_node_that_comes_with_laws_for_display_is_judged_as_chosen() ->
 def test_a_mixed_tree_says_each_nodes_chance_under_its_own_law() -> None:
     tree = DraftTree(
         torch.tensor([1, 3, 0]), torch.tensor([-1, -1, 0]), torch.zeros(3), Sampling.MIXED, 2, 2,
-        q=torch.stack([Q, R]), law_of=torch.tensor([CHOSEN, 1, 0]),
+        q=torch.stack([Q, R]), probs_of=torch.tensor([CHOSEN, 1, 0]),
     )  # fmt: skip
     ruling = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
     assert ruling.reason is not None

@@ -214,7 +214,7 @@ def trees(seed: int) -> list[DraftTree]:
         chosen,
         sampling=Sampling.MIXED,
         q=q,
-        law_of=torch.tensor([-1, 0, 1]),
+        probs_of=torch.tensor([-1, 0, 1]),
         without=torch.tensor([False, True, False]),
     )
     return [chosen, *like, own]

@@ -16,7 +16,7 @@ from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.decoders import Method
-from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
 from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.engine.request import ERROR
 from workbench.kernels import compilation
@@ -58,7 +58,7 @@ class RetriedAction(DraftModel):
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor([7], device=tree.tokens.device), -1, "asking")
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         assert outcome.probed is not None
         self.prefill_states.append((row.committed[: -len(outcome.emitted)], [], [], outcome.probed))
         super().observe(row, outcome)

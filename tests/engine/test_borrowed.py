@@ -15,7 +15,7 @@ from workbench.models.bundle import bundled
 from workbench.models.loading import load_models
 from workbench.models.pretrained import load_tokenizer
 from workbench.models.published import PUBLISHED, SMOLLM2, Published
-from workbench.models.tokenizer_source import FILES, VOCABULARY, lender, lender_to, spoken
+from workbench.models.tokenizer_source import FILES, VOCABULARY, spoken, tokenizer_source_for, tokenizer_source_of
 from workbench.service.choices import same_words
 
 
@@ -41,8 +41,8 @@ def test_smollm2s_drafter_keeps_no_copy_and_says_whose_words_it_speaks() -> None
     place = bundled()["smollm2-drafter"]
     assert not [name for name in FILES if (place / name).exists()]
     assert spoken(place) == SMOLLM2.vocabulary
-    assert lender_to("smollm2-drafter")
-    assert lender_to("text-drafter") is None
+    assert tokenizer_source_for("smollm2-drafter")
+    assert tokenizer_source_for("text-drafter") is None
 
 
 def test_it_speaks_its_targets_tokenizer_and_drafts(folder: Path) -> None:
@@ -70,14 +70,14 @@ def test_a_tokenizer_of_its_own_comes_first(folder: Path) -> None:
     say(folder, **{VOCABULARY: "0" * 64})
     for name in FILES:
         shutil.copyfile(bundled()["text-drafter"] / name, folder / name)
-    assert lender(folder) is None
+    assert tokenizer_source_of(folder) is None
     assert load_tokenizer(str(folder)).get_vocab() == load_tokenizer("text-target").get_vocab()
 
 
 def test_a_folder_of_ones_own_lends_nothing(folder: Path) -> None:
     """What a stranger's file names is not looked for on this machine."""
     say(folder, target=str(bundled()["text-target"]))
-    assert lender(folder) is None
+    assert tokenizer_source_of(folder) is None
     assert spoken(folder) == ""
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tokenizer(str(folder))
@@ -86,7 +86,7 @@ def test_a_folder_of_ones_own_lends_nothing(folder: Path) -> None:
 @pytest.mark.parametrize("target", [["text-target"], {"text-target": 1}, 7, None])
 def test_a_name_that_is_none_lends_nothing(folder: Path, target: object) -> None:
     say(folder, target=target)
-    assert lender(folder) is None
+    assert tokenizer_source_of(folder) is None
     assert spoken(folder) == ""
 
 

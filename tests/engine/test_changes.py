@@ -18,8 +18,9 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.declarations import DRAFTERS
+from workbench.decoders.draft_verify import switching
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine import Engine, Models, Request, Row, Runner, changes
+from workbench.engine import Engine, Models, Request, Row, Runner
 from workbench.engine.image_inputs import read, swapped
 from workbench.engine.request import ENDED
 from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
@@ -266,7 +267,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(changes, "prefill_pictures", fail)
+    monkeypatch.setattr(switching, "prefill_pictures", fail)
     row.change(swap=swapped(seeing, request, (noise_picture(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))

@@ -20,7 +20,7 @@ from workbench.kernels.lean import LeanDecoder
 from workbench.kernels.segment import Segment
 from workbench.kernels.self_test import difference, lean_of
 from workbench.methods import registry
-from workbench.methods.growers.shapes import MOST_NODES
+from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models import loading as models_module
 
 pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")

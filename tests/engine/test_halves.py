@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.kernels.layers import HALVES, VIEWS, decoder_layers
 from workbench.kernels.segment import Segment
 from workbench.models.runner import Runner
-from workbench.models.side_passes import read_again, said_of
+from workbench.models.side_passes import exit_logits, read_again
 
 KINDS = ["llama", "gpt2", "gemma3_text"]
 """A lean decoder; positions added to embeddings; scaled embeddings, sliding windows, norms behind the halves."""
@@ -80,7 +80,7 @@ def test_passes_beside_the_rounds_leave_nothing_behind(kind: str, device: str) -
     with torch.inference_mode():
         read = runner.model(input_ids=torch.tensor([TEXT], device=device), use_cache=False, output_hidden_states=True)
     streams = read.hidden_states[2][0].repeat(9, 1)  # more than the head reads at once
-    said = said_of(runner, slot, streams)
+    said = exit_logits(runner, slot, streams)
     wanted = silenced(runner.model, {4, 5}, TEXT).repeat(9, 1)
     torch.testing.assert_close(said, wanted, rtol=0, atol=1e-12)
     assert all(torch.equal(was, now) for was, now in zip(before, runner.cache._stacks, strict=True))

@@ -21,7 +21,7 @@ from workbench.models.runner import Runner
 READERS = [
     method.name
     for method in worlds.text_methods()
-    if method.head is not None and type(method.drafter).hears is not Drafter.hears
+    if method.head is not None and type(method.drafter).captures is not Drafter.captures
 ]
 """Methods whose drafters read hidden states of the prompt."""
 PROMPT = worlds.random_prompt(23)
@@ -78,7 +78,7 @@ def test_what_was_kept_is_what_a_second_reading_gives(
     prime = drafter.prime
 
     def primed(self: Any, row: Row, models: Models) -> Any:
-        wanted = self.hears(models)
+        wanted = self.captures(models)
         kept = states_of(row, models, wanted, 3)
         row.place.prefill_states, prefill_states = PrefillHiddenStates(), row.place.prefill_states
         found.append((kept, states_of(row, models, wanted, 3)))
@@ -108,7 +108,7 @@ def test_what_was_kept_for_others_is_not_taken(models: Models) -> None:
     asked = []
 
     def primed(row: Row, models: Models) -> None:
-        wanted = dataclasses.replace(row.drafter.hears(models), layers=frozenset({1}))
+        wanted = dataclasses.replace(row.drafter.captures(models), layers=frozenset({1}))
         asked.append(states_of(row, models, wanted))
 
     object.__setattr__(row.configured.drafter, "prime", primed)

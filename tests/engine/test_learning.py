@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import worlds
 
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
@@ -110,7 +110,7 @@ def test_one_that_fails_while_it_watches_ends_nothing(models: Models, monkeypatc
     engine, row = run(models, "token-recycling")
     steps(engine, row, "prompt-lookup", 1)
 
-    def fails(self: TokenRecycling, row: Row, outcome: Outcome) -> None:
+    def fails(self: TokenRecycling, row: Row, outcome: RoundFeedback) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(TokenRecycling, "observe", fails)

@@ -24,10 +24,12 @@ def outs(model: Any, name: str) -> list[Any]:
     return [getattr(layer.mlp, name) for layer in decoder_layers(model)[1]]
 
 
-def forward(runner: Runner, twin: Any = None) -> torch.Tensor:
+def forward(runner: Runner, shared_copy: Any = None) -> torch.Tensor:
     slot = runner.open()
     try:
-        return runner.forward([Segment(slot, torch.tensor(TEXT, device=runner.device))], twin=twin).logits[0]
+        return runner.forward(
+            [Segment(slot, torch.tensor(TEXT, device=runner.device))], shared_copy=shared_copy
+        ).logits[0]
     finally:
         runner.close(slot)
 
@@ -98,12 +100,12 @@ def test_a_compiled_pass_is_narrowed_too() -> None:
     model, same = (worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16) for _ in range(2))
     runner, wide = Runner(model), Runner(same.float())
     columns = {i: torch.arange(16, 80) for i in range(runner.n_layers)}
-    twin = narrowed(runner, columns)
-    assert twin.lean is not None
-    assert twin.lean.fused is not None
-    exact, compiled = forward(wide, narrowed(wide, columns)), forward(runner, twin)
-    twin.lean.fused = None
-    off, lean_off = (float((found.float() - exact).abs().max()) for found in (compiled, forward(runner, twin)))
+    shared_copy = narrowed(runner, columns)
+    assert shared_copy.lean is not None
+    assert shared_copy.lean.fused is not None
+    exact, compiled = forward(wide, narrowed(wide, columns)), forward(runner, shared_copy)
+    shared_copy.lean.fused = None
+    off, lean_off = (float((found.float() - exact).abs().max()) for found in (compiled, forward(runner, shared_copy)))
     assert off < 1.5 * lean_off
     assert lean_off < 0.1 * float(exact.abs().max())
     some = narrowed(runner, {0: columns[0]}).lean

@@ -10,7 +10,7 @@ import pytest
 import torch
 import worlds
 
-from workbench.bench.goodness import chi_square, count_firsts, joint_law
+from workbench.bench.goodness import chi_square, count_firsts, joint_distribution
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request, Runner
@@ -24,9 +24,9 @@ PROMPT = [5, 63, 13, 9, 5, 62, 13, 21, 5, 63, 13]
 
 def resized(model: Any, rows: int) -> Any:
     """Return a copy of a model with another number of embedding rows."""
-    twin = worlds.noisy(model, 0.1)
-    twin.resize_token_embeddings(rows, mean_resizing=False)
-    return twin.eval().requires_grad_(False)
+    shared_copy = worlds.noisy(model, 0.1)
+    shared_copy.resize_token_embeddings(rows, mean_resizing=False)
+    return shared_copy.eval().requires_grad_(False)
 
 
 @cache
@@ -75,7 +75,9 @@ def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None
     while not engine.idle:
         engine.step()
     texts = [row.trace.token_ids for row in rows_of if row.trace is not None]
-    exact = joint_law(models.target.model, prompt, 2, lambda logits: to_probs(logits.unsqueeze(0), sampling)[0])
+    exact = joint_distribution(
+        models.target.model, prompt, 2, lambda logits: to_probs(logits.unsqueeze(0), sampling)[0]
+    )
     assert chi_square(count_firsts(texts, 2), exact).fits()
 
 

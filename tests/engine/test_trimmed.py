@@ -29,10 +29,10 @@ DRAFTING = [method.name for method in worlds.text_methods() if "drafter" in meth
 
 def trimmed(model: Any, kept: list[int]) -> Any:
     """A copy that can say these tokens only."""
-    twin = copy.deepcopy(model)
-    setattr(twin.config, KEY, kept)
-    trim(twin, "the drafter")
-    return twin
+    shared_copy = copy.deepcopy(model)
+    setattr(shared_copy.config, KEY, kept)
+    trim(shared_copy, "the drafter")
+    return shared_copy
 
 
 def world(kept: list[int], **options: Any) -> Models:

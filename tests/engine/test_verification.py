@@ -19,7 +19,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
 from workbench.engine import Engine, Models, Request, Row
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
@@ -45,7 +45,7 @@ class Seen:
 
     primed_at: int
     rulings: list[Verification]
-    outcomes: list[Outcome]
+    outcomes: list[RoundFeedback]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Judge(Lossless):
         v.state.rulings.append(dataclasses.replace(v, committed=[*v.committed]))
         return super().rule(v)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         row.state.verifier.outcomes.append(outcome)
 
 
@@ -151,7 +151,7 @@ def test_a_drafter_learns_from_the_streams_it_asked_for(models: Models) -> None:
         def taps(self, models: Models) -> Collection[int]:
             return (FIRST,)
 
-        def observe(self, row: Row, outcome: Outcome) -> None:
+        def observe(self, row: Row, outcome: RoundFeedback) -> None:
             end = len(row.committed) - len(outcome.emitted)
             found.append((row.committed[:end], outcome.taps[FIRST][0]))
             super().observe(row, outcome)

@@ -119,7 +119,7 @@ MORE: dict[str, dict[str, int]] = {
     "swift": {"__float__ in confidence.go_on": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
     "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
-    "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_laws": 1},  # in a lesson
+    "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a lesson
     "tlt": {"item in spot.lesson": 1},  # in a lesson
     "lexical-unit": {"tolist in transfer.listed": 1},  # how sure it was at the placeholders
     "del": {"cpu in transfer.to_host": 2},  # what each exit would have said

@@ -148,12 +148,12 @@ def test_sampling_keeps_generates_law(options: dict[str, Any]) -> None:
         custom_generate=spec,
     )  # fmt: skip
     counts = Counter(map(tuple, rows[:, 4:].tolist()))
-    fit = chi_square(counts, exact_law(model, prompt, GenerationConfig(**base, **options)))
+    fit = chi_square(counts, exact_distribution(model, prompt, GenerationConfig(**base, **options)))
     assert fit.fits(), fit
-    assert not chi_square(counts, exact_law(model, prompt, GenerationConfig(**base, top_k=0))).fits()
+    assert not chi_square(counts, exact_distribution(model, prompt, GenerationConfig(**base, top_k=0))).fits()
 
 
-def exact_law(model: Any, prompt: torch.Tensor, config: GenerationConfig) -> dict[tuple[int, int], float]:
+def exact_distribution(model: Any, prompt: torch.Tensor, config: GenerationConfig) -> dict[tuple[int, int], float]:
     """Probability of each pair of first tokens, from full forwards and generate's own processors."""
     config._eos_token_tensor = None
     processors = model._get_logits_processor(config, prompt.shape[1], prompt, device="cpu", model_kwargs={})

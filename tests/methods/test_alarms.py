@@ -87,8 +87,8 @@ def test_a_copy_of_the_target_is_accepted_to_the_end(name: str, temperature: flo
 
 @pytest.mark.parametrize("form", SEEING)
 def test_a_copy_with_eyes_is_accepted_to_the_end(form: str, device: str) -> None:
-    models, twin = (peaked(tiny_vision_models(vocabulary=20, device=device)) for _ in range(2))
-    models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, twin))
+    models, shared_copy = (peaked(tiny_vision_models(vocabulary=20, device=device)) for _ in range(2))
+    models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, shared_copy))
     models.drafter_processor = models.processor
     picture = noise_picture(3)
     text, images = read(models, f"abc{IMAGE}deab", (picture,))

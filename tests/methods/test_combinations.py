@@ -49,7 +49,7 @@ def test_parameters_are_put_together_once_for_each_setting(monkeypatch: pytest.M
 
     monkeypatch.setattr(Method, "params", property(counted))
     assert offers(method, title(method.verifier), "shown")
-    assert asked <= 1 + len(method.policies) * len(method.growers)
+    assert asked <= 1 + len(method.policies) * len(method.tree_builders)
 
 
 def with_an_approximate_judge() -> Method:
@@ -60,7 +60,7 @@ def test_what_a_method_has_one_of_is_told_and_is_no_choice() -> None:
     for method in registry.methods():
         for offer in offers(method, title(method.verifier), "shown"):
             assert not set(offer.only) & set(offer.ways)
-            for how, parts in (("policy", method.policies), ("grower", method.growers)):
+            for how, parts in (("policy", method.policies), ("grower", method.tree_builders)):
                 assert offer.only.get(how, "") == (parts[0].name if len(parts) == 1 else "")
 
 
@@ -79,10 +79,10 @@ def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
 def test_what_pages_grey_out_is_not_offered_at_a_price() -> None:
     """A rule that is exact for other drafts than a grower's; what is approximate for all drafts is a choice."""
     method = registry.get("draft-tree-sampled")
-    growers = {grower.name: grower.siblings for grower in method.growers}
+    tree_builders = {grower.name: grower.siblings for grower in method.tree_builders}
     for verifier in method.other_verifiers:
         for offer in offers(method, title(verifier), "shown"):
-            suited = {name for name, how in growers.items() if how in verifier.exact_for}
+            suited = {name for name, how in tree_builders.items() if how in verifier.exact_for}
             assert offer.greyed is (bool(verifier.exact_for) and not set(offer.ways["grower"]) <= suited)
             assert not offer.greyed or (offer.promise == "approximate" and offer.reason)
     assert {o.greyed for o in offers(method, "k-seq", "shown")} == {True, False}
@@ -113,7 +113,9 @@ def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_o
 
 
 def test_a_pair_is_as_proven_as_its_usual_way_and_other_ways_are_as_proven_as_all_of_them() -> None:
-    method = next(m for m in registry.methods() if len(m.policies) > 2 and len(m.growers) > 2 and m.other_verifiers)
+    method = next(
+        m for m in registry.methods() if len(m.policies) > 2 and len(m.tree_builders) > 2 and m.other_verifiers
+    )
     other = next(v for v in method.other_verifiers if not method.unsound(v))
     pair = method.with_params(verifier=other.name)
     (of_pair,) = [o for o in offers(method, title(other), "shown", {(setting(pair), "exact"): "shown"})

@@ -59,14 +59,14 @@ def close(mine: Tensor, theirs: Tensor) -> None:
 @torch.inference_mode()
 def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type[FeatureNet]) -> None:
     net, head, embed = parts(kind)
-    twin = CompiledFeatureNet.of(net, head, embed, CAPACITY)
-    assert twin is not None
-    assert twin.takes(5)
+    shared_copy = CompiledFeatureNet.of(net, head, embed, CAPACITY)
+    assert shared_copy is not None
+    assert shared_copy.takes(5)
     mine, theirs = entries(net), entries(net)
     tokens, streams = torch.tensor([4, 39, 0, 7, 7]), 2 if kind is Eagle3Net else 1
     true = torch.randn(5, streams * D, generator=torch.Generator().manual_seed(1)).bfloat16()
     places = torch.arange(11, 16)
-    said = twin.level(tokens, true, places, None, mine)
+    said = shared_copy.level(tokens, true, places, None, mine)
     features = net.taken(true)
     wanted = net(net.pairs(embed(tokens), features)[None], places, None, theirs)[0]
     close(said.states, wanted)
@@ -76,15 +76,15 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type
     close(said.weighed.logs[:, :3], best)
     mine.settle()
     theirs.settle()
-    last = twin.level(tokens, true, places + 5, None, copied(mine), last_only=True)
+    last = shared_copy.level(tokens, true, places + 5, None, copied(mine), last_only=True)
     close(last.states, net(net.pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
     sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
     siblings, place = (tokens[:2], features[:2]), torch.tensor([16, 16])
-    grown = twin.level(*siblings, place, sees, mine).states
+    grown = shared_copy.level(*siblings, place, sees, mine).states
     mask = torch.cat([torch.ones(2, 5, dtype=torch.bool), sees], 1)
     close(grown, net(net.pairs(embed(siblings[0]), siblings[1])[None], place, mask, theirs)[0])
     assert mine.used == theirs.used == 7
-    assert not torch.equal(twin.level(*siblings, place, torch.ones(2, 2, dtype=torch.bool), mine).states, grown)
+    assert not torch.equal(shared_copy.level(*siblings, place, torch.ones(2, 2, dtype=torch.bool), mine).states, grown)
 
 
 @torch.inference_mode()
@@ -92,15 +92,15 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
     """A long prompt is read by the net itself and drafted behind by the twin: both must turn by the same angles."""
     far = 2000
     net, head, embed = parts(capacity=far + 20)
-    twin = CompiledFeatureNet.of(net, head, embed, far + 20)
-    assert twin is not None
+    shared_copy = CompiledFeatureNet.of(net, head, embed, far + 20)
+    assert shared_copy is not None
     mine, theirs = entries(net), entries(net)
     x = torch.randn(1, 6, D, generator=torch.Generator().manual_seed(2)).bfloat16()
     for kept in (mine, theirs):
         net(x[:, :5], torch.arange(5), None, kept)
         kept.settle()
     token, feature = torch.tensor([7]), x[0, 5:]
-    states = twin.level(token, feature, torch.tensor([far]), None, mine).states
+    states = shared_copy.level(token, feature, torch.tensor([far]), None, mine).states
     close(states, net(net.pairs(embed(token), feature)[None], torch.tensor([far]), None, theirs)[0])
 
 
@@ -145,7 +145,7 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
         row = engine.submit(Request(prompt, registry.get(name.strip()), max_new_tokens=40))
         while row.state is None:
             engine.step()
-        assert row.state.drafter.twin is not None
+        assert row.state.drafter.shared_copy is not None
         while not engine.idle:
             engine.step()
         assert row.trace is not None

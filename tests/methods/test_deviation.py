@@ -13,8 +13,8 @@ from workbench.methods import registry
 from workbench.methods.combinations import offers
 from workbench.methods.deviation import LEAST, P, Q, apart, pairs, taught, unsound_kinds
 from workbench.methods.deviation import written as written_costs
-from workbench.methods.growers.offered import EVERY
 from workbench.methods.known import Known
+from workbench.methods.tree_builders.common import EVERY
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.independent import Independent
 from workbench.methods.verifiers.k_seq import KSeq
@@ -54,14 +54,16 @@ def test_it_is_the_distance_that_a_whole_round_has(name: str, kind: Sampling, mo
 
 def test_unsound_pairs_are_told_with_what_they_cost() -> None:
     method = registry.get("draft-model")
-    growers = {grower.name: grower for grower in EVERY}
+    tree_builders = {grower.name: grower for grower in EVERY}
     table = {"k-seq": {"without-replacement": 0.141}, "greedy-draft": {"sampled": 0.508}}
-    assert "TV 0.14." in taught(method, KSeq(), growers["rsd-s"], table)
-    assert "TV 0.51." in taught(method, GreedyDraft(), growers["specinfer"], table)
-    assert taught(method, KSeq(), growers["rsd-c"], table) == method.unsound(KSeq(), grower=growers["rsd-c"])
-    assert "TV" not in taught(method, KSeq(), growers["rsd-s"], {"k-seq": {"without-replacement": LEAST / 2}})
-    assert taught(method, KSeq(), growers["specinfer"], table) == ""
-    assert taught(method, Lossless(), growers["rsd-s"], table) == ""
+    assert "TV 0.14." in taught(method, KSeq(), tree_builders["rsd-s"], table)
+    assert "TV 0.51." in taught(method, GreedyDraft(), tree_builders["specinfer"], table)
+    assert taught(method, KSeq(), tree_builders["rsd-c"], table) == method.unsound(
+        KSeq(), grower=tree_builders["rsd-c"]
+    )
+    assert "TV" not in taught(method, KSeq(), tree_builders["rsd-s"], {"k-seq": {"without-replacement": LEAST / 2}})
+    assert taught(method, KSeq(), tree_builders["specinfer"], table) == ""
+    assert taught(method, Lossless(), tree_builders["rsd-s"], table) == ""
     assert "approximate" in taught(method, TypicalAcceptance(), None, table)
     assert unsound_kinds(method, TypicalAcceptance()) == []
 
@@ -74,7 +76,7 @@ def test_the_catalogue_holds_the_figures_and_every_pair_that_is_not_sound() -> N
                 assert apart(EXACT[verifier], Sampling(kind)) == pytest.approx(value, abs=6e-4)
     for method in registry.methods():
         told = Known.of(method).unsound
-        for verifier, grower in itertools.product(method.verifiers, method.growers):
+        for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
             is_unsound = bool(verifier.exact_for and method.unsound(verifier, grower=grower))
             assert bool(told.get(verifier.name, {}).get(grower.name)) is is_unsound
             if is_unsound:

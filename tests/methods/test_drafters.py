@@ -21,15 +21,15 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine import Engine, Models, Request, Row, load_models
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
 from workbench.methods.drafters.warmth import WARM
-from workbench.methods.growers import stochastic_beam
-from workbench.methods.growers.template import Template
+from workbench.methods.tree_builders import stochastic_beam
+from workbench.methods.tree_builders.template import Template
 from workbench.trace.metrics import summary
 
 letters = st.lists(st.integers(0, 2), max_size=30)
@@ -266,7 +266,7 @@ RECYCLING_ROW = recycling_row()
 def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
     row = recycling_row()
     top = [[i, *range(1, 8)] for i in range(3)]
-    outcome = Outcome([5, 4], [-1, 0], VerificationResult((), 0, True, (), {}), [0], 4, top, Plan(2))
+    outcome = RoundFeedback([5, 4], [-1, 0], VerificationResult((), 0, True, (), {}), [0], 4, top, Plan(2))
     row.drafter.observe(row, outcome)  # token 4 is the root and a node: the root's successors stay
     assert row.state.drafter.table[4].tolist() == top[0]
     assert row.state.drafter.table[5].tolist() == top[1]
@@ -288,7 +288,7 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
 class NoUpdates(TokenRecycling):
     """Keep the table as it was before the first round."""
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         pass
 
 
@@ -314,7 +314,7 @@ class Stingy(TokenRecycling):
 
     shifted: ClassVar[bool] = False
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         if self.shifted:
             tokens, top = [*outcome.tokens, outcome.root], outcome.top
         else:

@@ -27,7 +27,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.layers import subset
 from workbench.methods import registry
 from workbench.methods.drafters import medusa
-from workbench.methods.growers import chain
+from workbench.methods.tree_builders import chain
 from workbench.methods.verifiers.lossless import Lossless
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -138,8 +138,8 @@ def test_a_model_drafts_by_its_law_behind_the_whole_path(
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree"])
 def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name: str, models: Models) -> None:
     """Its last token has not been through the draft model, which must read it before it goes on."""
-    twin = Runner(models.target.model, models.target.context)
-    found = drafts(dataclasses.replace(models, drafter=twin), name, SamplingParams(), n=24, depth=2)
+    shared_copy = Runner(models.target.model, models.target.context)
+    found = drafts(dataclasses.replace(models, drafter=shared_copy), name, SamplingParams(), n=24, depth=2)
     assert {len(later.committed) - len(draft.committed) for draft, later in itertools.pairwise(found)} == {3}
     ask = worlds.ask_model(models.target.model)
     for draft in found:

@@ -39,7 +39,7 @@ def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
 
 def kept(row: Row) -> list[list[int]]:
     """Of each layer, which rows of the target's own gate its small one has."""
-    own, small = (m.model.layers for m in (row.models.target.model, row.state.drafter.twin.model))
+    own, small = (m.model.layers for m in (row.models.target.model, row.state.drafter.shared_copy.model))
     return [
         [int((g.mlp.gate_proj.weight == line).all(1).nonzero()) for line in s.mlp.gate_proj.weight]
         for g, s in zip(own, small, strict=True)
@@ -89,7 +89,7 @@ def test_rows_of_one_prompt_share_a_twin_that_goes_with_them(models: Models) -> 
     rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
     while not all(row.primed for row in rows):
         engine._admit()
-    twins = [row.state.drafter.twin for row in rows]
+    twins = [row.state.drafter.shared_copy for row in rows]
     assert twins[0] is twins[1]
     assert twins[0] is not twins[2]
     assert len(models.shared["duo"]) == 2

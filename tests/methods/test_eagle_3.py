@@ -20,7 +20,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family import unrolled
 from workbench.training.family.fusing import steady, taps_of
-from workbench.training.family.lesson import on, still
+from workbench.training.family.head_training import on, still
 from workbench.training.family.unrolled import Batch, steps
 
 D, N, STEPS = 8, 4, 3

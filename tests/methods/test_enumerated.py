@@ -30,8 +30,8 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.methods import registry
-from workbench.methods.growers.best_first import most_promising, subtree
-from workbench.methods.growers.chain import _chain_tree
+from workbench.methods.tree_builders.best_first import most_promising, subtree
+from workbench.methods.tree_builders.chain import _chain_tree
 from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing
 from workbench.methods.verifiers.exact import Exact
@@ -221,7 +221,7 @@ def head_and_sample(w: World, said: Sampling) -> Drafts:
         tree = DraftTree.of(tokens, [2 * (i // 2) - 1 for i in range(len(tokens))])
         yield replace(
             tree, sampling=said, q=torch.stack([w.q[text[:n]] for n in range(len(text) + 1)]),
-            law_of=torch.tensor(distributions, dtype=torch.long),
+            probs_of=torch.tensor(distributions, dtype=torch.long),
             without=torch.tensor([probs >= 0 for probs in distributions]),
         ), chance  # fmt: skip
 

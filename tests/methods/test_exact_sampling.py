@@ -16,7 +16,7 @@ import pytest
 import torch
 import worlds
 
-from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
+from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_distribution, places
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree
@@ -103,7 +103,7 @@ def primed(
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
     """Return the goodness of fit of sampled first tokens to their exact joint distribution."""
-    exact = joint_law(models.target.model, START, n_tokens, lambda logits: to_probs(logits[None], sampling)[0])
+    exact = joint_distribution(models.target.model, START, n_tokens, lambda logits: to_probs(logits[None], sampling)[0])
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 

@@ -72,8 +72,8 @@ def place(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
     tree = DraftTree.of(tokens, [-1] * n)
     tree = replace(tree, sampling=how, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if how is HEAD:
-        law_of = torch.tensor([-1] * (n - 1) + [0])
-        tree = replace(tree, law_of=law_of, without=law_of >= 0)
+        probs_of = torch.tensor([-1] * (n - 1) + [0])
+        tree = replace(tree, probs_of=probs_of, without=probs_of >= 0)
     return tree
 
 
@@ -305,7 +305,7 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
                 q_of = torch.full((len(tree) + 1,), -1)
                 q_of[inner] = torch.arange(len(inner))
                 distributions = torch.stack([w.q[texts_of(tree)[i]] for i in inner])
-                tree = replace(tree, q=distributions, q_of=q_of, law_of=None, without=None)
+                tree = replace(tree, q=distributions, q_of=q_of, probs_of=None, without=None)
             yield tree, chance
 
     assert distance(written(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
@@ -428,14 +428,14 @@ def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_exa
     method = registry.get("draft-tree-sampled")
     for name, number in (("optimal-two", True), ("k-seq", False)):
         verifier = next(v for v in method.other_verifiers if v.name == name)
-        grower = next(g for g in method.growers if g.name == "rsd-s")
+        grower = next(g for g in method.tree_builders if g.name == "rsd-s")
         said = taught(method, verifier, grower)
         assert ("their number may depend on the sampled tokens" in said) is number
         assert ("at most two such drafts, the second only if the first has at most half of q" in said) is number
         assert "differs from p by TV 0." in said
     for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):
         verifier = next(v for v in method.other_verifiers if v.name == name)
-        said = taught(method, verifier, next(g for g in method.growers if g.name == grower))
+        said = taught(method, verifier, next(g for g in method.tree_builders if g.name == grower))
         assert "With two such drafts, p =" in said, "always two of them"
 
 
@@ -452,10 +452,10 @@ def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name
     }
     if name == "draft-model":
         wanted["entropy-adaptive"] = set()
-    for verifier, growers in wanted.items():
+    for verifier, tree_builders in wanted.items():
         for grower in method.params["grower"].choices:
             made = method.with_params(verifier=verifier, grower=grower)
-            is_exact = growers is None or grower in growers
+            is_exact = tree_builders is None or grower in tree_builders
             assert made.promise is (Promise.EXACT if is_exact else Promise.APPROXIMATE)
             assert bool(made.unsound) is not is_exact
     assert set(wanted) == set(method.params["verifier"].choices)

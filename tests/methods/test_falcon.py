@@ -22,7 +22,7 @@ from workbench.methods.drafters.falcon import LONGEST, BlockGrowth, FalconNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family import falcon
 from workbench.training.family.falcon import shown
-from workbench.training.family.lesson import TrainingSetup
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.unrolled import Batch
 
 D, HEADS, FFN, N = 12, 2, 20, 8

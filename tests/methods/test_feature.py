@@ -15,7 +15,7 @@ from vision_worlds import noise_picture, tiny_processor, tiny_vision_model
 
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.image_attribution import explain, twin_of
+from workbench.decoders.draft_verify.image_attribution import explain, weight_sharing_copy_of
 from workbench.decoders.draft_verify.image_attribution import states as states_of
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.image_inputs import read
@@ -463,7 +463,9 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
     assert models.target.dtype == torch.float64
     net, inputs = load_net(drafter.net, models), asked.images
     assert inputs is not None
-    embeds, features = states_of(twin_of(models.target.model), inputs, tokens[:index])  # nothing behind it is needed
+    embeds, features = states_of(
+        weight_sharing_copy_of(models.target.model), inputs, tokens[:index]
+    )  # nothing behind it is needed
     is_vision, grids, spans = layout(models.target.model.config, inputs)
     question = torch.zeros(1, features.shape[1] - 1, dtype=torch.bool)
     question[0, : len(is_vision) - 1] = ~is_vision[:-1]

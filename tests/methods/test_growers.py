@@ -17,14 +17,14 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower, Policy
+from workbench.decoders.draft_verify.parts import Policy, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions, Step
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import Row
 from workbench.methods import registry
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.path_threshold import PathThreshold
-from workbench.methods.growers.stochastic_beam import StochasticBeam
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.path_threshold import PathThreshold
+from workbench.methods.tree_builders.stochastic_beam import StochasticBeam
 from workbench.models.pass_costs import Costs
 
 Text = tuple[int, ...]
@@ -50,7 +50,7 @@ class TableGrowth(Growth):
         read = torch.cat(self.tokens)[torch.cat(self.read)]
         return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
 
-    def laws_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
+    def distributions_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
         """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
         return FullDistributions((weights.double() @ self.distributions(tokens, None).p)[None])
 
@@ -111,7 +111,7 @@ class Shaped(Policy):
     """A policy that decides the shape of the tree."""
 
     name = "shaped"
-    grower: Grower | None = None
+    grower: TreeBuilder | None = None
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         return Plan(4, grower=self.grower)
@@ -122,7 +122,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
-GROWERS: dict[str, tuple[Grower, int]] = {
+GROWERS: dict[str, tuple[TreeBuilder, int]] = {
     "best first": (BestFirst(3, 7), 7),
     "threshold": (PathThreshold(0.05, 2), 30),
     "beam": (StochasticBeam(2), 8),

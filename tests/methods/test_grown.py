@@ -15,17 +15,17 @@ from methods.test_shapes import by_name, growth
 from workbench.core.grown import Grown, products
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.growers import sequoia
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.dyspec import DySpec
-from workbench.methods.growers.offered import EVERY
-from workbench.methods.growers.path_threshold import PathThreshold
-from workbench.methods.growers.sequoia import Measured, Sequoia
-from workbench.methods.growers.superposed import Superposed
-from workbench.methods.growers.template import ASSUMED, Template
+from workbench.methods.tree_builders import sequoia
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import EVERY
+from workbench.methods.tree_builders.dyspec import DySpec
+from workbench.methods.tree_builders.path_threshold import PathThreshold
+from workbench.methods.tree_builders.sequoia import Measured, Sequoia
+from workbench.methods.tree_builders.superposed import Superposed
+from workbench.methods.tree_builders.template import ASSUMED, Template
 from workbench.models.pass_costs import Costs
 from workbench.trace import frames
 from workbench.trace.events import Round
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unchecked
 Values = tuple[list[int], list[float | None], list[float | None]]
 
 
-def told(grower: Grower, seed: int = 1, sampling: SamplingParams = WARM) -> tuple[list[tuple[int, ...]], Values]:
+def told(grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM) -> tuple[list[tuple[int, ...]], Values]:
     """Texts of a tree's nodes, and what it says of them."""
     tree = grower.grow(growth(table(seed), seed, sampling), Plan(DEPTH))
     assert tree.grown is not None
@@ -113,7 +113,7 @@ def models() -> Models:
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 @pytest.mark.parametrize("grower", EVERY, ids=by_name)
 def test_every_growers_nodes_say_what_put_them_there(
-    grower: Grower, heat: float, models: Models, monkeypatch: pytest.MonkeyPatch
+    grower: TreeBuilder, heat: float, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))
     method = registry.get("draft-model").with_params(grower=grower.name, depth=3)

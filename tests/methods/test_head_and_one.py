@@ -17,9 +17,9 @@ from workbench.core.promise import Promise
 from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Grower, Verifier
+from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier
 from workbench.methods import registry
-from workbench.methods.growers.head_and_one import HeadAndOne
+from workbench.methods.tree_builders.head_and_one import HeadAndOne
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -33,14 +33,14 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
     for seed in range(200):
         distributions = table(3)
         tree = HeadAndOne("3-2").grow(growth(distributions, seed), Plan(2, nodes=6))
-        assert tree.law_of is not None
+        assert tree.probs_of is not None
         assert tree.without is not None
         order = distributions[()].argsort(descending=True).tolist()
         assert tree.tokens[:2].tolist() == order[:2]
-        assert tree.law_of[:3].tolist() == [-1, -1, 0]
+        assert tree.probs_of[:3].tolist() == [-1, -1, 0]
         assert tree.without[:3].tolist() == [False, False, True]
         assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "of the second place one child is left"
-        assert tree.law_of[3:].tolist() == [-1, 1, 2], "and it is the draw"
+        assert tree.probs_of[3:].tolist() == [-1, 1, 2], "and it is the draw"
         drawn[int(tree.tokens[2])] += 1
     rest = distributions[()].clone()
     rest[order[:2]] = 0
@@ -49,7 +49,7 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
 
 
 def every_tree(
-    grower: Grower, distributions: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch
+    grower: TreeBuilder, distributions: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch
 ) -> Drafts:
     """All trees that a grower can draw with `pick`, with their probabilities: every way its draws can come out."""
     waiting: list[tuple[int, ...]] = [()]

@@ -13,8 +13,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
+from workbench.training.family.head_training import own_lesson
 from workbench.training.family.hydra import guesses
-from workbench.training.family.lesson import own_lesson
 
 D, C, BLOCKS, N = 12, 8, 3, 5
 PROMPT = worlds.random_prompt(9)

@@ -263,9 +263,9 @@ def test_a_target_without_a_judge_is_told_how_to_get_one(models: Models) -> None
 
 def test_a_judge_that_cannot_be_read_says_so(models: Models, tmp_path: Path) -> None:
     info = models.heads["judge"]
-    twin = replace(models, heads={"judge": HeadInfo("judge-of-nothing", tmp_path, info.config)}, shared={})
+    shared_copy = replace(models, heads={"judge": HeadInfo("judge-of-nothing", tmp_path, info.config)}, shared={})
     with pytest.raises(WorkbenchError, match="workbench train judge"):
-        run(twin)
+        run(shared_copy)
 
 
 def test_it_reads_the_draft_models_state_too_where_it_was_trained_with_that(models: Models, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Promise
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tree_building import STOPPED, Step
@@ -84,7 +84,7 @@ class Run:
             tokens = list(range(drafted))
             parents = [n - 1 for n in range(drafted)]
             self.policy.observe(
-                self.row, self.state, Outcome(tokens, parents, verdict, [0] * (kept + 1), 0, [], Plan(depth))
+                self.row, self.state, RoundFeedback(tokens, parents, verdict, [0] * (kept + 1), 0, [], Plan(depth))
             )
             drafting = seconds - 1.0
             phases = [Phase("draft", self.seconds, self.seconds + drafting)]
@@ -200,7 +200,7 @@ def test_the_belief_follows_what_was_tested_and_forgets() -> None:
     belief = Belief()
     for _ in range(20):
         verdict = VerificationResult((0,), 0, True, ((0, True), (1, False)), {})
-        belief.judge(Outcome([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
+        belief.judge(RoundFeedback([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
     assert belief.acceptance == pytest.approx(0.5)
     assert sum(belief.tested.values()) == pytest.approx(4.0)
     assert belief.tokens(1)[1] == pytest.approx(1 + (2 + 2 * 0.5) / (2 + 2))
@@ -449,10 +449,10 @@ def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
 def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
     own = models.heads["acceptance"]
     other = dataclasses.replace(own, config=own.config | {"drafter": "somebody-else"})
-    twin = dataclasses.replace(models, heads=models.heads | {"acceptance": other})
+    shared_copy = dataclasses.replace(models, heads=models.heads | {"acceptance": other})
     needs = registry.get("draft-model").with_params(policy="specdec++").needs
     assert models.why_not(needs) == ""
-    assert "reads the draft model somebody-else, not tiny-llama-noisy" in twin.why_not(needs)
+    assert "reads the draft model somebody-else, not tiny-llama-noisy" in shared_copy.why_not(needs)
     bare = dataclasses.replace(models, heads={})
     assert "no acceptance heads trained for" in bare.why_not(needs)
     assert registry.get("draft-model").with_params().needs == ("drafter",), "other policies need none"

@@ -276,11 +276,11 @@ def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_pat
     own = world(tmp_path).target.layers[0]
     before = {name: weight.clone() for name, weight in own.named_parameters()}
     name = "mlp.up_proj.weight"
-    twin = with_weights(own, {name: torch.zeros_like(before[name])})
+    shared_copy = with_weights(own, {name: torch.zeros_like(before[name])})
     assert all(torch.equal(weight, before[key]) for key, weight in own.named_parameters()), "the layer is as it was"
-    for key, weight in twin.named_parameters():
+    for key, weight in shared_copy.named_parameters():
         assert (weight.data_ptr() == own.get_parameter(key).data_ptr()) == (key != name)
-    assert not twin.get_parameter(name).any()
+    assert not shared_copy.get_parameter(name).any()
 
 
 @pytest.mark.skipif("text-target-m2r2" not in bundled(), reason="the adapters are not there")

@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.decoders.draft_verify import state_actions
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
-from workbench.methods.drafters.omni_lessons import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
+from workbench.methods.drafters.omni_online_training import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
 from workbench.methods.drafters.omni_words import Dictionary
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.trace import metrics
@@ -116,13 +116,13 @@ def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def worse(renumbered: Models) -> Models:
     """The copy in other tokens, its layers moved: it has something to learn again."""
     assert renumbered.stranger is not None
-    twin = copy.deepcopy(renumbered.stranger.runner.model)
+    shared_copy = copy.deepcopy(renumbered.stranger.runner.model)
     generator = torch.Generator().manual_seed(0)
-    for name, weight in twin.named_parameters():
+    for name, weight in shared_copy.named_parameters():
         if "layers" in name and weight.ndim > 1:
             weight.data += 0.7 * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(Runner(twin), renumbered.stranger.tokenizer, "worse")
+    models.stranger = OtherVocabularyDrafter(Runner(shared_copy), renumbered.stranger.tokenizer, "worse")
     return models
 
 

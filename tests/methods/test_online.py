@@ -93,7 +93,7 @@ def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
 
     def divergence() -> float:
         with torch.no_grad():
-            q = trainable.log_laws(text)[at]
+            q = trainable.log_probs(text)[at]
             return float((distributions * (distributions.log() - q)).sum(1).mean())
 
     before = divergence()
@@ -120,10 +120,15 @@ def test_what_drafts_is_the_layers_as_they_are_after_a_lesson(models: Models) ->
         trainable.learn(text, 0, [5], distributions, 1e-2)
         slot = models.drafter.open()
         ids = torch.tensor(text, device=models.drafter.device)
-        said = models.drafter.forward([Segment(slot, ids)], twin=trainable.twin).logits[0].float().log_softmax(1)
+        said = (
+            models.drafter.forward([Segment(slot, ids)], shared_copy=trainable.shared_copy)
+            .logits[0]
+            .float()
+            .log_softmax(1)
+        )
         models.drafter.close(slot)
         with torch.no_grad():
-            torch.testing.assert_close(said, trainable.log_laws(text), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(said, trainable.log_probs(text), atol=1e-4, rtol=1e-4)
 
 
 def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None:
@@ -136,7 +141,7 @@ def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None
     said = [trainable.learn(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5
     with torch.no_grad():
-        q = trainable.log_laws(text)[19]
+        q = trainable.log_probs(text)[19]
     assert (q > -torch.inf).nonzero().flatten().tolist() == kept
 
 

@@ -10,7 +10,7 @@ import transformers
 from PIL import Image
 from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
-from workbench.bench.goodness import chi_square, count_firsts, joint_law
+from workbench.bench.goodness import chi_square, count_firsts, joint_distribution
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.decoders import Configured
@@ -111,7 +111,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
             behind = target.get_input_embeddings()(ids[:, prompt.shape[1] :])
             return target(inputs_embeds=torch.cat([prompt, behind], 1), use_cache=False)
 
-    exact = joint_law(Seeing(), inputs["input_ids"][0].tolist(), n, lambda x: to_probs(x[None], how)[0])
+    exact = joint_distribution(Seeing(), inputs["input_ids"][0].tolist(), n, lambda x: to_probs(x[None], how)[0])
     engine = Engine(small, max_rows=32, record=False)
     more = {"images": inputs, "pictures": (picture,), "stop_at_eos": False}
     rows = [engine.submit(Request(text, setting(name), how, n + 1, seed, **more)) for seed in range(150)]

@@ -18,7 +18,7 @@ from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.drafters.in_pass import laid_out
 from workbench.methods.drafters.ppd import PromptTokens
-from workbench.methods.growers.dynamic_sparse import Machine, machine_of
+from workbench.methods.tree_builders.dynamic_sparse import Machine, machine_of
 from workbench.models.loading import HeadInfo
 from workbench.training.family.in_pass import Cuts, guesses
 from workbench.training.family.ppd import read

@@ -41,7 +41,7 @@ from workbench.decoders.draft_verify.parts import Part, Verifier
 from workbench.engine import Models, Row
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
-from workbench.methods.growers.chain import Chain
+from workbench.methods.tree_builders.chain import Chain
 from workbench.methods.verifiers.exact import Exact
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -209,8 +209,8 @@ def choices(method: Method) -> list[Configured]:
     told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
     named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
     for verifier in (v for v in method.other_verifiers if isinstance(v, Exact)):
-        suited = [grower.name for grower in method.growers if grower.siblings in verifier.made_for]
-        if method.growers and method.growers[0].name not in suited:
+        suited = [grower.name for grower in method.tree_builders if grower.siblings in verifier.made_for]
+        if method.tree_builders and method.tree_builders[0].name not in suited:
             named += [{"verifier": verifier.name, "grower": grower} for grower in suited[:1]]
     named += low_ends(method)
     if method.name not in DRAWING:
@@ -283,7 +283,9 @@ def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models, monkeyp
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cap at its lower limit, one of the settings of `choices`."""
     for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
-        method = dataclasses.replace(registry.get("draft-model"), verifier=rule, other_verifiers=(), growers=(Chain(),))
+        method = dataclasses.replace(
+            registry.get("draft-model"), verifier=rule, other_verifiers=(), tree_builders=(Chain(),)
+        )
         far = {c.values["most"]: error(models, c, PLAIN, monkeypatch) for c in choices(method)}
         assert far[2] < TOO_FAR
         assert (far[1] < TOO_FAR) is right, far

@@ -27,8 +27,8 @@ from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
 from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.lesson import TrainingSetup
 from workbench.training.family.s2d import begin_like, train
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue

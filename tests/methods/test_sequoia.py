@@ -16,13 +16,13 @@ from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.growers import sequoia
-from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected
-from workbench.methods.growers.template import ASSUMED, Path
+from workbench.methods.tree_builders import sequoia
+from workbench.methods.tree_builders.sequoia import TRIED, Measured, Sequoia, best_tree, expected
+from workbench.methods.tree_builders.template import ASSUMED, Path
 from workbench.models.pass_costs import Costs, costs_of
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
@@ -104,7 +104,7 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
     """Of three drafts the second is kept, of two behind it none; two behind the first are never reached."""
     state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     verdict = VerificationResult((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
-    outcome = Outcome(
+    outcome = RoundFeedback(
         [1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, 1, 1, 0, 0], verdict, [2, 9], 0, [], Plan(2)
     )  # fmt: skip
     Sequoia().observe(SimpleNamespace(state=DraftState(tree_builder=state)), outcome)  # type: ignore[arg-type]

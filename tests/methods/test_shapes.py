@@ -22,30 +22,30 @@ from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import RoundReport
 from workbench.methods import registry
-from workbench.methods.growers import sequoia
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.constant_branching import ConstantBranching
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.dyspec import DySpec
-from workbench.methods.growers.head_and_one import HeadAndOne
-from workbench.methods.growers.offered import EVERY
-from workbench.methods.growers.sequoia import Sequoia
-from workbench.methods.growers.shapes import widths
-from workbench.methods.growers.spec_infer import SpecInfer
-from workbench.methods.growers.template import PUBLISHED, Template
+from workbench.methods.tree_builders import sequoia
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import EVERY
+from workbench.methods.tree_builders.constant_branching import ConstantBranching
+from workbench.methods.tree_builders.dyspec import DySpec
+from workbench.methods.tree_builders.head_and_one import HeadAndOne
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.sequoia import Sequoia
+from workbench.methods.tree_builders.shapes import widths
+from workbench.methods.tree_builders.spec_infer import SpecInfer
+from workbench.methods.tree_builders.template import PUBLISHED, Template
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.pass_costs import Costs
 
 DRAWN = [grower for grower in EVERY if grower.siblings is not Sampling.DETERMINISTIC]
 
 
-def by_name(grower: Grower) -> str:
+def by_name(grower: TreeBuilder) -> str:
     return grower.name
 
 
@@ -109,17 +109,17 @@ def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) ->
         assert row >= 0
         assert torch.equal(tree.q[row], distributions[text[:-1]])
         said.append(math.log(float(distributions[text[:-1]][text[-1]])))
-        if tree.law_of is None or int(tree.law_of[len(said) - 1]) == row:
+        if tree.probs_of is None or int(tree.probs_of[len(said) - 1]) == row:
             assert logq == pytest.approx(said[-1])
         else:
-            assert (int(tree.law_of[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
-    if tree.law_of is not None:
+            assert (int(tree.probs_of[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
+    if tree.probs_of is not None:
         assert tree.score is not None
         assert tree.score.log().tolist() == pytest.approx(said)
 
 
 @pytest.mark.parametrize("grower", DRAWN, ids=by_name)
-def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: Grower) -> None:
+def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: TreeBuilder) -> None:
     for seed in range(6):
         tree = grower.grow(growth(table(seed), seed), Plan(DEPTH))
         assert tree.sampling is grower.siblings
@@ -166,7 +166,7 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1"), Sequoia(20)], ids=by_name)
-def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: Grower) -> None:
+def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: TreeBuilder) -> None:
     distributions = {
         text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)
     }
@@ -178,7 +178,7 @@ def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: Grower) -> N
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("grower", EVERY, ids=by_name)
-def test_a_grower_keeps_to_its_plans_budget(grower: Grower, nodes: int) -> None:
+def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> None:
     for seed in range(3):
         tree = grower.grow(growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
         assert 1 <= len(tree) <= nodes
@@ -188,7 +188,7 @@ def test_a_grower_keeps_to_its_plans_budget(grower: Grower, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
-def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: Grower) -> None:
+def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: TreeBuilder) -> None:
     distributions = table(1)
     tree = grower.grow(growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
     text: tuple[int, ...] = ()
@@ -201,7 +201,7 @@ def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_lik
 # -- sound ------------------------------------------------------------------------------------------------------------
 
 
-def off(grower: Grower, w: World, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400) -> float:
+def off(grower: TreeBuilder, w: World, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400) -> float:
     """How far what a round writes is from the target's law, in standard errors of the drafts that were drawn."""
     found: dict[tuple[tuple[int, ...], ...], list[DraftTree]] = {}
     for seed in range(draws):
@@ -236,7 +236,7 @@ class KeepsTheLikelier(ConstantBranching):
 @pytest.mark.parametrize("plan", [Plan(2), Plan(2, nodes=4)], ids=["whole", "cut"])
 @pytest.mark.parametrize("grower", EVERY, ids=by_name)
 def test_what_a_grower_declares_keeps_the_targets_law(
-    grower: Grower, plan: Plan, monkeypatch: pytest.MonkeyPatch
+    grower: TreeBuilder, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of some eighteen figures one is off by 5.5 standard errors in one of a million such tests."""
     assert off(grower, world("any", 3, 2), plan, monkeypatch, 1 if grower not in DRAWN else 400) < 5.5
@@ -264,7 +264,7 @@ def test_every_grower_grows_over_every_drafter_that_gives_laws(
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
     assert isinstance(method.drafter, DistributionDrafter)
     may = [grower for grower in EVERY if method.drafter.superposes or not grower.superposes]
-    assert {grower.name for grower in method.growers} == {grower.name for grower in may}
+    assert {grower.name for grower in method.tree_builders} == {grower.name for grower in may}
     rows = {
         (grower.name, heat): engine.submit(
             Request([3, 1, 4], method.with_params(grower=grower.name), SamplingParams(heat), 9, seed=5)

@@ -22,12 +22,12 @@ from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine import Engine, Models, Request, Row
 from workbench.methods import registry
 from workbench.methods.drafters.stand import Entry, Stand, Table
-from workbench.methods.growers.data_driven import TRIED, Counts, DataDriven
-from workbench.methods.growers.template import ASSUMED
+from workbench.methods.tree_builders.data_driven import TRIED, Counts, DataDriven
+from workbench.methods.tree_builders.template import ASSUMED
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace.metrics import summary
 
@@ -198,7 +198,7 @@ def test_the_shape_follows_what_is_kept() -> None:
     before, paths = grower.shape(grown, Plan(2))
     assert before == [ASSUMED[0]]
     assert paths == ((0,), (0, 0), (1,), (2,))
-    outcome = Outcome([3, 4], [-1, -1], VerificationResult((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
+    outcome = RoundFeedback([3, 4], [-1, -1], VerificationResult((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
     for _ in range(20):
         grower.observe(grown.row, outcome)
     after, paths = grower.shape(grown, Plan(2))

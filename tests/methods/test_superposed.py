@@ -22,9 +22,9 @@ from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine import Engine, Models, Request, Row
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import ModelGrowth
-from workbench.methods.growers import superposed
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.superposed import NGrams, Superposed
+from workbench.methods.tree_builders import superposed
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.superposed import NGrams, Superposed
 
 pytestmark = pytest.mark.unchecked
 COMMITTED = [0, 1, 2, 0, 1, 3, 2, 0, 1, 2, 4, 0, 1]
@@ -286,7 +286,7 @@ def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chose
 
 def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
     class OnlyTokens(TableGrowth):
-        laws_as_one = Growth.laws_as_one  # type: ignore[assignment]
+        distributions_as_one = Growth.distributions_as_one  # type: ignore[assignment]
 
     growing = OnlyTokens(table(0))
     growing.row = growth(table(0)).row

@@ -398,7 +398,7 @@ def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) ->
     moved(models, 0.1)
     weight = models.target.lm_head.get_parameter("weight")
     torch.testing.assert_close(of(models).head(x), x @ weight[[1, 2, 5]].T)
-    assert of(models).twin is None
+    assert of(models).shared_copy is None
     assert written(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine import Engine, Models, Request, Row
 from workbench.methods import registry
 from workbench.methods.drafters.trigram import AdaptiveTrigram
@@ -95,7 +95,9 @@ def test_each_place_counts_once_and_what_was_rejected_not_at_all(models: Models)
     row = row_of(models, [1, 2, 3, 1, 2, 3], rate=0.0)
     assert row.state.drafter.row((1, 2)) == pytest.approx({3: 0.08})
     row.committed += [1, 5]
-    outcome = Outcome([1, 2], [-1, 0], VerificationResult((0,), 5, True, (), {}), [1, 5], 3, [[1], [5], [9]], Plan(2))
+    outcome = RoundFeedback(
+        [1, 2], [-1, 0], VerificationResult((0,), 5, True, (), {}), [1, 5], 3, [[1], [5], [9]], Plan(2)
+    )
     row.drafter.observe(row, outcome)
     assert row.state.drafter.row((2, 3)) == pytest.approx({1: 0.08})
     assert row.state.drafter.row((3, 1)) == pytest.approx({2: 0.04, 5: 0.04})
@@ -106,7 +108,9 @@ def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Mode
     row = row_of(models, [1, 2, 3], increment=0.0, rate=0.5)
     row.committed += [4]
     top, chances = [[4, 9], [5, 9], [6, 9]], [[0.6, 0.4], [0.8, 0.2], [0.5, 0.5]]
-    outcome = Outcome([7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), chances=chances)
+    outcome = RoundFeedback(
+        [7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), chances=chances
+    )
     row.drafter.observe(row, outcome)
     assert row.state.drafter.row((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
     assert row.state.drafter.row((3, 7)) == pytest.approx({5: 0.4, 9: 0.1})

@@ -25,7 +25,7 @@ from workbench.server.app import make
 from workbench.server.door import AccessControl, door, is_user
 from workbench.server.keys import OPEN, WRONG, Keys
 from workbench.ui import build, space, sweep
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 
 SECRET = "a key of some length"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -346,7 +346,7 @@ def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str
 
 
 def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.ui.keptruns.is_user", lambda: False)
+    monkeypatch.setattr("workbench.ui.saved_runs.is_user", lambda: False)
     kept = SavedRunsView(allowed=True)
     assert kept.kept({}) == {"allowed": False}
     for call in (kept.keep, kept.mark, kept.forget):

@@ -13,8 +13,8 @@ import pytest
 
 from workbench.core.errors import CapacityError
 from workbench.server.guard import CALLS, Guard
+from workbench.server.large_requests import LargeRequests
 from workbench.server.pagecalls import AT_ONCE, LEAST_S, WAITING, PageCalls
-from workbench.server.turns import LargeRequests
 from workbench.service.caller import counted
 from workbench.service.limits import Limits
 from workbench.service.meter import SECONDS, Meter

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from workbench.core.errors import CapacityError
 from workbench.server.app import make
 from workbench.server.guard import Guard
+from workbench.server.large_requests import LARGE_BYTES
 from workbench.server.routes import PARTS
-from workbench.server.turns import LARGE_BYTES
 from workbench.service import Limits
 from workbench.service.meter import Meter
 

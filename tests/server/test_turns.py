@@ -12,7 +12,7 @@ import pytest
 
 from workbench.core.errors import CapacityError
 from workbench.server.guard import CALL_BYTES, CALLS, Guard
-from workbench.server.turns import LARGE_BYTES, PLACES, READ, LargeRequests
+from workbench.server.large_requests import LARGE_BYTES, PLACES, READ, LargeRequests
 from workbench.service.caller import LeftError, watch
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"

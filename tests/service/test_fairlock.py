@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import CapacityError, MethodUnavailableError
-from workbench.engine import changes
+from workbench.decoders.draft_verify import switching
 from workbench.methods import registry
 from workbench.service import Backend, Limits, steering
 from workbench.service.caller import LEFT, LeftError
@@ -107,7 +107,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     def refuse(*_: Any) -> None:
         raise MethodUnavailableError("It cannot be primed here.")
 
-    monkeypatch.setattr(changes, "prime", refuse)
+    monkeypatch.setattr(switching, "prime", refuse)
     monkeypatch.setattr(
         steering, "explain", lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter))
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.service import Backend, steering
-from workbench.service.turns import Turns
+from workbench.service.timing_coordination import Turns
 
 from .conftest import PROMPT, until
 

@@ -64,12 +64,12 @@ def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: 
 def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, toy: Method, temperature: float) -> None:
     """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
     sampling = SamplingParams(temperature=temperature)
-    twin = worlds.world("llama", noise=0.0, device=str(models.target.device))
-    trace = Engine(twin).generate(asked(toy, sampling=sampling, seed=3))
+    shared_copy = worlds.world("llama", noise=0.0, device=str(models.target.device))
+    trace = Engine(shared_copy).generate(asked(toy, sampling=sampling, seed=3))
     assert total(trace, USED) > 0
     if temperature == 0:
         assert total(trace, THROWN) == 0
-        assert trace.token_ids == worlds.hf_greedy(twin.target.model, PROMPT, N)
+        assert trace.token_ids == worlds.hf_greedy(shared_copy.target.model, PROMPT, N)
     assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), "the laws are still those of the drafts"
 
 

@@ -59,7 +59,7 @@ def test_a_step_that_is_taken_back_leaves_nothing_in_cache_or_drafter(
 ) -> None:
     """Every step is thrown away once: what is written in its place is the target's own, with any drafter."""
     theirs = registry.get(drafter)
-    method = replace(toy, drafter=theirs.drafter, policies=theirs.policies, growers=theirs.growers)
+    method = replace(toy, drafter=theirs.drafter, policies=theirs.policies, tree_builders=theirs.tree_builders)
     trace = checked(Engine(models).generate(asked(method.with_params(**SEVERE))))
     assert trace.token_ids == plain
     assert taken_back(trace.rounds) > N // 3

@@ -115,7 +115,7 @@ def test_the_geometric_law(rate: float, values: tuple[float, ...]) -> None:
     for depth, value in zip((1, 3, 5, 8), values, strict=True):
         assert theory.expected_tau(rate, depth) == pytest.approx(value, abs=6e-5)
         assert theory.tau_by_position([rate] * depth) == pytest.approx(theory.expected_tau(rate, depth))
-        probs = theory.accepted_law([rate] * depth)
+        probs = theory.accepted_length_distribution([rate] * depth)
         assert sum(probs) == pytest.approx(1)
         assert 1 + sum(n * mass for n, mass in enumerate(probs)) == pytest.approx(theory.expected_tau(rate, depth))
     assert theory.expected_tau(1.0, 4) == 5

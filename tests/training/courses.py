@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from workbench.training.family.drafter import load_teacher
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.lesson import TrainingSetup
 from workbench.training.family.readings import Readings, ReadOptions
 
 

@@ -31,7 +31,7 @@ from workbench.training.answers import is_held, read
 from workbench.training.family import eagle, evaluate, heads, unrolled, whole
 from workbench.training.family.drafter import Curve, side_by_side
 from workbench.training.family.evaluate import held_prompts
-from workbench.training.family.lesson import TrainingSetup, lesson_of
+from workbench.training.family.head_training import TrainingSetup, lesson_of
 from workbench.training.family.readings import Readings, ReadOptions
 from workbench.training.family.vocabulary import chosen_tokens, counts_of, coverage
 from workbench.training.heads.features import Dialogue

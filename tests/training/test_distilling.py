@@ -27,8 +27,8 @@ from workbench.training.family import drafter as lesson
 from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.distilling import DistillingOptions, distilling
 from workbench.training.family.drafter import ChatDrafterOptions, config_of, fresh, load_teacher, train_chat_drafter
-from workbench.training.family.made import OwnTexts, continued, lessons, rows_made
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, make_readings
+from workbench.training.family.training_texts import OwnTexts, continued, lessons, rows_made
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 KEPT = torch.arange(0, 4096, 2)
@@ -60,7 +60,7 @@ def drafter(options: DistillingOptions) -> DrafterInTraining:
 
 
 @torch.no_grad()
-def laws_of(drafter: DrafterInTraining, text: list[int]) -> Tensor:
+def distributions_of(drafter: DrafterInTraining, text: list[int]) -> Tensor:
     """q at each place of one text, read whole, [n, K]."""
     return (drafter.states(torch.tensor([text]))[0] @ drafter.table(KEPT).T).double().softmax(-1)
 
@@ -73,7 +73,7 @@ def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTrain
     for text, prompt, n, u in zip(texts, prompts, most, chance, strict=True):
         assert text[: len(prompt)] == prompt
         assert len(text) == len(prompt) + n
-        sums = laws_of(drafter, text).cumsum(-1)
+        sums = distributions_of(drafter, text).cumsum(-1)
         for i, token in enumerate(text[len(prompt) :]):
             below = sums[len(prompt) + i - 1]
             place = token // 2

@@ -24,7 +24,7 @@ from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.published import PUBLISHED, SMOLLM2
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
-from workbench.models.tokenizer_source import lender_to
+from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.trace import metrics
 from workbench.trace.curves import SPEEDUP, TAU, TESTED
 from workbench.trace.events import Round, Trace
@@ -37,9 +37,9 @@ from workbench.training.family import eagle, eagle_3, fusing, inuse, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
-from workbench.training.family.inuse import InUse
 from workbench.training.family.medusa import ahead
 from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
+from workbench.training.family.validation_drafts import InUse
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
 from workbench.training.heads.features import Dialogue, batch_of
@@ -188,13 +188,13 @@ def test_a_draft_model_is_trained_and_drafts(
         for name in ("autoregressive", "draft-model")
     )
     assert drafted.token_ids == plain.token_ids
-    assert lender_to(str(out)) is None
+    assert tokenizer_source_for(str(out)) is None
     assert not hasattr(models.drafter.model.config, ROWS), "a target that need not be here lends no rows"
     on = chosen | {"checkpoint": tmp_path / "on.pt", "begin": out, "out": tmp_path / "on", "steps": 1}
     assert recipes.run("chat-drafter", on, quiet)["losses"]["agreement"] > 0.6 * figures["losses"]["agreement"]
     monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
-    assert lender_to(str(out))
+    assert tokenizer_source_for(str(out))
     weights = load_file(out / "model.safetensors")
     assert weights[ENTER].shape == weights[LEAVE].shape == (64, 288)
     assert not [name for name in weights if "embed" in name or "head" in name], "nor are rows"

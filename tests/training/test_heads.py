@@ -18,7 +18,7 @@ from workbench.methods import registry
 from workbench.models.chat_markers import ASSISTANT
 from workbench.models.loading import HeadInfo
 from workbench.trace.metrics import summary
-from workbench.training.distill import distillation_loss, law_losses
+from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.heads.artefact import load_saved, save_net
 from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
 from workbench.training.heads.losses import LOSSES, Places, Weighted
@@ -186,12 +186,12 @@ def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
     )
     text = torch.nn.functional.cross_entropy(at.logits.float(), labels)
     torch.testing.assert_close(distillation_loss(at.logits, at.wanted, labels, 0.3), kl + 0.3 * text)
-    apart = distillation_loss(at.logits, at.wanted, labels, 0.0, law_losses("total_variation:2"))
+    apart = distillation_loss(at.logits, at.wanted, labels, 0.0, draft_model_losses("total_variation:2"))
     torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
     with pytest.raises(ParameterError, match="smooth_l1 compares features, and a draft model guesses none"):
-        law_losses("ce_soft:1+smooth_l1:1")
+        draft_model_losses("ce_soft:1+smooth_l1:1")
     with pytest.raises(ParameterError, match="no loss 'mae'"):
-        law_losses("mae")
+        draft_model_losses("mae")
 
 
 def test_a_sum_of_losses_is_read_from_text() -> None:

@@ -30,7 +30,7 @@ from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
 from workbench.training.family import drafter
 from workbench.training.family import made as texts
-from workbench.training.family.lesson import goes_on
+from workbench.training.family.head_training import goes_on
 from workbench.training.family.readings import Readings, ReadOptions, make_readings, read_one
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")

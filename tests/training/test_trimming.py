@@ -20,9 +20,9 @@ from workbench.models.loading import HeadInfo
 from workbench.models.machine import machine_facts
 from workbench.training import recipes
 from workbench.training.family import trimming as study
-from workbench.training.family.inuse import answered
 from workbench.training.family.readings import Readings
 from workbench.training.family.trimming import TrimmingOptions, trimming
+from workbench.training.family.validation_drafts import answered
 from workbench.training.family.vocabulary import counts_of, kept_tokens
 
 needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")

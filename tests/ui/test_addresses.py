@@ -17,7 +17,7 @@ from workbench.trace.metrics import summary
 from workbench.trace.store import RunStore
 from workbench.ui import LAUNCH, pair
 from workbench.ui.addresses import BASE, Addresses, led
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.views import recorded
 
 RUN = "20261122-180000-0a1b2c3d"

@@ -13,7 +13,7 @@ from ui.test_page import short, state
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.speedup import estimate
 from workbench.trace.store import RunStore
-from workbench.ui.keptruns import MAX_TEXT, PAGE, SavedRunsView, parse
+from workbench.ui.saved_runs import MAX_TEXT, PAGE, SavedRunsView, parse
 from workbench.ui.session import Session
 from workbench.views import recorded
 

@@ -16,8 +16,8 @@ from ui.test_pages import in_browser, serious
 from workbench.core.errors import MethodUnavailableError, UnknownNameError
 from workbench.service.lab.supervisor import Lab
 from workbench.trace.curves import CurveWriter
-from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.lab import NOT_HERE, NOT_YOURS, LabView
+from workbench.ui.saved_runs import SavedRunsView
 
 RUNS = ("20261124-180000-0a1b2c3d", "20261124-170000-0a1b4e5f")
 
@@ -58,7 +58,7 @@ def test_the_lab_is_off_where_strangers_may_come_and_for_others_and_says_why(
     assert view.offer({})["barred"] == ""
     public = LabView(view.client, SavedRunsView(False), Lab())
     assert public.offer({})["barred"] == NOT_HERE
-    monkeypatch.setattr("workbench.ui.keptruns.is_user", lambda: False)
+    monkeypatch.setattr("workbench.ui.saved_runs.is_user", lambda: False)
     assert view.offer({})["barred"] == NOT_YOURS
     for off in (public, view):
         for call in off.answers()[1:]:

@@ -11,7 +11,7 @@ from ui.fake_client import FakeWorkbench
 from ui.test_page import says, short, state
 
 from workbench.ui.compare import CompareView
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.session import Session
 from workbench.ui.vision import VisionSession
 

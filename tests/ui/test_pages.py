@@ -18,8 +18,8 @@ from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page, verifiers
-from workbench.ui.keptruns import SavedRunsView, drafted_by
-from workbench.views import lessons, recorded
+from workbench.ui.saved_runs import SavedRunsView, drafted_by
+from workbench.views import recorded, tour
 
 
 def in_browser(test: Any) -> Any:
@@ -80,12 +80,12 @@ def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() ->
 
 
 def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [step["name"] for step in learn.tour()] == list(lessons.STEPS)
-    json.dumps(learn.tour())
+    assert [step["name"] for step in learn.tour_steps()] == list(tour.STEPS)
+    json.dumps(learn.tour_steps())
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
-    assert learn.tour() == []
+    assert learn.tour_steps() == []
     recorded.write(tmp_path / f"oracle{recorded.SUFFIX}", made_before := recorded.read(ORACLE))
-    assert [step["name"] for step in learn.tour()] == ["what-it-buys"]
+    assert [step["name"] for step in learn.tour_steps()] == ["what-it-buys"]
     assert made_before.header.simulation
 
 
@@ -191,7 +191,7 @@ def press(page: Any, selector: str) -> None:
 @in_browser
 def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
     page = open_page(f"{fake_app}/learn")
-    names = list(lessons.STEPS)
+    names = list(tour.STEPS)
     done = ".wb-steps [data-done=true]"
     page.click(".wb-question .wb-button >> nth=0")
     page.wait_for_selector(".wb-why")
@@ -199,7 +199,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
     page.wait_for_timeout(300)
     assert page.locator(done).count() == 0, "a round is not the rejected draft that was asked for"
     for i, name in enumerate(names):
-        make, needed = lessons.STEPS[name]
+        make, needed = tour.STEPS[name]
         step = make(*map(recorded.trace, needed))
         page.wait_for_selector(f".wb-lessonhead h2:has-text('{i + 1}. ')")
         assert step.see.split(":")[0] in page.inner_text(".wb-lessontext")
@@ -242,7 +242,7 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
     card = methods_page.catalogue()[1] | words | {"source": source}
     matrix = {"columns": [{"target": HOSTILE[0], "drafter": HOSTILE[1]}], "rows": []}
     matrix["rows"] = [{"name": "x", "title": HOSTILE[0], "reasons": [HOSTILE[1]]}]
-    step = lessons.to_wire("round", lessons.read_a_round(recorded.trace("draft-model")))
+    step = tour.to_wire("round", tour.read_a_round(recorded.trace("draft-model")))
     answers = {
         "recordings": [entry], "recording": trace.to_wire(), "matrix": matrix,
         "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},

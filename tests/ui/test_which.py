@@ -15,7 +15,7 @@ from ui.test_pages import in_browser, serious
 
 from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import PromptError
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.which import MAX_CHARS, WhichView
 
 

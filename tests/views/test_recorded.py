@@ -8,7 +8,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.views import lessons, recorded
+from workbench.views import recorded, tour
 
 
 def test_every_method_has_a_recording_and_they_are_small() -> None:
@@ -67,15 +67,15 @@ def test_what_is_written_is_read(tmp_path) -> None:
 # -- The tour: each sentence that could be false of a new recording ---------------------------------------------------
 
 
-def step(name: str) -> lessons.Step:
-    make, needed = lessons.STEPS[name]
+def step(name: str) -> tour.Step:
+    make, needed = tour.STEPS[name]
     return make(*map(recorded.trace, needed))
 
 
-@pytest.mark.parametrize("name", list(lessons.STEPS))
+@pytest.mark.parametrize("name", list(tour.STEPS))
 def test_every_step_can_be_done(name: str) -> None:
     made = step(name)
-    assert lessons.can_be_done(made), "record again: workbench record"
+    assert tour.can_be_done(made), "record again: workbench record"
     assert 0 <= made.right < len(made.choices) == len(set(made.choices))
 
 
@@ -145,14 +145,12 @@ def test_step_7_the_rates_before_and_after_the_change() -> None:
 
 
 def test_step_8_the_closed_form() -> None:
-    assert lessons.expected_tau(0.8, 4) == pytest.approx(sum(0.8**i for i in range(5)))
-    assert lessons.expected_tau(1.0, 4) == 5
+    assert tour.expected_tau(0.8, 4) == pytest.approx(sum(0.8**i for i in range(5)))
+    assert tour.expected_tau(1.0, 4) == 5
     trace = recorded.trace("oracle")
     assert trace.header.simulation
     params = trace.header.params
-    assert metrics.tau(trace.rounds) == pytest.approx(
-        lessons.expected_tau(params["acceptance"], params["depth"]), rel=0.4
-    )
+    assert metrics.tau(trace.rounds) == pytest.approx(tour.expected_tau(params["acceptance"], params["depth"]), rel=0.4)
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep"])

@@ -166,5 +166,5 @@ def test_a_place_of_a_run_is_shown_with_the_way_in_which_its_grower_draws() -> N
     names = {
         Sampling.SAMPLED: "independent", Sampling.HEAD_AND_ONE: "head", Sampling.DETERMINISTIC: "fixed",
     }  # fmt: skip
-    growers = {grower.name: grower.siblings for method in registry.methods() for grower in method.growers}
-    assert json.loads(node.stdout) == {name: names[how] for name, how in growers.items() if how in names}
+    tree_builders = {grower.name: grower.siblings for method in registry.methods() for grower in method.tree_builders}
+    assert json.loads(node.stdout) == {name: names[how] for name, how in tree_builders.items() if how in names}

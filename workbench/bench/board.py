@@ -175,7 +175,7 @@ def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
         "standing": standing(promise, evidence),
         "target": row.get("target", ""),
         "greedy": _greedy(evidence),
-        "laws": [_law(f) for f in evidence if f["kind"] == "law" and f["figures"]],
+        "laws": [_sampling_test(f) for f in evidence if f["kind"] == "law" and f["figures"]],
         "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
         "date": row.get("date", "") if evidence else "",
         "commit": commit_of(row) if evidence else "",
@@ -198,7 +198,7 @@ def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def _law(finding: dict[str, Any]) -> dict[str, Any]:
+def _sampling_test(finding: dict[str, Any]) -> dict[str, Any]:
     name = finding["claim"].removeprefix("sampling law (").removesuffix(")")
     return {"name": name, "verdict": finding["verdict"], **finding["figures"]}
 
@@ -238,7 +238,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "standing": lambda r: f"**{r['standing']}**",
     "greedy texts equal": lambda r: f"{r['greedy']['equal']} / {r['greedy']['tried']}" if r["greedy"] else "–",
     "prompts · families": lambda r: f"{r['greedy']['prompts']} · {r['greedy']['families']}" if r["greedy"] else "–",
-    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(law_words, r["laws"])) or r["lacks"] or "–",
+    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(fit_words, r["laws"])) or r["lacks"] or "–",
     "made": lambda r: f"{r['date']}, {r['commit']}" if r["date"] else "–",
 }
 
@@ -251,7 +251,7 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def law_words(law: dict[str, Any]) -> str:
+def fit_words(law: dict[str, Any]) -> str:
     """Return a goodness-of-fit test in one line."""
     apart = (
         f", total variation {law['total_variation']:.3f}"

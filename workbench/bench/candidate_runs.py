@@ -12,10 +12,10 @@ from itertools import count
 from statistics import median
 from typing import Any
 
+from workbench.bench.interleaving import order, turns
 from workbench.bench.recommendation import Choice
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
-from workbench.bench.turns import order, turns
 from workbench.core.errors import WorkbenchError
 from workbench.methods.known import Known
 from workbench.trace.speedup import speedup

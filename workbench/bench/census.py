@@ -28,7 +28,7 @@ from workbench.bench import board
 from workbench.bench.check import check_greedy
 from workbench.bench.families import random_model
 from workbench.bench.finding import PASS
-from workbench.bench.forced import noisy_copy
+from workbench.bench.forced_acceptance import noisy_copy
 from workbench.bench.markdown import markdown as table
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import ModelError

@@ -27,14 +27,14 @@ from workbench.bench.finding import (
     leaping,
     setting,
 )
-from workbench.bench.forced import noisy_copy
+from workbench.bench.forced_acceptance import noisy_copy
 from workbench.bench.sampling_tests import (
     SAMPLING_TESTS,
     TINY_PROMPT,
     SamplingTest,
-    check_law,
+    check_distribution,
     choices,
-    given_law,
+    head_sampling_test,
     sample_many,
 )
 from workbench.core.errors import MethodUnavailableError, ParameterError
@@ -85,13 +85,17 @@ def check_method(
         return
     if not bare:
         few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
-        yield _sampled(check_law(method, models, given_law(models, prompts[0], few), few, prompts[0]), few, runs // 3)
+        yield _sampled(
+            check_distribution(method, models, head_sampling_test(models, prompts[0], few), few, prompts[0]),
+            few,
+            runs // 3,
+        )
         return
     with one_thread():
         for which in SAMPLING_TESTS:
             tiny = which.world(models.tokenizer)
             few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), which)
-            yield _sampled(check_law(method, tiny, which, few, TINY_PROMPT), few, runs)
+            yield _sampled(check_distribution(method, tiny, which, few, TINY_PROMPT), few, runs)
 
 
 def _sampled(found: Finding, few: int, runs: int) -> Finding:

@@ -19,7 +19,7 @@ import torch
 from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS, Finding, Prompt
 from workbench.bench.goodness import chi_square, places
-from workbench.bench.sampling_tests import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_law
+from workbench.bench.sampling_tests import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_distribution
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
@@ -88,7 +88,7 @@ def every(methods: Iterable[Method]) -> list[Choice]:
         judging = [v for v in method.verifiers if v.name in others]
         for verifier in judging:
             tried: set[object] = set()
-            for grower in method.growers[1:]:
+            for grower in method.tree_builders[1:]:
                 siblings = siblings_of(method.drafter, grower)
                 if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=grower):
                     continue
@@ -130,7 +130,7 @@ def check_choice(
     with one_thread():
         for which in SAMPLING_TESTS:
             tiny = which.world(models.tokenizer)
-            yield check_law(choice.method, tiny, which, runs, TINY_PROMPT, one)
+            yield check_distribution(choice.method, tiny, which, runs, TINY_PROMPT, one)
 
 
 def check_places(

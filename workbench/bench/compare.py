@@ -16,12 +16,12 @@ from typing import Any
 from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
 from workbench.bench.comparison import Comparison
 from workbench.bench.hosted import WARM_UP_TOKENS, Host, Hosted, StopError
+from workbench.bench.interleaving import turns
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.measured import Measured, Plan
 from workbench.bench.paired import replayed
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step
-from workbench.bench.turns import turns
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.methods import known
 from workbench.models.machine import machine_facts
@@ -76,8 +76,8 @@ def measure(
 ) -> Iterator[Step]:
     """Compare, step by step.
 
-    The order is that of `workbench.bench.turns`. Each lane has the device to itself while it runs. A lane that fails is
-    left out from there on, with the reason. Closing the iterator ends the current run.
+    The order is that of `workbench.bench.interleaving`. Each lane has the device to itself while it runs. A lane that
+    fails is left out from there on, with the reason. Closing the iterator ends the current run.
 
     Args:
         host: the backend.

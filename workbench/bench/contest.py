@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.bench.interleaving import turns
 from workbench.bench.memory import growth
 from workbench.bench.sample import Contender, ContenderLostError, Sample
-from workbench.bench.turns import turns
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (finished runs, total runs, name of the current run)."""
@@ -29,7 +29,7 @@ def measure(
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
-    The order is that of `workbench.bench.turns`.
+    The order is that of `workbench.bench.interleaving`.
 
     Args:
         contenders: contenders; the first is the baseline.

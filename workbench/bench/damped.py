@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.bench.contenders import EngineContender
-from workbench.bench.forced import agreement
+from workbench.bench.forced_acceptance import agreement
 from workbench.bench.lanes import BASELINE
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Runner

@@ -155,7 +155,7 @@ def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tup
     return Counter(tuple(s[:n_tokens]) for s in samples)
 
 
-def joint_law(
+def joint_distribution(
     model: Any,
     prompt: Sequence[int],
     n_tokens: int,

@@ -16,8 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.hosted import WARM_UP_TOKENS, Hosted, StopError
 from workbench.bench.hosted import Host as Hosting
+from workbench.bench.interleaving import order
 from workbench.bench.lanes import BASELINE
-from workbench.bench.turns import order
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.trace.metrics import tokens_per_second

@@ -17,7 +17,7 @@ import torch
 from workbench.core.probes import Probed
 from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.method import Configured
 from workbench.engine.request import Request, Row
@@ -81,7 +81,7 @@ class Reader:
         """Return the draft tree."""
         return self.row.drafter.propose([self.row])[0]
 
-    def judge(self, tree: DraftTree, least: int = 1) -> Outcome:
+    def judge(self, tree: DraftTree, least: int = 1) -> RoundFeedback:
         """Return the outcome of a draft against the text; add its tokens, at least `least`, to `row.committed`."""
         row, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
         path, below, at = list[int](), -1, self.at
@@ -98,9 +98,11 @@ class Reader:
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
         verdict = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
         chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
-        return Outcome(tokens, parents, verdict, emitted, root, said, row.state.plan, probed=probed, chances=chances)
+        return RoundFeedback(
+            tokens, parents, verdict, emitted, root, said, row.state.plan, probed=probed, chances=chances
+        )
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: RoundFeedback) -> None:
         """Pass the outcome to the drafter."""
         self.row.drafter.observe(self.row, outcome)
 

@@ -14,7 +14,7 @@ from workbench.bench.goodness import (
     chi_square,
     count_firsts,
     holm,
-    joint_law,
+    joint_distribution,
     total_variation,
     variation_by_chance,
 )
@@ -66,7 +66,7 @@ TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
 
 
-def check_law(
+def check_distribution(
     method: Method,
     models: Models,
     which: SamplingTest,
@@ -91,7 +91,7 @@ def check_law(
     """
     start = time.perf_counter()
     given, claim = Prompt.of(prompt), f"sampling law ({which.name})"
-    exact = exact_law(models, which, given)
+    exact = exact_distribution(models, which, given)
     fits: dict[str, Fit] = {}
     apart: dict[str, float] = {}
     refused: list[str] = []
@@ -168,7 +168,7 @@ def _among(tests: int, worst: str, p: float) -> str:
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
-def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:
+def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> SamplingTest:
     """Return the test of a trained head: truncation keeps the distribution small, temperature makes enough cells.
 
     The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes have a large enough
@@ -177,16 +177,16 @@ def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Samp
     for temperature in HEAD_TEMPERATURES:
         name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
         found = SamplingTest(name, SamplingParams(temperature=temperature, top_k=3), 3)
-        exact = exact_law(models, found, Prompt.of(prompt))
+        exact = exact_distribution(models, found, Prompt.of(prompt))
         if sum(runs * p >= MIN_EXPECTED for p in exact.values()) >= HEAD_CELLS:
             break
     return found
 
 
-def exact_law(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
+def exact_distribution(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
     """Return the joint distribution of the first tokens after a prompt."""
     pixels = prompt.pixels(models)
-    return joint_law(
+    return joint_distribution(
         models.target.model, prompt.ids, which.n_tokens, lambda x: to_probs(x[None], which.sampling)[0], pixels
     )
 

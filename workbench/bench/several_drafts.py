@@ -58,7 +58,7 @@ class _Watching(Lossless):
         return super().rule(v)
 
 
-def laws_of(
+def distributions_of(
     models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float
 ) -> Iterator[TextDistributions]:
     """Yield the distributions along a text after each prompt, which the target generates with drafts of one token.

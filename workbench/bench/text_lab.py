@@ -277,7 +277,9 @@ class TextLab:
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
-        for distributions in several_drafts.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
+        for distributions in several_drafts.distributions_of(
+            self.models, self.prompts(), self.scale.tokens, temperature
+        ):
             n += len(distributions)
             chances = [several_drafts.accepted(distributions, rule, siblings) for rule in (mine, other)]
             ratios.append(chances[0] / chances[1])

@@ -66,7 +66,7 @@ def evidence(method: Configured) -> str:
     For the method's default verifier, policy and tree builder, this is the test on the exactness board; for others
     the test of this exact setting there, else the reason why it is not exact.
     """
-    from workbench.bench.board import choice_key, choices, exactness, law_words
+    from workbench.bench.board import choice_key, choices, exactness, fit_words
     from workbench.methods import deviation
     from workbench.methods.combinations import is_usual
 
@@ -82,7 +82,7 @@ def evidence(method: Configured) -> str:
     if row is None:
         return deviation.of(method) if not as_usual else ""
     law = row["laws"][0]
-    return f"{row['standing']}: {law['name']}: χ² = {law_words(law)} ({row['date'][:10]})"
+    return f"{row['standing']}: {law['name']}: χ² = {fit_words(law)} ({row['date'][:10]})"
 
 
 def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:

@@ -114,8 +114,8 @@ def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: in
     tree = replace(tree, sampling=kind, q=q[:places], q_of=q_of.to(device))
     if kind is Sampling.HEAD_AND_ONE:
         drawn = torch.arange(len(tree)) % wide == wide - 1
-        law_of = torch.where(drawn, row, -1)
-        tree = replace(tree, q_of=None, law_of=law_of.to(device), without=drawn.to(device))
+        probs_of = torch.where(drawn, row, -1)
+        tree = replace(tree, q_of=None, probs_of=probs_of.to(device), without=drawn.to(device))
     return tree
 
 

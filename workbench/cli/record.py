@@ -91,14 +91,14 @@ def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -
 
 def serves(name: str, recorded: Mapping[str, Trace]) -> bool:
     """Return whether the recording supports every tour step that shows it."""
-    from workbench.views import lessons
+    from workbench.views import tour
 
     try:
-        shown = [(make, needed) for make, needed in lessons.STEPS.values() if needed[0] == name]
+        shown = [(make, needed) for make, needed in tour.STEPS.values() if needed[0] == name]
         steps = [make(*(recorded[n] for n in needed)) for make, needed in shown if recorded.keys() >= set(needed)]
     except (StopIteration, ValueError):
         return False
-    return all(map(lessons.can_be_done, steps))
+    return all(map(tour.can_be_done, steps))
 
 
 def record(

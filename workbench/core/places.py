@@ -172,9 +172,9 @@ def fans_of(
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
     """Return the row of `q` for each position, −1 where there is none; in a mixed tree that of one of its children."""
-    if tree.q is None or tree.q_of is not None or tree.law_of is None:
+    if tree.q is None or tree.q_of is not None or tree.probs_of is None:
         return tree.q_of
-    return tree.law_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.law_of, "amax")
+    return tree.probs_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.probs_of, "amax")
 
 
 def rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:

@@ -153,7 +153,7 @@ def recursive_rejection(
     n = len(tree)
     if n == 0:
         return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
-    if tree.q is None or (tree.q_of is None and tree.law_of is None):
+    if tree.q is None or (tree.q_of is None and tree.probs_of is None):
         return _point_rejection(tree, p, u_stop, late)
 
     def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
@@ -172,14 +172,14 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
     """
     left, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(left[:, :1])
-    free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 at earlier siblings' tokens
+    free = torch.ones_like(left) if tree.probs_of is not None else None  # [R, V] 0 at earlier siblings' tokens
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
     for k in range(tree.fanout):
         has, x = fans.there[:, k : k + 1], fans.token[:, k : k + 1]
         if free is not None:
-            q = own_law(tree, fans.child[:, k], x, free)
+            q = own_distribution(tree, fans.child[:, k], x, free)
             free = by_row(has.squeeze(1), free.scatter(1, x, 0.0), free)
         p_x, q_x = left.gather(1, x) / total, q.gather(1, x) / mass
         r.append(p_x if k else torch.zeros_like(p_x))
@@ -202,14 +202,14 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
 
 def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
     """Return the probability of each node in its draft distribution, before earlier siblings are removed."""
-    if tree.law_of is not None:
+    if tree.probs_of is not None:
         return _own_prob(tree)
     assert tree.q is not None
     assert tree.q_of is not None
     return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
 
 
-def own_law(
+def own_distribution(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
     """Return the distribution from which each of some nodes of a mixed tree was drawn, given its earlier siblings.
@@ -221,8 +221,8 @@ def own_law(
         free: 0 at tokens of earlier siblings, else 1.
     """
     assert tree.q is not None
-    assert tree.law_of is not None
-    row = tree.law_of[node]
+    assert tree.probs_of is not None
+    row = tree.probs_of[node]
     probs = tree.q[row.clamp_min(0)].to(free.dtype)
     if tree.without is not None:
         probs = by_row(tree.without[node], normalised(probs * free, probs), probs)
@@ -232,9 +232,9 @@ def own_law(
 def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
     """Return the draft probability of each node of a mixed tree; 1 for a deterministic node."""
     assert tree.q is not None
-    assert tree.law_of is not None
-    probs = tree.q[tree.law_of.clamp_min(0), tree.tokens]
-    return torch.where(tree.law_of < 0, torch.ones_like(probs), probs)
+    assert tree.probs_of is not None
+    probs = tree.q[tree.probs_of.clamp_min(0), tree.tokens]
+    return torch.where(tree.probs_of < 0, torch.ones_like(probs), probs)
 
 
 def _point_rejection(

@@ -236,8 +236,8 @@ class _Excess:
 def _draft_probs(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
     """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
     of, probs = None, fans.q
-    if tree.q is not None and tree.law_of is not None:
-        of = tree.law_of[node]
+    if tree.q is not None and tree.probs_of is not None:
+        of = tree.probs_of[node]
         probs = tree.q[of.clamp_min(0)].to(probs.dtype)
     elif tree.q is not None and tree.q_of is not None:
         of = tree.q_of[fans.place]

@@ -38,7 +38,7 @@ class Sampling(str, Enum):
     HEAD_AND_ONE = "head-and-one"
     """The most likely tokens of `q`, deterministic, followed by one token sampled from the rest of `q`."""
     MIXED = "mixed"
-    """Some deterministic, some sampled, from one or several distributions; `law_of` and `without` describe each
+    """Some deterministic, some sampled, from one or several distributions; `probs_of` and `without` describe each
     node."""
 
 
@@ -54,7 +54,7 @@ class DraftTree:
         q: float [M, V], draft distributions, or None if every proposal is deterministic.
         q_of: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root); −1: none.
         sampling: how children were chosen, the same for the whole tree, or MIXED.
-        law_of: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a point
+        probs_of: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a point
             mass), independent of the sampled siblings.
         without: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after removing
             its earlier siblings from its distribution.
@@ -75,7 +75,7 @@ class DraftTree:
     fanout: int = 1
     q: Float[Tensor, "M V"] | None = None
     q_of: Int[Tensor, " N_plus_1"] | None = None
-    law_of: Int[Tensor, " N"] | None = None
+    probs_of: Int[Tensor, " N"] | None = None
     without: Bool[Tensor, " N"] | None = None
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None

@@ -14,7 +14,7 @@ from workbench.core.promise import Promise
 from workbench.core.soundness import why_unsound
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.draft_verify.decoder import DraftVerify
-from workbench.decoders.draft_verify.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
+from workbench.decoders.draft_verify.parts import Drafter, Part, Policy, TreeBuilder, Verifier, siblings_of
 from workbench.decoders.own_rounds import OwnRounds
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Method:
     drafter: Drafter
     verifier: Verifier
     policies: tuple[Policy, ...]
-    growers: tuple[Grower, ...] = ()
+    tree_builders: tuple[TreeBuilder, ...] = ()
     other_verifiers: tuple[Verifier, ...] = ()
     rounds: OwnRounds | None = None
     idea: str = ""
@@ -115,7 +115,7 @@ class Method:
     @property
     def needs(self) -> tuple[str, ...]:
         """Requirements of its parts besides the target, the drafter's first; of alternatives, those of the default."""
-        return _needs(self.drafter, *self.growers[:1], self.verifier, self.policies[0], self.rounds)
+        return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.rounds)
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
@@ -136,7 +136,7 @@ class Method:
         return {self.verifier.name: self.promise} | others
 
     def unsound(
-        self, verifier: Verifier, drafter: Drafter | None = None, grower: Grower | type[Grower] | None = None
+        self, verifier: Verifier, drafter: Drafter | None = None, grower: TreeBuilder | type[TreeBuilder] | None = None
     ) -> str:
         """Return why its sampled output with `verifier` would not follow the target's distribution; "" if it does.
 
@@ -145,7 +145,7 @@ class Method:
             drafter: its drafter, with parameters other than the defaults.
             grower: another tree builder than the default one.
         """
-        drafter, grower = drafter or self.drafter, grower or next(iter(self.growers), None)
+        drafter, grower = drafter or self.drafter, grower or next(iter(self.tree_builders), None)
         siblings = siblings_of(drafter, grower)
         return why_unsound(self.name, siblings, verifier.name or type(verifier).__name__, verifier.exact_for)
 
@@ -193,7 +193,7 @@ class Method:
         return (
             ("policy", self.policies, "policy for the draft length"),
             ("drafter", (self.drafter,), ""),
-            *((("grower", self.growers, "tree builder"),) if self.growers else ()),
+            *((("grower", self.tree_builders, "tree builder"),) if self.tree_builders else ()),
             ("verifier", self.verifiers, "verifier: rule that accepts drafts"),
             *rounds,
         )
@@ -226,7 +226,7 @@ class Configured:
     verifier: Verifier
     policy: Policy
     values: Mapping[str, Any]
-    grower: Grower | None = None
+    grower: TreeBuilder | None = None
     rounds: OwnRounds | None = None
 
     def taps(self, models: Models) -> set[int]:
@@ -277,7 +277,7 @@ class Configured:
 
     def captures(self, models: Models) -> CaptureSelection:
         """Return the hidden states that are captured in prefill for its drafter."""
-        return self.drafter.hears(models)
+        return self.drafter.captures(models)
 
     def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
         """Return why it cannot run for a sequence with these models and sampling; "" if it can."""

@@ -59,7 +59,7 @@ class Choice(Protocol):
 class Chosen(Protocol):
     """A method with all parameters set; implemented by `Configured`.
 
-    The types of its parts are in `decoders/draft_verify/parts.py` (`Drafter`, `Grower`, `Verifier`, `Policy`) and
+    The types of its parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
     `decoders/own_rounds.py` (`OwnRounds`).
     """
 

@@ -151,9 +151,9 @@ def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | Non
     top = shallow(model)
     at: Any = top
     for part in path[:-1]:
-        twin = shallow(at.get_submodule(part))
-        at._modules[part] = twin
-        at = twin
+        shared_copy = shallow(at.get_submodule(part))
+        at._modules[part] = shared_copy
+        at = shared_copy
     at._modules[path[-1]] = nn.ModuleList(instead)
     types = getattr(getattr(at, "config", None), "layer_types", None)
     if types and of is not None:
@@ -197,10 +197,10 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     found = [name_of(layer, half) for half in without]
     if not found or None in found:
         return layer
-    twin = shallow(layer)
+    shared_copy = shallow(layer)
     for half, name in zip(without, found, strict=True):
-        twin._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
-    return twin
+        shared_copy._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
+    return shared_copy
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
@@ -263,6 +263,6 @@ def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
 
 def shallow(module: _M) -> _M:
     """Return a copy of a module that shares its weights and submodules; submodules can be replaced in the copy."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin
+    shared_copy = copy.copy(module)
+    shared_copy._modules = dict(module._modules)
+    return shared_copy

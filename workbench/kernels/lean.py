@@ -88,9 +88,9 @@ class LeanLayer:
 
     def fed_by(self, mlp: nn.Module) -> LeanLayer:
         """Return the same layer with another MLP."""
-        twin = copy.copy(self)
-        twin._feed_by(mlp)
-        return twin
+        shared_copy = copy.copy(self)
+        shared_copy._feed_by(mlp)
+        return shared_copy
 
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
@@ -121,7 +121,7 @@ class LeanLayer:
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
 
-def has_twin(model: PreTrainedModel) -> bool:
+def has_lean_version(model: PreTrainedModel) -> bool:
     """Whether a lean decoder supports a model's architecture, dtype and device."""
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

@@ -120,7 +120,7 @@ def one_place(probs: Float[Tensor, "1 V"]) -> Fans:
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
     """Whether compiled passes support this draft."""
-    if tree.q is None or tree.q_of is None or tree.law_of is not None or tree.sampling not in _ONE_LAW:
+    if tree.q is None or tree.q_of is None or tree.probs_of is not None or tree.sampling not in _ONE_LAW:
         return False
     return passes(p, tree.q) and bool((tree.q_of[tree.parents + 1] >= 0).all())
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from workbench.kernels.fused import Fused
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.layers import text_config
-from workbench.kernels.lean import LeanDecoder, has_twin
+from workbench.kernels.lean import LeanDecoder, has_lean_version
 from workbench.kernels.packed import unpacked
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
         model: any model.
         capacity: longest sequence including scratch positions, in tokens.
     """
-    if not has_twin(model):
+    if not has_lean_version(model):
         return None
     lean = LeanDecoder(model, capacity)
     if found := difference(lean, model):

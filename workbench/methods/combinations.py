@@ -114,13 +114,13 @@ def offers(
     usual = method.with_params()  # once: this is most of the work
     judge = judges[0]
     chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
-    parts = dict(zip(HOW, (method.policies, method.growers), strict=True))
+    parts = dict(zip(HOW, (method.policies, method.tree_builders), strict=True))
     choices = [name for name, its in parts.items() if len(its) > 1]
     only = {name: its[0].name for name, its in parts.items() if len(its) == 1}
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
     told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change at most one choice
-    for policy, grower in itertools.product(method.policies, method.growers or (None,)):
+    for policy, grower in itertools.product(method.policies, method.tree_builders or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
         how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
         values = {**usual.values, **chosen, **how}
@@ -156,7 +156,7 @@ def offers(
 
 def is_usual(made: Configured) -> bool:
     """Return whether it has its method's usual verifier, policy and grower, which the exactness board tests."""
-    method, grower = made.method, next(iter(made.method.growers), None)
+    method, grower = made.method, next(iter(made.method.tree_builders), None)
     pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
     return all((type(one), one and one.name) == (type(usual), usual and usual.name) for one, usual in pairs)
 

@@ -22,7 +22,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Grower, Verifier, siblings_of
+from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier, siblings_of
 from workbench.decoders.method import Configured, Method
 from workbench.methods import CATALOGUE
 
@@ -37,7 +37,7 @@ LEAST = 0.005
 def taught(
     method: Method,
     verifier: Verifier,
-    grower: Grower | type[Grower] | None = None,
+    grower: TreeBuilder | type[TreeBuilder] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
     """Return why a method's drafts are not verified soundly by a verifier, and the deviation; "" if they are.
@@ -79,7 +79,7 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
     """Return the rounded deviation (`apart`) of each unsound pair of these methods, by verifier and siblings."""
     found: dict[str, dict[str, float]] = {}
     for method in methods:
-        for verifier, grower in itertools.product(method.verifiers, method.growers):
+        for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
             for kind in unsound_kinds(method, verifier, grower):
                 of = found.setdefault(verifier.name, {})
                 if kind.value not in of:
@@ -87,9 +87,11 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
     return found
 
 
-def unsound_kinds(method: Method, verifier: Verifier, grower: Grower | type[Grower] | None = None) -> list[Sampling]:
+def unsound_kinds(
+    method: Method, verifier: Verifier, grower: TreeBuilder | type[TreeBuilder] | None = None
+) -> list[Sampling]:
     """Return the kinds of siblings that a method may draft and for which a partly exact rule is not exact."""
-    siblings = siblings_of(method.drafter, grower or next(iter(method.growers), None))
+    siblings = siblings_of(method.drafter, grower or next(iter(method.tree_builders), None))
     return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
 
 
@@ -143,7 +145,7 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
     if kind is not Sampling.DETERMINISTIC:
         tree = replace(tree, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if kind is Sampling.HEAD_AND_ONE:
-        tree = replace(tree, law_of=torch.tensor([-1, 0]), without=torch.tensor([False, True]))
+        tree = replace(tree, probs_of=torch.tensor([-1, 0]), without=torch.tensor([False, True]))
     return tree
 
 

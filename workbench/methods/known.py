@@ -265,7 +265,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
     from workbench.methods.deviation import taught
 
     judges = [verifier for verifier in method.verifiers if verifier.exact_for]
-    told = {v.name: {g.name: taught(method, v, g, costs) for g in method.growers} for v in judges}
+    told = {v.name: {g.name: taught(method, v, g, costs) for g in method.tree_builders} for v in judges}
     found = {verifier: {g: reason for g, reason in of.items() if reason} for verifier, of in told.items()}
     return {verifier: of for verifier, of in found.items() if of}
 

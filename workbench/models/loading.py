@@ -30,7 +30,7 @@ from workbench.models.pretrained import (
     resolve_dtype,
 )
 from workbench.models.runner import Runner
-from workbench.models.tokenizer_source import lender
+from workbench.models.tokenizer_source import tokenizer_source_of
 from workbench.models.untrained_heads import no_heads
 
 
@@ -151,11 +151,11 @@ class Models:
         Raises:
             ModelError: the draft model cannot be loaded.
         """
-        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
-        twin.drafter_problem, twin.drafter_error = "No draft model was chosen.", None
+        shared_copy = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
+        shared_copy.drafter_problem, shared_copy.drafter_error = "No draft model was chosen.", None
         if name:
-            attach_drafter(twin, name, dtype)
-        return twin
+            attach_drafter(shared_copy, name, dtype)
+        return shared_copy
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
@@ -274,10 +274,10 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         ModelError: it cannot be loaded.
     """
     where = models.target.device
-    lent = lender(Path(locate(name)))  # if it uses the target's tokenizer, that need not be loaded again
+    lent = tokenizer_source_of(Path(locate(name)))  # if it uses the target's tokenizer, that need not be loaded again
     spoken = None if lent else load_tokenizer(name)
     problem = None
-    if not (lent.lends(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
+    if not (lent.matches(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
         problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
             "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "

@@ -87,7 +87,7 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
             if (made := _made(layer, runner.hidden_size)) is not None:
                 stack.callback(watch(i, made[0].get_submodule(made[1].out)).remove)
         stack.enter_context(unpacked(runner.model))
-        read_again(runner, slot, start, tokens, twin=WeightSharingCopy(runner.model))
+        read_again(runner, slot, start, tokens, shared_copy=WeightSharingCopy(runner.model))
     return found
 
 
@@ -109,13 +109,13 @@ def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Weight
 
 def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tensor]) -> LeanDecoder:
     """Return the decoder with a narrowed model's MLPs; compiled if the whole one is and all layers are narrowed."""
-    layers, twin = decoder_layers(model)[1], copy.copy(whole)
-    twin.layers = [
+    layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
+    shared_copy.layers = [
         own.fed_by(layers[i].get_submodule("mlp")) if i in columns else own for i, own in enumerate(whole.layers)
     ]
     is_compiled = whole.fused is not None and len(columns) == len(layers) and stored(model) != torch.int8
-    twin.fused = Fused.of(model, whole.capacity) if is_compiled else None
-    return twin
+    shared_copy.fused = Fused.of(model, whole.capacity) if is_compiled else None
+    return shared_copy
 
 
 def _made(layer: nn.Module, size: int) -> tuple[nn.Module, FeedForward] | None:
@@ -129,14 +129,14 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
     made, name = _made(layer, size), name_of(layer, 1)
     assert made is not None
     assert name is not None
-    (module, of), twin = made, shallow(layer)
+    (module, of), shared_copy = made, shallow(layer)
     inner = shallow(module)
     for part in of.into:
         both = _weight(module.get_submodule(part)).shape[0] > of.width  # gate and up in one
         _put(inner, part, torch.cat([columns, columns + of.width]) if both else columns, 0)
     _put(inner, of.out, columns, 1)
-    twin._modules[name] = inner
-    return twin
+    shared_copy._modules[name] = inner
+    return shared_copy
 
 
 def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:

@@ -21,7 +21,7 @@ from workbench.kernels import devices
 from workbench.kernels.compilation import may_compile
 from workbench.kernels.fused import has_compiled_sizes
 from workbench.kernels.layers import encoder_decoder
-from workbench.kernels.lean import has_twin
+from workbench.kernels.lean import has_lean_version
 from workbench.kernels.packed import pack
 from workbench.kernels.quantised import computing, quantise, refuse_int8
 from workbench.kernels.reduced_vocabulary import trim
@@ -30,7 +30,7 @@ from workbench.models.checksums import check_weights
 from workbench.models.names import folder_of, locate
 from workbench.models.published import PUBLISHED
 from workbench.models.shared_embeddings import borrows, with_rows
-from workbench.models.tokenizer_source import lender
+from workbench.models.tokenizer_source import tokenizer_source_of
 
 TRAIN = "Fetch the target again, or train the draft model anew: workbench train chat-drafter."
 
@@ -95,7 +95,7 @@ def resolve_drafter_dtype(
     if dtype == "auto" and target == torch.float64:
         return target
     folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
-    made_for = None if folder is None else lender(folder)
+    made_for = None if folder is None else tokenizer_source_of(folder)
     is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
     return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")
 
@@ -141,7 +141,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     trim(model, name)
     pack(model.eval().requires_grad_(False))
     if dtype == torch.int8:
-        quantise(model) if has_twin(model) else refuse_int8(model)
+        quantise(model) if has_lean_version(model) else refuse_int8(model)
     return model
 
 
@@ -153,13 +153,13 @@ def load_tokenizer(name: str) -> Any:
         ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
     """
     place = locate(name)
-    if (found := lender(Path(place))) is not None:
+    if (found := tokenizer_source_of(Path(place))) is not None:
         try:
             tokenizer = load_tokenizer(found.target)
         except ModelError as error:
             said = f"{name} uses the tokenizer of {found.target}. {error.message}"
             raise ModelError(said, error.remedy) from error
-        if not found.lends(tokenizer):
+        if not found.matches(tokenizer):
             raise TokenizerMismatchError(
                 f"{name} was trained with another tokenizer than this {found.target}'s.", TRAIN
             )

@@ -264,7 +264,7 @@ class Runner:
         head: bool = True,
         taps: Collection[int] = (),
         without: Collection[int] = (),
-        twin: WeightSharingCopy | None = None,
+        shared_copy: WeightSharingCopy | None = None,
         everywhere: bool = False,
     ) -> Output:
         """Run new tokens of several sequences at once; each sequence's tokens are added to its scratch nodes.
@@ -278,7 +278,7 @@ class Runner:
             taps: indices of the layers after which hidden states are captured.
             without: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a layer
                 writes no cache entries.
-            twin: weight-sharing copy that runs instead of the model, over its KV cache.
+            shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
             everywhere: with `last_only`, still return the LM head's input at every position.
 
         Raises:
@@ -286,7 +286,7 @@ class Runner:
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the decoding loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers, head, taps, without, twin, everywhere)
+                return self.forward(batch, last_only, layers, head, taps, without, shared_copy, everywhere)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -307,20 +307,23 @@ class Runner:
         states = states_of(rows, n, self.embed)
         mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
         start = self.clock.mark()
-        lean = self._lean if twin is None else twin.lean
+        lean = self._lean if shared_copy is None else shared_copy.lean
         if lean is not None and isinstance(mask, Tensor):
             out = Output(*lean(
                 ids, mask, positions, self.cache, layers, last_only, taps, head, states, without, everywhere
             ))  # fmt: skip
         else:
-            model, last = (self._views(layers, without) if twin is None else twin.model), last_only and not everywhere
+            model, last = (
+                (self._views(layers, without) if shared_copy is None else shared_copy.model),
+                last_only and not everywhere,
+            )
             own = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
                 with given(self.embed, self.layers, (layers or [0])[0], states):
                     return own(ids, mask, positions)
 
-            if self.replays is None or twin is not None or n * (hi - lo) > MOST_TOKENS:
+            if self.replays is None or shared_copy is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
             else:
                 kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)

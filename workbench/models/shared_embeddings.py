@@ -21,7 +21,7 @@ from transformers import LlamaForCausalLM
 from workbench.core.errors import ModelError
 from workbench.models.names import folder_of
 from workbench.models.published import PUBLISHED
-from workbench.models.tokenizer_source import lender
+from workbench.models.tokenizer_source import tokenizer_source_of
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
 """Names of A and B among the weights."""
@@ -48,7 +48,7 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
     Raises:
         ModelError: the target is not named, not published, not on this machine, or has rows of another size.
     """
-    found = lender(folder)
+    found = tokenizer_source_of(folder)
     if found is None:
         raise ModelError(
             f"{folder} shares a target's embedding and LM head, but does not name the target.",
@@ -60,14 +60,14 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
             f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
             "Fetch it again.",
         )
-    if (lends := folder_of(found.target)) is None:
+    if (matches := folder_of(found.target)) is None:
         raise ModelError(
             f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # else small matrices could yield huge rows
         raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
-    theirs = tensors_of(lends, {_EMBEDDING, _HEAD})
+    theirs = tensors_of(matches, {_EMBEDDING, _HEAD})
     embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(

@@ -24,7 +24,7 @@ def read_again(
     start: int,
     tokens: Sequence[int],
     without: Collection[int] = (),
-    twin: WeightSharingCopy | None = None,
+    shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
     """Return the logits after tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
 
@@ -36,20 +36,20 @@ def read_again(
         start: first position of the tokens.
         tokens: tokens from `start` on.
         without: halves of layers that are left out (see `workbench.kernels.layers`).
-        twin: weight-sharing copy that runs instead of the model.
+        shared_copy: weight-sharing copy that runs instead of the model.
     """
     length, scratch = slot.length, slot.scratch
     with runner.cache.kept(slot.index, start, start + len(tokens)):
         slot.length, slot.scratch = start, 0
         try:
             ids = to_device(list(tokens), runner.device, torch.long)
-            return runner.forward([Segment(slot, ids)], without=without, twin=twin).logits[0]
+            return runner.forward([Segment(slot, ids)], without=without, shared_copy=shared_copy).logits[0]
         finally:
             slot.length, slot.scratch = length, scratch
 
 
 @torch.inference_mode()
-def said_of(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
+def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
     """Return the logits that final norm and LM head give for residual streams after any layers.
 
     Args:

@@ -35,12 +35,12 @@ class TokenizerSource:
     target: str
     vocabulary: str
 
-    def lends(self, tokenizer: Any) -> bool:
+    def matches(self, tokenizer: Any) -> bool:
         """Whether a tokenizer has the tokens and ids that the draft model was trained with."""
         return words_sum(tokenizer.get_vocab()) == self.vocabulary
 
 
-def lender(folder: Path) -> TokenizerSource | None:
+def tokenizer_source_of(folder: Path) -> TokenizerSource | None:
     """Return the target whose tokenizer a local model uses; None if it has its own, or names no valid target."""
     if (folder / FILES[0]).is_file():
         return None
@@ -49,15 +49,15 @@ def lender(folder: Path) -> TokenizerSource | None:
     return TokenizerSource(target, vocabulary) if is_named and target in PUBLISHED and vocabulary else None
 
 
-def lender_to(name: str) -> TokenizerSource | None:
-    """Return `lender` of a model on this machine; None for any other."""
+def tokenizer_source_for(name: str) -> TokenizerSource | None:
+    """Return `tokenizer_source_of` of a model on this machine; None for any other."""
     folder = folder_of(name)
-    return None if folder is None else lender(folder)
+    return None if folder is None else tokenizer_source_of(folder)
 
 
 def spoken(folder: Path) -> str:
     """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if they do not say."""
-    if (found := lender(folder)) is not None:
+    if (found := tokenizer_source_of(folder)) is not None:
         return found.vocabulary
     file = folder / FILES[0]
     return _read(str(file), file.stat().st_mtime_ns) if file.is_file() else ""

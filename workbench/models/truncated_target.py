@@ -39,9 +39,9 @@ def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a layer that shares all weights but these; names as in the layer: "self_attn.q_proj.weight"."""
-    twin = shallow(layer)
+    shared_copy = shallow(layer)
     for name, weight in weights.items():
-        at, (*path, last) = twin, name.split(".")
+        at, (*path, last) = shared_copy, name.split(".")
         for part in path:
             at._modules[part] = shallow(at.get_submodule(part))
             at = at.get_submodule(part)
@@ -49,4 +49,4 @@ def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
         at._parameters = {**at._parameters, last: nn.Parameter(weight.detach().to(own), requires_grad=False)}
         for copied in ("_matrix", "_seen", "int8"):  # cached copies of the layer's weight
             at.__dict__.pop(copied, None)
-    return twin
+    return shared_copy

@@ -13,9 +13,9 @@ import workbench
 from workbench.client import Client
 from workbench.server.door import AccessControl
 from workbench.server.guard import Guard
+from workbench.server.large_requests import LargeRequests, counter
 from workbench.server.reference import page
 from workbench.server.routes import router
-from workbench.server.turns import LargeRequests, counter
 
 
 def make(client: Client, door: AccessControl | None = None) -> FastAPI:

@@ -1,7 +1,7 @@
 """Time limit for the headers of a request; connections that exceed it are closed.
 
 uvicorn waits for headers without limit, so half-open connections stay until the machine runs out of file descriptors.
-For the time limit of bodies see `workbench.server.turns.BODY_S`.
+For the time limit of bodies see `workbench.server.large_requests.BODY_S`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from workbench.core.errors import CapacityError, ModelError, OverdueError, Param
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
 from workbench.server.keys import STRANGER
-from workbench.server.turns import BODY_S, READ, counter
+from workbench.server.large_requests import BODY_S, READ, counter
 from workbench.service.users import user_key
 from workbench.trace.events import STOPPED, Trace
 

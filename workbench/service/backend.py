@@ -37,7 +37,7 @@ from workbench.service.rounds import Rounds
 from workbench.service.run import LOADING, Run
 from workbench.service.runregister import round_bytes
 from workbench.service.steering import Steering
-from workbench.service.turns import Turns
+from workbench.service.timing_coordination import Turns
 from workbench.service.users import LOCAL
 from workbench.trace.events import Round
 

@@ -16,7 +16,7 @@ from workbench.models.checkpoints.user_heads import own_heads, problem
 from workbench.models.local_models import path_of, trained_for
 from workbench.models.names import folder_of, known_targets, own_drafter
 from workbench.models.published import PUBLISHED
-from workbench.models.tokenizer_source import lender, spoken
+from workbench.models.tokenizer_source import spoken, tokenizer_source_of
 from workbench.models.untrained_heads import no_heads
 from workbench.service.inventory import TO_FETCH, state
 
@@ -83,7 +83,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
-    lent = lender(folder)
+    lent = tokenizer_source_of(folder)
     return lent is None or folder_of(lent.target) is not None
 
 

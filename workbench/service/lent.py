@@ -21,7 +21,7 @@ from workbench.models.loading import find_heads, same_vocabulary
 from workbench.models.names import is_drafter, locate, own_drafter
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
-from workbench.models.tokenizer_source import lender_to
+from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.service import choices
 from workbench.service.names import Pair
 from workbench.service.params import split_params
@@ -58,8 +58,9 @@ class Lent:
     def load(self, name: str) -> None:
         """Load a model by name; on an error, store it in `problems`."""
         try:
-            if (lender := lender_to(name)) is not None and lender.target not in self.loaded:
-                raise ModelError(f"{name} uses the tokenizer of {lender.target}, which is not loaded here.")
+            source = tokenizer_source_for(name)
+            if source is not None and source.target not in self.loaded:
+                raise ModelError(f"{name} uses the tokenizer of {source.target}, which is not loaded here.")
             model = load_model(name, self.device, self.dtype)
             self.processors[name] = load_processor(name, model)
             self.loaded[name] = model, load_tokenizer(name)

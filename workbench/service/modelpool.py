@@ -27,7 +27,7 @@ from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.memory import Need
 from workbench.service.names import Pair
 from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress, megabytes
-from workbench.service.turns import Turns
+from workbench.service.timing_coordination import Turns
 
 log = logging.getLogger("workbench.service")
 

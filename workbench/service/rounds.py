@@ -21,7 +21,7 @@ from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.modelpool import ModelPool
 from workbench.service.run import Run
 from workbench.service.runregister import RunRegister
-from workbench.service.turns import Turns
+from workbench.service.timing_coordination import Turns
 from workbench.service.users import LOCAL
 
 log = logging.getLogger("workbench.service")

@@ -25,7 +25,7 @@ from workbench.service.names import Names, Pair
 from workbench.service.params import split_params
 from workbench.service.pictures import decode_all, picture_bytes
 from workbench.service.run import Run
-from workbench.service.turns import Turns
+from workbench.service.timing_coordination import Turns
 
 ANSWER_S = 20.0
 """Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""

@@ -21,7 +21,7 @@ from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.local_models import named
 from workbench.models.names import is_drafter, known_targets
-from workbench.models.tokenizer_source import lender_to
+from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.service import choices
 from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
@@ -74,7 +74,7 @@ class ZeroClient(BaseBackend):
         self._turn = contextlib.nullcontext() if isolated else threading.Lock()
         found = [*(name for name, _, _ in known_targets()), *map(named, names)]
         for name in sorted(
-            dict.fromkeys(found), key=lambda name: lender_to(name) is not None
+            dict.fromkeys(found), key=lambda name: tokenizer_source_for(name) is not None
         ):  # models whose tokenizer others borrow are loaded first
             self._lent.load(name)
         if not self._lent.loaded:

@@ -52,11 +52,11 @@ def tau_by_position(rates: Sequence[float]) -> float:
     return 1.0 + sum(itertools.accumulate(rates, lambda a, b: a * b))
 
 
-def accepted_law(rates: Sequence[float]) -> list[float]:
+def accepted_length_distribution(rates: Sequence[float]) -> list[float]:
     """Return the probabilities that a round accepts 0, 1, … len(rates) tokens, from conditional acceptance by position.
 
     Example:
-        >>> accepted_law([0.5, 0.5])
+        >>> accepted_length_distribution([0.5, 0.5])
         [0.5, 0.25, 0.25]
     """
     reached = [1.0, *itertools.accumulate(rates, lambda a, b: a * b)]
@@ -150,7 +150,7 @@ def optimal_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bo
         >>> round(optimal_acceptance([0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2], 2), 6)
         0.69
     """
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.where(p_ > 0, q_ / p_, np.where(q_ > 0, np.inf, -np.inf)), kind="stable")
     inside = np.cumsum(p_[order])
@@ -194,7 +194,7 @@ def optimal_acceptance_lp(p: SamplingTest, q: SamplingTest, n: int, replacement:
     Raises:
         ParameterError: the vocabulary is too large to enumerate.
     """
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
     sets = sorted(_sets(q_, n, replacement).items())
     pairs = [(s, token) for s, (members, _) in enumerate(sets) for token in members if p_[token] > 0]
     if not pairs:
@@ -234,7 +234,7 @@ def recursive_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: 
     Raises:
         ParameterError: without replacement the vocabulary is too large to enumerate.
     """
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
     if not replacement and q_.size ** (n - 1) > MOST_TUPLES:
         raise ParameterError(f"{q_.size} tokens and {n} drafts are too many to enumerate.", "Use fewer tokens.")
     return _recursive(p_, q_, n, replacement)
@@ -261,7 +261,7 @@ def kseq_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> tuple[float, fl
 
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
     """
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
 
     def share(rho: float) -> float:
         return float(np.minimum(q_, p_ / rho).sum())
@@ -278,7 +278,7 @@ def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
 
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
     """
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
     fixed = np.argsort(-q_, kind="stable")[: n - 1]
     free = np.ones(q_.size, bool)
     free[fixed] = False
@@ -289,7 +289,7 @@ def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
 
 def top_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
     """Return the acceptance of the n most likely tokens of q by sampling from p and accepting an equal draft."""
-    p_, q_ = _laws(p, q, n)
+    p_, q_ = _checked_pair(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
@@ -309,7 +309,7 @@ def acceptance_table(p: SamplingTest, q: SamplingTest, n: int) -> dict[str, floa
 
 def top_one(p: SamplingTest, q: SamplingTest) -> float:
     """Return the acceptance of one draft under speculative sampling: Σ min(p, q)."""
-    p_, q_ = _laws(p, q, 1)
+    p_, q_ = _checked_pair(p, q, 1)
     return float(np.minimum(p_, q_).sum())
 
 
@@ -334,7 +334,7 @@ def bound_from_tops(p_top: dict[int, float], q_top: dict[int, float], n: int, re
     return float(min(1.0, 1.0 + min(0.0, float((np.cumsum(p[order]) - all_in).min()))))
 
 
-def _laws(p: Any, q: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _checked_pair(p: Any, q: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     p_, q_ = np.asarray(p, float), np.asarray(q, float)
     if p_.ndim != 1 or p_.shape != q_.shape or not p_.size:
         raise ParameterError("p and q are not distributions over the same tokens.", "Give lists of the same length.")

@@ -28,15 +28,15 @@ from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Request
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
+from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import HeadInfo, Models, load_models
 from workbench.models.local_models import named
 from workbench.models.runner import Runner
 from workbench.trace import metrics
 from workbench.training.answers import ANSWERS, check_whose, encode_turn, is_held, read
-from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.cards import Trained, table, training_runs, write_card
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -132,12 +132,12 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     report(f"acceptance: {count:,} parameters, {len(learnt.kept):,} drafts to learn from, {len(held.kept):,} held out")
     w = options.rejection_weight
 
-    said_of = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
-    said_of[WEIGHTS] = fingerprint(models.target.model)
+    exit_logits = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
+    exit_logits[WEIGHTS] = fingerprint(models.target.model)
 
     def on_checkpoint(result: RunResult) -> str:
         result.held = measured(net, held, w)
-        save_net(net, options.folder, models.target_name, torch.float16, **said_of, rejection_weight=w)
+        save_net(net, options.folder, models.target_name, torch.float16, **exit_logits, rejection_weight=w)
         return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
 
     losses = _step_losses(net, learnt, w, options)
@@ -154,7 +154,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
                 run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
                          options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
         facts["sweep"] = sweep(
-            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, said_of, report
+            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, exit_logits, report
         )
     return result, facts
 
@@ -378,7 +378,7 @@ model's last hidden state behind a draft, {tied}, {config["parameters"]:,} param
 block, so that its blocks share their weights. Output follows the target's law with or without the head: it decides how
 much is drafted.
 
-{told_runs(figures, "", " (drafts, each as often as it was drawn)").strip()}
+{training_runs(figures, "", " (drafts, each as often as it was drawn)").strip()}
 - **Data**: {figures["drafts"]:,} drafts in {figures["answers"]:,} answers of `{config["target"]}` to training prompts,
   half of them greedy (`workbench train answers`, then `workbench train acceptance`). The label is min(1, p / q), a
   rejection weighs {weight:g}.

@@ -88,7 +88,7 @@ def minutes_of(figures: Figures) -> str:
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 
-def told_runs(figures: Figures, hardware: str, counted: str = "") -> str:
+def training_runs(figures: Figures, hardware: str, counted: str = "") -> str:
     """Return the section about the runs that trained a model.
 
     Args:
@@ -98,12 +98,12 @@ def told_runs(figures: Figures, hardware: str, counted: str = "") -> str:
     """
     runs = runs_of(figures)
     if len(runs) == 1:
-        return f"\n## Training run\n\n{_told_run(figures, hardware, '', counted)}"
-    told = (_told_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
+        return f"\n## Training run\n\n{_training_run(figures, hardware, '', counted)}"
+    told = (_training_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
     return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(told)
 
 
-def _told_run(figures: Figures, hardware: str, number: str, counted: str) -> str:
+def _training_run(figures: Figures, hardware: str, number: str, counted: str) -> str:
     chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"

@@ -180,7 +180,7 @@ def distillation_loss(
     return divergence + text_weight * text
 
 
-def law_losses(text: str) -> Weighted:
+def draft_model_losses(text: str) -> Weighted:
     """Return the losses that a draft model can be trained with, parsed by `Weighted.parse`.
 
     Raises:
@@ -202,7 +202,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
     """Train the drafter and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
-    target, losses = load_target(options.target), law_losses(options.loss)
+    target, losses = load_target(options.target), draft_model_losses(options.loss)
     drafter = build_model(drafter_config(tokenizer, options.hidden, options.layers), options.seed)
     report(f"drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters")
     optimizers = options.optimizers(drafter)

@@ -28,7 +28,7 @@ from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import Models, load_models
 from workbench.models.local_models import named
 from workbench.training.acceptance import said
-from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.cards import Trained, table, training_runs, write_card
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -291,7 +291,7 @@ A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv
 after a draft, and a unit on the target's alone ({config["hidden_size"]} weights) for other drafters.
 Accepted tokens may differ from what the target would write: output is approximate, sampled and greedy.
 
-{told_runs(figures, "", " (harmless and wrong ones, each as often as it was drawn)").strip()}
+{training_runs(figures, "", " (harmless and wrong ones, each as often as it was drawn)").strip()}
 - **Data**: labels as in AutoJudge (Garipov et al. 2025, arXiv 2504.20039). In the target's greedy answer one token is
   replaced by the draft model's, the target finishes, and final answers are compared (`workbench train judge`). Tasks:
   {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,} wrong tokens of

@@ -16,7 +16,7 @@ from workbench.decoders.declarations import Head
 from workbench.methods import registry
 from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
-from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.cards import Trained, table, training_runs, write_card
 from workbench.training.loop import Report, RunResult
 from workbench.training.options import convert
 
@@ -125,6 +125,6 @@ def _card(head: Head, model: Trained) -> str:
     return (
         f"{head.idea.format(**model.config.get('net', {}))}\n\nTrained for `{model.config['target']}` by `workbench "
         f"train {head.recipe}`; it fits this target only. What it drafts never changes exact output.\n"
-        + told_runs(model.figures, "an unnamed machine")
+        + training_runs(model.figures, "an unnamed machine")
         + (f"\n## Measured on text kept out of training\n\n{table(['figure', 'value'], held)}\n" if held else "")
     )

@@ -21,7 +21,7 @@ from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.growers.chain import fit_vocabulary
+from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.training.acceptance import said
 from workbench.training.answers import encode_turn
 from workbench.training.generators import TASKS, Instance, exact

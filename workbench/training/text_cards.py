@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.training import cards
-from workbench.training.cards import Figures, Trained, table, told_runs
+from workbench.training.cards import Figures, Trained, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.sources import SOURCES
 
@@ -97,7 +97,7 @@ def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware
 
 def _target(model: Trained, results: Figures, hardware: str) -> str:
     exits = ", ".join(map(str, model.config["early_exit_layers"]))
-    text = _TARGET.format(**_shape(model, results), exits=exits) + told_runs(model.figures, hardware)
+    text = _TARGET.format(**_shape(model, results), exits=exits) + training_runs(model.figures, hardware)
     return text + _data() + _target_results(results) + _TARGET_LIMITS
 
 
@@ -105,7 +105,7 @@ def _drafter(model: Trained, results: Figures, hardware: str) -> str:
     rows = [(task, f"{rate:.3f}") for task, rate in results["acceptance"].items()]
     return (
         _DRAFTER.format(**_shape(model, results))
-        + told_runs(model.figures, hardware)
+        + training_runs(model.figures, hardware)
         + "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy continuations, held-out prompts, at"
         f" which the drafter's best token is the target's.\n\n{table(['task', 'acceptance'], rows)}"
         "\n\nMade to draft for `text-target`; its own text is poor.\n"

@@ -1,7 +1,7 @@
 """Addresses of runs: `/r/NAME` opens one in the Live view, `/r/ONE+OTHER` two side by side.
 
 Gradio serves pages at fixed paths only, so the middleware rewrites the path of a request. The browser's address
-stays, and the page of tabs reads the names of the runs from it. `workbench.ui.keptruns.SavedRunsView` checks the names.
+stays, and the page of tabs reads the names of the runs from it. `SavedRunsView` checks the names.
 """
 
 from __future__ import annotations

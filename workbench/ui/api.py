@@ -39,8 +39,8 @@ from workbench.core.errors import WorkbenchError
 from workbench.server.door import is_from_here, marked
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
+from workbench.ui.connected_work import while_connected
 from workbench.ui.endpoint import Answer, Host, answers, streams, user_key
-from workbench.ui.heard import while_heard
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
@@ -200,7 +200,7 @@ class Endpoints(Host):
         the caller disconnects.
         """
         found = await self._do(lambda: self._client.run(run))
-        said = while_heard(
+        said = while_connected(
             lambda: {"attribution": found.explain()},
             lambda: {"run": found.id, "state": found.state, "done": found.explained},
             self._do,

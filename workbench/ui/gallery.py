@@ -6,8 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui.keptruns import SavedRunsView, drafted_by
 from workbench.ui.pages import add_page
+from workbench.ui.saved_runs import SavedRunsView, drafted_by
 from workbench.views import recorded
 
 

@@ -14,7 +14,7 @@ from workbench.core.params import params_of
 from workbench.service.lab.supervisor import Lab
 from workbench.service.lab.wishes import Budget, Wish, heads, methods_of
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
 """Largest number of runs whose curves are drawn beside those of the opened run."""

@@ -7,14 +7,14 @@ from typing import Any
 import gradio as gr
 
 from workbench.ui.pages import add_page
-from workbench.views import lessons, recorded
+from workbench.views import recorded, tour
 
 
 def add(demo: gr.Blocks) -> None:
     """Add the page to the app."""
 
     def steps(request: dict[str, Any]) -> list[dict[str, Any]]:
-        return tour()
+        return tour_steps()
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
         return recorded.load(str(request.get("name")))
@@ -22,11 +22,11 @@ def add(demo: gr.Blocks) -> None:
     add_page(demo, "Learn", "learn", [steps, recording])
 
 
-def tour() -> list[dict[str, Any]]:
+def tour_steps() -> list[dict[str, Any]]:
     """Return the steps whose recordings exist, in order."""
     known = set(recorded.names())
     return [
-        lessons.to_wire(name, make(*map(recorded.trace, needed)))
-        for name, (make, needed) in lessons.STEPS.items()
+        tour.to_wire(name, make(*map(recorded.trace, needed)))
+        for name, (make, needed) in tour.STEPS.items()
         if known.issuperset(needed)
     ]

@@ -13,8 +13,8 @@ from workbench.service.caller import watch
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.constant import DependencyCache, stamp
-from workbench.ui.keptruns import SavedRunsView
 from workbench.ui.pages import add_page
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.which import WhichView
 from workbench.views import recorded
 

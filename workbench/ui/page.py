@@ -10,7 +10,7 @@ from workbench.client import Client
 from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import TABS, add_view
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.session import Session
 
 TITLE = "Speculative Decoding Workbench"

@@ -8,7 +8,7 @@ from workbench.client import wire
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DEFINITIONS, summary
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 
 FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
 """Figures of `workbench.trace.metrics` that are shown for both runs."""

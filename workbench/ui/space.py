@@ -184,9 +184,9 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     from workbench.server.connections import be_punctual
     from workbench.server.door import AccessControl
     from workbench.server.guard import CALL_BYTES, Guard
+    from workbench.server.large_requests import LargeRequests, counter
     from workbench.server.pagecalls import PageCalls, call_counter
     from workbench.server.routes import router
-    from workbench.server.turns import LargeRequests, counter
     from workbench.ui.launching import LAUNCH
 
     front = door or AccessControl()

@@ -7,7 +7,7 @@ from typing import Any
 from workbench.client import Client, wire
 from workbench.client.requests import Generation
 from workbench.ui.hosting import add_view
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.session import Session
 from workbench.views import scenes
 

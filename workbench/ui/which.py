@@ -9,7 +9,7 @@ from workbench.client import Client, wire
 from workbench.client.requests import Recommending
 from workbench.core.errors import PromptError
 from workbench.ui.jobs import Jobs
-from workbench.ui.keptruns import SavedRunsView
+from workbench.ui.saved_runs import SavedRunsView
 
 LAST = 6
 """Default number of saved runs whose prompts are measured."""

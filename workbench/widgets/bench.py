@@ -67,7 +67,7 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ParameterError: a distribution is invalid, or a name, number of drafts or temperature is out of range.
     """
-    p, q = _law("p", state["p"]), _law("q", state["q"])
+    p, q = _distribution("p", state["p"]), _distribution("q", state["q"])
     if len(p) != len(q):
         raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one number per token in both.")
     words = [str(word) for word in state["words"]]
@@ -86,7 +86,7 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "p": p, "q": q, "words": words}
 
 
-def _law(name: str, values: Sequence[float]) -> list[float]:
+def _distribution(name: str, values: Sequence[float]) -> list[float]:
     probs = [float(x) for x in values]
     low, high = TOKENS
     if (

@@ -10,7 +10,7 @@ from workbench.core.tree import DraftTree, Sampling
 
 @runtime_checkable
 class Grows(Protocol):
-    """Interface of a tree builder (`Grower` in `decoders/draft_verify/parts.py`) that a plan uses."""
+    """Interface of a tree builder (`TreeBuilder` in `decoders/draft_verify/parts.py`) that a plan uses."""
 
     siblings: ClassVar[Sampling]
 

@@ -17,7 +17,7 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoundFeedback:
     """Feedback of a round, for drafters and policies that learn from it.
 
     Attributes:
@@ -117,7 +117,7 @@ class Verification:
         p_best, best = largest(self.p, 1)
         return entropy_of(self.logits, self.p, best, p_best.squeeze(1), self.sampling)
 
-    def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+    def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
         """Return the distributions of other logits at the same positions, under the sequence's own sampling."""
         return to_probs(with_history(logits, self.sampling, self.histories), self.sampling)
 
@@ -130,7 +130,7 @@ class Exits:
         layer: number of layers.
         states: residual stream after them, row 0 at the last committed token, row i + 1 at node i.
         taps: layer index → hidden states after this layer at the same positions, for some of these first layers. Parts
-            can receive no other taps from an early exit (`Outcome.taps`).
+            can receive no other taps from an early exit (`RoundFeedback.taps`).
     """
 
     layer: int

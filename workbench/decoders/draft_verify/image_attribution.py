@@ -69,7 +69,7 @@ def explain(
     for first, last, inputs in stretches(request, len(tokens)):
         logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
         for token, logit in zip(tokens[first:last], logits, strict=True):
-            blind.append(float(_law(rounds, at, logit[None])[0, token]))
+            blind.append(float(_distribution(rounds, at, logit[None])[0, token]))
             at += 1
     own = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
     told(1.0)
@@ -89,7 +89,7 @@ def explain_draft_model(
     return _maps(models.drafter.model, _stretches(first, seen, len(tokens)), tokens, told)
 
 
-def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the distribution that token `index` was drawn from, for these target logits (penalties left out)."""
     for r in rounds:
         if index < len(r.emitted):
@@ -127,9 +127,9 @@ def _maps(
     told: Callable[[float], None],
 ) -> dict[str, list[list[int]]]:
     attention, gradient = [], []
-    twin = twin_of(model)
+    shared_copy = weight_sharing_copy_of(model)
     for first, last, inputs in stretches:
-        a, g = _weights(twin, inputs, tokens[:last], first, lambda n, done=first: told((done + n) / len(tokens)))
+        a, g = _weights(shared_copy, inputs, tokens[:last], first, lambda n, done=first: told((done + n) / len(tokens)))
         attention += scaled(a)
         gradient += scaled(g)
     return {"attention": attention, "gradient": gradient}
@@ -196,7 +196,7 @@ def states(
     """Return the first layer's input and the LM head's input at all positions of a prompt and the text after it.
 
     Args:
-        model: weight-sharing copy from `twin_of`.
+        model: weight-sharing copy from `weight_sharing_copy_of`.
         inputs: processor output for the prompt.
         tokens: tokens of the text.
     """
@@ -224,7 +224,11 @@ def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int])
     whole = _extended(model, inputs, tokens)
     whole["pixel_values"] = torch.zeros_like(whole["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]
-    return twin_of(model)(**whole, use_cache=False).logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)].float()
+    return (
+        weight_sharing_copy_of(model)(**whole, use_cache=False)
+        .logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)]
+        .float()
+    )
 
 
 def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
@@ -241,7 +245,7 @@ def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> 
     return whole
 
 
-def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+def weight_sharing_copy_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return a weight-sharing copy without our hooks, with plain linear layers and eager attention."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     for module in model.modules():
@@ -249,12 +253,12 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
             hooks = module.__dict__[name]  # a runner's hooks refer to its caches, which must not be copied
             theirs = {k: hook for k, hook in hooks.items() if hook.__module__.startswith("transformers")}
             shared[id(hooks)] = type(hooks)(theirs)
-    twin: Any = copy.deepcopy(model, shared)
-    for module in twin.modules():
+    shared_copy: Any = copy.deepcopy(model, shared)
+    for module in shared_copy.modules():
         if type(module) is PackedLinear:
             module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
-    twin.set_attn_implementation("eager")
-    return twin
+    shared_copy.set_attn_implementation("eager")
+    return shared_copy
 
 
 def scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:

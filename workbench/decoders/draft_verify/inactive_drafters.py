@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.panics import no_panic
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
     row.state.drafter = None
 
 
-def tell(row: Row, outcome: Outcome) -> None:
+def tell(row: Row, outcome: RoundFeedback) -> None:
     """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
     for name, learner in list(row.state.inactive.items()):
         if not _learns(row, learner, outcome):
             _release(row, row.state.inactive.pop(name))
 
 
-def _learns(row: Row, learner: ObservingDrafter, outcome: Outcome) -> bool:
+def _learns(row: Row, learner: ObservingDrafter, outcome: RoundFeedback) -> bool:
     try:
         with no_panic(), _own_state(row, learner):
             learner.drafter.observe(row, outcome)

@@ -36,7 +36,7 @@ class TrainableLayers(OnlineTrainer):
         runner: runner of the model, which is not changed.
 
     Attributes:
-        twin: weight-sharing copy that drafts; replaced after each training step.
+        shared_copy: weight-sharing copy that drafts; replaced after each training step.
         loss: loss of the last step, in nats per position.
     """
 
@@ -51,7 +51,7 @@ class TrainableLayers(OnlineTrainer):
             self._layers = nn.ModuleList(layers)
             self._model = with_layers(runner.model, layers)
         self._steps = self._beginning()
-        self.twin = self._as_it_is()
+        self.shared_copy = self._as_it_is()
 
     def learn(
         self,
@@ -98,7 +98,7 @@ class TrainableLayers(OnlineTrainer):
             rate: AdamW's learning rate.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            loss = loss_of(self.log_laws(tokens, start))
+            loss = loss_of(self.log_probs(tokens, start))
             self._steps.param_groups[0]["lr"] = rate
             loss.backward()
             nn.utils.clip_grad_norm_(self._layers.parameters(), CLIP)
@@ -109,7 +109,7 @@ class TrainableLayers(OnlineTrainer):
         self.settle()
         return self.loss
 
-    def log_laws(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
+    def log_probs(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
         """Return log q after each token of a text, without a cache; −∞ for tokens outside the draft vocabulary."""
         ids = self.runner.known(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
         places = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
@@ -134,7 +134,7 @@ class TrainableLayers(OnlineTrainer):
     def n_bytes(self) -> int:
         """Memory of the own layers, the optimiser's two moments, and a lean decoder's copies."""
         own = sum(p.numel() * p.element_size() for p in self._layers.parameters())
-        return own * (3 if self.twin.lean is None else 4)
+        return own * (3 if self.shared_copy.lean is None else 4)
 
     @property
     def whose(self) -> str:
@@ -153,7 +153,7 @@ class TrainableLayers(OnlineTrainer):
 
     def settle(self) -> None:
         """Rebuild the weight-sharing copy from the current layers."""
-        self.twin = self._as_it_is()
+        self.shared_copy = self._as_it_is()
 
     def _beginning(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)

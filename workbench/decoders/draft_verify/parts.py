@@ -14,7 +14,7 @@ from workbench.core.rejection import AcceptanceDecision, VerificationResult, wal
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Grows, Plan
-from workbench.decoders.draft_verify.feedback import Exits, Outcome, TentativeDecision, Verification
+from workbench.decoders.draft_verify.feedback import Exits, RoundFeedback, TentativeDecision, Verification
 from workbench.decoders.draft_verify.tree_building import Growth, Step
 from workbench.kernels.segment import CaptureSelection
 
@@ -51,7 +51,7 @@ class Part:
         """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
 
         Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
-        `Verification.probed` for the verifier and `Outcome.probed` for the drafter; also None if there was no room.
+        `Verification.probed` for the verifier and `RoundFeedback.probed` for the drafter; None if there was no room.
         """
         return None
 
@@ -80,7 +80,7 @@ class Drafter(Part):
         """Return information that the user of a run with these parameters needs before it starts; "" if none."""
         return ""
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
         return CaptureSelection()
 
@@ -119,7 +119,7 @@ class Drafter(Part):
         """
         return None
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Learn from a round's feedback. `row.committed` already contains the emitted tokens."""
 
     def explain(
@@ -151,7 +151,7 @@ class Drafter(Part):
         """Release the resources that `prime` allocated (a slot of a draft model)."""
 
 
-class Grower(Part):
+class TreeBuilder(Part):
     """Tree builder for any drafter that gives distributions. Subclasses are frozen dataclasses of parameters."""
 
     siblings: ClassVar[Sampling]
@@ -167,11 +167,11 @@ class Grower(Part):
         """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Update `row.state.tree_builder` after a round. `row.committed` already contains the emitted tokens."""
 
 
-def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:
+def siblings_of(drafter: Drafter, grower: Grows | type[TreeBuilder] | None) -> frozenset[Sampling]:
     """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
     may = drafter.siblings()
     return may if grower is None else may & {grower.siblings} or may
@@ -185,7 +185,7 @@ class DistributionDrafter(Drafter):
 
     superposes: ClassVar[bool] = False
     """Whether it can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
-    usual: ClassVar[Grower | None] = None
+    usual: ClassVar[TreeBuilder | None] = None
     """Default tree builder if neither plan nor method names one."""
 
     def begin(self, row: Row) -> Growth | None:
@@ -202,7 +202,7 @@ class DistributionDrafter(Drafter):
         if grower is None:
             raise WorkbenchError(
                 f"{type(self).__name__} yields distributions, but its method names no tree builder.",
-                "Name tree builders in the method (`growers`): see workbench/methods/growers.",
+                "Name tree builders in the method (`tree_builders`): see workbench/methods/growers.",
             )
         if (growth := self.begin(row)) is None:
             return DraftTree.empty(device=row.models.target.device)
@@ -253,7 +253,7 @@ class Verifier(Part):
         """Whether acceptance needs uniform random numbers."""
         return not sampling.greedy
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
 
     def holds(self) -> int:
@@ -281,7 +281,7 @@ class Policy(Part):
     """Whether it uses information that no real policy has; every method is then a simulation (`Promise.SIMULATION`)."""
     timed: ClassVar[bool] = False
     """Whether it depends on measured seconds: two runs of one request may then draft differently."""
-    grows: ClassVar[type[Grower] | None] = None
+    grows: ClassVar[type[TreeBuilder] | None] = None
     """Tree builder that its plans name, whichever the method has; None: its plans name none."""
 
     def start(self) -> Any:
@@ -307,5 +307,5 @@ class Policy(Part):
         """
         raise NotImplementedError
 
-    def observe(self, row: Row, state: Any, outcome: Outcome) -> None:
+    def observe(self, row: Row, state: Any, outcome: RoundFeedback) -> None:
         """Learn from a round's feedback."""

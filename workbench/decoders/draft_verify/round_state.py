@@ -14,7 +14,7 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.acceptance import Acceptance, accept
 from workbench.decoders.draft_verify.drafter_setup import levels_left, prime
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inactive_drafters import let_go, tell
 from workbench.decoders.draft_verify.inspectable_state import owned_of
 from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, TentativeToken, decide
@@ -180,7 +180,7 @@ class RoundState:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
         row, verified_tree = self.row, self.verified_tree
         assert verified_tree is not None
-        outcome = Outcome(
+        outcome = RoundFeedback(
             verified_tree.acceptance.tokens, verified_tree.acceptance.parents, verified_tree.verdict, emitted, root,
             verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
             verified_tree.acceptance.top_probs,

@@ -20,7 +20,7 @@ class DraftState:
 
     Attributes:
         drafter: result of `Drafter.prime`.
-        tree_builder: result of `Grower.prime`.
+        tree_builder: result of `TreeBuilder.prime`.
         verifier: result of `Verifier.prime`.
         policy: result of `Policy.start`.
         plan: draft budget of the current round.

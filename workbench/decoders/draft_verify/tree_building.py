@@ -172,7 +172,7 @@ class Growth:
             MethodUnavailableError: the drafter does not read embeddings (`DistributionDrafter.superposes`).
         """
         tokens, _ = self._next(None)
-        return self.laws_as_one(tokens, weights)
+        return self.distributions_as_one(tokens, weights)
 
     def _next(self, chosen: Int[Tensor, " w"] | None) -> tuple[Int[Tensor, " w"], Int[Tensor, " w"] | None]:
         """Record that nodes of the last level are expanded; return their tokens, and the indices of their parents."""
@@ -195,7 +195,7 @@ class Growth:
         """
         raise NotImplementedError
 
-    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
+    def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
         """Process the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
         raise MethodUnavailableError(
             f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",

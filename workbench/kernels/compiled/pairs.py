@@ -141,7 +141,7 @@ def _add_one(probs, of, into):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _law_without(q, of, q_all, g_all, from_q, from_g, r):
+def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
     """`r` is what q meets of itself, q² / (1 − q), before it is the law; and q / (1 − q) is q and that."""
     half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
     for x in range(q.shape[0]):
@@ -150,7 +150,7 @@ def _law_without(q, of, q_all, g_all, from_q, from_g, r):
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
-def _law(q, of, q_all, from_q, from_g, r):
+def _distribution(q, of, q_all, from_q, from_g, r):
     chance = from_q + from_g + q_all
     for x in range(q.shape[0]):
         r[x] = q[x] * chance[of[x]]
@@ -185,9 +185,9 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     sums[2] = sums[1] + sums[3]
     _choose(sums[0], sums[1], sums[2], sums[1] * sums[2] - sums[3], steps, most, weight, sums[4], sums[5])
     if without:
-        _law_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
+        _distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
     else:
-        _law(q, of, sums[1], sums[4], sums[5], r)
+        _distribution(q, of, sums[1], sums[4], sums[5], r)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

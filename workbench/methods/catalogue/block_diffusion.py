@@ -7,12 +7,12 @@ from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording,
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.block_diffusion import BlockDiffusion, BlockNet
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -66,7 +66,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,

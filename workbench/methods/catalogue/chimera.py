@@ -6,12 +6,12 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.chimera import Chimera, ChimeraHeads
-from workbench.methods.growers.offered import offered
-from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -62,7 +62,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,

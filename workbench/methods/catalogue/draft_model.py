@@ -6,8 +6,6 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_model import DraftModel
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.entropy import Entropy
@@ -16,6 +14,8 @@ from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
@@ -64,7 +64,7 @@ METHOD = Method(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
         OptimalOracle(),
     ),
-    growers=offered(Chain(), DraftModel),
+    tree_builders=offered(Chain(), DraftModel),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

@@ -6,12 +6,12 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.draft_tree import SampledTree
-from workbench.methods.growers.offered import offered
-from workbench.methods.growers.stochastic_beam import StochasticBeam
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.stochastic_beam import StochasticBeam
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
@@ -47,7 +47,7 @@ METHOD = Method(
         *for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(),
     ),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=offered(StochasticBeam(), SampledTree),
+    tree_builders=offered(StochasticBeam(), SampledTree),
     claims=(
         Claim(
             "τ / τ of a chain with the same number of verified tokens (12)",

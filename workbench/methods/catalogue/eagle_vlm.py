@@ -6,9 +6,9 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.models.bundle import VISION_TARGET
@@ -59,7 +59,7 @@ METHOD = Method(
     drafter=EagleVLM(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -7,12 +7,12 @@ from workbench.decoders.declarations import WRONG_SCALE, WRONG_SETTING, Claim, H
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import NORMS, TRIMMED
 from workbench.methods.drafters.falcon import Falcon, FalconNet
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -72,7 +72,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=6), Planned(depth=6), Entropy(depth=6), Bandit(depth=6)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna and LLaMA-2-chat, MT-Bench, HumanEval and GSM8K", 2.91, 3.51,

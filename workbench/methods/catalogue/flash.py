@@ -9,8 +9,8 @@ from workbench.decoders.declarations import Claim, Head, Measured, Recording, Se
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
-from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
@@ -61,7 +61,7 @@ METHOD = Method(
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={"nodes": 24}),
     drafter=Flash(),
     verifier=Lossless(),
-    growers=(Template(),),
+    tree_builders=(Template(),),
     policies=(Fixed(depth=8),),
     claims=(
         Claim(

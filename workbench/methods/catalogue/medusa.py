@@ -6,11 +6,11 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
-from workbench.methods.growers.offered import offered
-from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -67,7 +67,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Bandit()),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

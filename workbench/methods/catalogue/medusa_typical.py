@@ -7,10 +7,10 @@ from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.medusa import DIFFERS, HEAD, PAPER
 from workbench.methods.drafters.medusa import Medusa
-from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.answers import ANSWERED
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -33,7 +33,7 @@ METHOD = Method(
     drafter=Medusa(),
     verifier=TypicalAcceptance(),
     policies=(Fixed(), Planned(), Bandit()),
-    growers=(Template(),),
+    tree_builders=(Template(),),
     claims=(
         Claim(
             "τ / τ of exact sampling with the same heads at equal accuracy of answers, temperature 0.8",

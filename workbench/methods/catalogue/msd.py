@@ -7,9 +7,9 @@ from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording,
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.msd import MSD, MSDNet
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.models.bundle import VISION_TARGET
@@ -52,7 +52,7 @@ METHOD = Method(
     drafter=MSD(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -6,10 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.ppd import PPD, PromptTokens
-from workbench.methods.growers.dynamic_sparse import DynamicSparse
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -54,7 +54,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=3), Planned(depth=3)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",

@@ -6,10 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.rasd import Rasd
-from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -49,7 +49,7 @@ METHOD = Method(
     drafter=Rasd(),
     verifier=Lossless(),
     policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10)),
-    growers=(BestFirst(ranked=False),),
+    tree_builders=(BestFirst(ranked=False),),
     claims=(
         Claim(
             "τ / τ of the draft model's tree alone",

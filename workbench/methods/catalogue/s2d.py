@@ -8,12 +8,12 @@ from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.s2d import S2D
 from workbench.methods.drafters.s2d_net import S2DNet
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -64,7 +64,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",

@@ -6,12 +6,12 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.stand import Stand
-from workbench.methods.growers.data_driven import DataDriven
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.data_driven import DataDriven
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -60,7 +60,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "τ / τ of token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",

@@ -8,13 +8,13 @@ from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
 from workbench.methods.drafters.warmth import SHIFTING
-from workbench.methods.growers.best_first import BestFirst
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.buckets import Buckets
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.best_first import BestFirst
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 
@@ -65,7 +65,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5), Buckets(depth=5)),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     claims=(
         Claim(
             "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,

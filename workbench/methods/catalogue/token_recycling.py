@@ -6,10 +6,10 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import WRONG_SETTING, Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
-from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
 
 EMPTY = f"{WRONG_SETTING}: the table starts empty in every run of 64 tokens, where the paper keeps it across requests."
@@ -53,7 +53,7 @@ METHOD = Method(
     drafter=TokenRecycling(),
     verifier=Lossless(),
     policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),
-    growers=(Template(nodes=16),),
+    tree_builders=(Template(nodes=16),),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna 7B to 33B, Spec-Bench", 2.0, 2.0,

@@ -7,10 +7,10 @@ from workbench.decoders.declarations import Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.msd import NO_ROOM
 from workbench.methods.drafters.vlm import SeeingDraftModel
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.dynamic_tree import DynamicTree
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.models.bundle import VISION_TARGET
@@ -47,7 +47,7 @@ METHOD = Method(
     drafter=SeeingDraftModel(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(

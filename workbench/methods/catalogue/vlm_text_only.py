@@ -8,12 +8,12 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Measured, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.vlm import BlindDraftModel
-from workbench.methods.growers.chain import Chain
-from workbench.methods.growers.offered import offered
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
+from workbench.methods.tree_builders.chain import Chain
+from workbench.methods.tree_builders.common import offered
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import for_growers
 from workbench.models.bundle import VISION_TARGET
@@ -61,7 +61,7 @@ METHOD = Method(
     drafter=BlindDraftModel(),
     verifier=Lossless(),
     other_verifiers=for_growers(GROWERS),
-    growers=GROWERS,
+    tree_builders=GROWERS,
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

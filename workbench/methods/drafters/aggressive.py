@@ -11,7 +11,7 @@ from workbench.core.params import param
 from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.suffix import Text
@@ -100,7 +100,7 @@ class Aggressive(Drafter):
         copied: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Advance with the new tokens."""
         self._follow(row, row.state.drafter, len(row.committed) - len(outcome.emitted))
 

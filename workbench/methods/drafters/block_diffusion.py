@@ -34,8 +34,8 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.engine.request import Request, Row
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
@@ -43,7 +43,7 @@ from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries,
 from workbench.methods.drafters.eagle_3 import fused, streams_of
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
-from workbench.methods.growers.chain import Chain
+from workbench.methods.tree_builders.chain import Chain
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
@@ -319,7 +319,7 @@ class BlockDiffusion(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
     reads_target: ClassVar[bool] = True
-    usual: ClassVar[Grower | None] = Chain()
+    usual: ClassVar[TreeBuilder | None] = Chain()
     unmaskings: int = param(
         1, ge=1, le=LONGEST - 1, doc="drafter passes per block; each fills in the most confident positions"
     )
@@ -328,7 +328,7 @@ class BlockDiffusion(DistributionDrafter):
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 
@@ -358,7 +358,7 @@ class BlockDiffusion(DistributionDrafter):
         said = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
         state: BlockState = row.state.drafter
         rows = outcome.places

@@ -9,7 +9,7 @@ import torch
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.transfer import listed, to_device
 from workbench.decoders.draft_verify.drafter_vision import see
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine.image_inputs import process, text_only, translated
 from workbench.engine.image_trace import position_bytes
 from workbench.engine.request import Row
@@ -18,7 +18,7 @@ from workbench.models.image_prefill import prefill_pictures
 from workbench.models.loading import Models
 
 
-def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
+def keep_chain(row: Row, slot: Slot, outcome: RoundFeedback) -> None:
     """Keep the cache entries of a drafted chain that were read and accepted: catch-up tokens, then accepted drafts."""
     behind = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
     read = max(0, slot.scratch - behind)

@@ -215,17 +215,19 @@ class CloverGrowth(Growth):
         super().__init__(row, self.net.kind, state.device)
         self.chances = self.net.accuracy
         start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
-        self.root = self._laws(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
+        self.root = self._distributions(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
         above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
-        return self._laws(*self.net.step(above, self._told(tokens)), start)
+        return self._distributions(*self.net.step(above, self._told(tokens)), start)
 
     def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark) -> HydraDistributions:
+    def _distributions(
+        self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
+    ) -> HydraDistributions:
         """Record the step that began at `start`, and return the distributions after its nodes."""
         self.row.models.meter.add(start, self.row.models.target.clock.mark())
         self._states = states  # of the nodes expanded last

@@ -176,15 +176,15 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
     return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
-def twin_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
+def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
     """Return the compiled version of a net for its target, created once; None if the net or the target has none."""
     key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
-        models.shared[key] = made_twin(net, head, models.target)
+        models.shared[key] = compile_net(net, head, models.target)
     return cast(CompiledFeatureNet | None, models.shared[key])
 
 
-def made_twin(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
+def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
     """Return a compiled version of a net as it is now; None if there is none."""
     if target.lean is None or target.lean.fused is None:
         return None

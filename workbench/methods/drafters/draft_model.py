@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine.request import Row
 from workbench.methods.drafters.catching_up import keep_chain, unread
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
-from workbench.methods.growers.chain import Chain, draft_chain
+from workbench.methods.tree_builders.chain import Chain, draft_chain
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DraftModel(TreeFromModel):
             trees = {id(row): tree for row, tree in zip(chains, drafted, strict=True)}
         return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.state.plan) for row in rows]
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep the cache entries that were read and accepted, of a tree or of a chain."""
         state: GrowthState = row.state.drafter
         if state.is_tree:

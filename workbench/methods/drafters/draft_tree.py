@@ -13,13 +13,13 @@ from torch import Tensor
 
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
 from workbench.engine.request import Row
 from workbench.kernels.segment import Segment, Slot
 from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
-from workbench.methods.growers.chain import fit_vocabulary
+from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
@@ -52,23 +52,23 @@ class ModelGrowth(Growth):
         tokens = unread(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
-        self.root = laws_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
+        self.root = distributions_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
         out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
         paths = self.paths() if self.row.sampling.needs_history else []
-        return laws_of(self.row, out.logits[0], paths, out.hidden[0])
+        return distributions_of(self.row, out.logits[0], paths, out.hidden[0])
 
-    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
+    def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
         """Read one position that belongs to no token, so its entries are dropped after the draft."""
         self._is_blurred = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
         out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
         if not self.row.sampling.needs_history:
-            return laws_of(self.row, out.logits[0], [], out.hidden[0])
+            return distributions_of(self.row, out.logits[0], [], out.hidden[0])
         paths = self.paths()
-        return laws_of(self.row, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
+        return distributions_of(self.row, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Store the scratch indices of the drafted nodes."""
@@ -82,7 +82,7 @@ class ModelGrowth(Growth):
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
 
-def laws_of(
+def distributions_of(
     row: Row,
     logits: Float[Tensor, "w V"],
     paths: Sequence[Sequence[int]],
@@ -127,7 +127,7 @@ class TreeFromModel(DistributionDrafter):
         """Read the committed tokens."""
         return ModelGrowth(row, self.source)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep the accepted nodes that were read, up to the first that was not."""
         assert row.models is not None
         assert row.models.drafter is not None

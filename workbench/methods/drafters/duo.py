@@ -27,11 +27,11 @@ class Narrow:
     """The model that drafts for a sequence.
 
     Attributes:
-        twin: weight-sharing copy of the target with its small MLPs.
+        shared_copy: weight-sharing copy of the target with its small MLPs.
         kept: per layer, the share of the prompt's activity that its MLP keeps; 1 if it is whole.
     """
 
-    twin: WeightSharingCopy
+    shared_copy: WeightSharingCopy
     kept: list[float]
 
 
@@ -66,15 +66,15 @@ class Duo(Thinning):
             del columns[layer], kept[layer]
         twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, WeightSharingCopy]())
         key = tuple((layer, chosen.cpu().numpy().tobytes()) for layer, chosen in columns.items())
-        twin = twins.get(key) or narrowed(target, columns)
-        twins[key] = twin
-        return Narrow(twin, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
+        shared_copy = twins.get(key) or narrowed(target, columns)
+        twins[key] = shared_copy
+        return Narrow(shared_copy, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def part(self, row: Row) -> Thinned:
         """Return the target with small MLPs; record the kept share per layer."""
         state: Narrow = row.state.drafter
         row.report.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
-        return Thinned(row.models.target, twin=state.twin)
+        return Thinned(row.models.target, shared_copy=state.shared_copy)
 
 
 def most_active(asked: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:

@@ -16,13 +16,13 @@ from jaxtyping import Float
 
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine.request import Row
 from workbench.kernels.layers import decoder_layers
 from workbench.methods.drafters.early_exit import Exiting, ExitStates
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
-from workbench.models.side_passes import said_of
+from workbench.models.side_passes import exit_logits
 
 PRIOR = 0.5
 """Prior acceptance of a layer, with the weight of one trial."""
@@ -136,12 +136,12 @@ class DynamicExit(Exiting):
         row.report.signals["exit layer"] = exit_
         return exit_
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Compute each exit's shadow tokens at the positions that became text, and count them."""
         ledger: Ledger = row.state.drafter
         places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
-        p = said_of(row.models.target, row.place, streams).float().softmax(1)
+        p = exit_logits(row.models.target, row.place, streams).float().softmax(1)
         sure, named = p.max(1)
         wanted = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
         right, sure = to_host([(named == wanted).float(), sure])

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Request, Row
 from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.compiled_feature_net import twin_of
+from workbench.methods.drafters.compiled_feature_net import compiled_net_of
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
 from workbench.methods.drafters.trained import head_of
@@ -172,7 +172,7 @@ class Eagle3(FeatureDrafter):
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the hidden states of the prompt that it reads."""
         return streams_of(_net(models).taps)
 
@@ -184,7 +184,7 @@ class Eagle3(FeatureDrafter):
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
         entries, head = Entries(net.heads, net.head_size, capacity, like), _head(net, models)
-        state = FeatureState(net, models, head, entries, twin=twin_of(net, head, models))
+        state = FeatureState(net, models, head, entries, shared_copy=compiled_net_of(net, head, models))
         with torch.inference_mode():
             if first < end:
                 streams = states_of(row, models, streams_of(net.taps), first).streams
@@ -201,7 +201,7 @@ class Eagle3(FeatureDrafter):
             row.report.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
         return super().begin(row)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the true hidden states of the root and of the accepted nodes; predicted ones were dropped."""
         rows = outcome.places
         row.state.drafter.features.append(fused(outcome.taps, row.state.drafter.net.taps)[rows])

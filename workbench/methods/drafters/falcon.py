@@ -226,7 +226,7 @@ class BlockGrowth(FeatureGrowth):
             blocks, path = states.reshape(w, k, -1), path[:, :0]
         self._blocks, self._path, self._behind = blocks, path, behind
         self._states = blocks[:, path.shape[1]]
-        return self._laws()
+        return self._distributions()
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import listed, to_device
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.drafter_vision import see
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Request, Row
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, Level, twin_of
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, Level, compiled_net_of
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
 from workbench.methods.drafters.trained import head_of, load_fitting
-from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
@@ -47,7 +47,7 @@ class FeatureState:
             first.
         features: true features, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
-        twin: compiled version of the net's layer and the LM head, if available.
+        shared_copy: compiled version of the net's layer and the LM head, if available.
     """
 
     net: FeatureNet
@@ -58,7 +58,7 @@ class FeatureState:
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
-    twin: CompiledFeatureNet | None = None
+    shared_copy: CompiledFeatureNet | None = None
     _said: Level | None = None
 
     def read(self, entered: Entered, place: int) -> None:
@@ -78,7 +78,7 @@ class FeatureState:
     def newest(self) -> Float[Tensor, "k D"] | None:
         """Write all accepted pairs to the layer's KV cache, and return the prediction after the newest."""
         since = self.models.target.clock.mark()
-        if self.twin is not None and self.features and self.twin.takes(n := len(self.tokens)):
+        if self.shared_copy is not None and self.features and self.shared_copy.takes(n := len(self.tokens)):
             places = torch.arange(self.place, self.place + n)
             self.guess = self._level(torch.tensor(self.tokens), torch.cat(self.features), places, None, since, True)
             self.entries.settle()
@@ -110,7 +110,7 @@ class FeatureState:
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that attends to all.
         """
         since, places = self.models.target.clock.mark(), places + (self.place - 1)
-        if self.twin is not None and self.twin.takes(tokens.shape[0]):
+        if self.shared_copy is not None and self.shared_copy.takes(tokens.shape[0]):
             return self._level(tokens, features, places, sees, since)
         return self._run(self._pairs(tokens, features).unsqueeze(0), places, sees, since=since)[0]
 
@@ -124,8 +124,8 @@ class FeatureState:
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
         """Return states after pairs, by the compiled version; its logits are cached until the next level."""
-        assert self.twin is not None
-        self._said = self.twin.level(tokens, features, places, sees, self.entries, last_only)
+        assert self.shared_copy is not None
+        self._said = self.shared_copy.level(tokens, features, places, sees, self.entries, last_only)
         self.models.meter.add(since, self.models.target.clock.mark())
         return self._said.states
 
@@ -155,7 +155,7 @@ class FeatureState:
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
         """Return logits over the draft vocabulary after each feature, by the target's own LM head."""
-        if (said := self._said_of(features)) is not None:
+        if (said := self._compiled_output(features)) is not None:
             return said.logits
         start = self.models.target.clock.mark()
         logits = self.head(self.net.said(features))
@@ -164,11 +164,11 @@ class FeatureState:
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k likeliest tokens after each feature."""
-        if (said := self._said_of(features)) is not None and k <= said.weighed.top.shape[1]:
+        if (said := self._compiled_output(features)) is not None and k <= said.weighed.top.shape[1]:
             return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
 
-    def _said_of(self, features: Float[Tensor, "w D"]) -> Level | None:
+    def _compiled_output(self, features: Float[Tensor, "w D"]) -> Level | None:
         """Return the compiled version's output for these states, if they are those that it returned last."""
         said = self._said
         if said is None or said.states.data_ptr() != features.data_ptr() or said.states.shape != features.shape:
@@ -200,19 +200,19 @@ class FeatureGrowth(Growth):
         super().__init__(row, source, guess.device)
         self.state: FeatureState = row.state.drafter
         self._states = guess  # of the nodes expanded last
-        self.root = self._laws()
+        self.root = self._distributions()
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         behind = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         places = torch.full_like(tokens, len(self.tokens))
         self._states = self.state.speculate(behind, tokens, places, self.sees)
-        return self._laws()
+        return self._distributions()
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the speculative entries."""
         self.state.entries.forget()
 
-    def _laws(self) -> FeatureDistributions:
+    def _distributions(self) -> FeatureDistributions:
         return FeatureDistributions(self.state, self._states, self.row.sampling)
 
 
@@ -228,7 +228,7 @@ class FeatureDrafter(DistributionDrafter):
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
     state: ClassVar[type[FeatureState]] = FeatureState
-    usual: ClassVar[Grower | None] = BestFirst()
+    usual: ClassVar[TreeBuilder | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
     """Recipe that trains its net."""
 
@@ -237,14 +237,14 @@ class FeatureDrafter(DistributionDrafter):
         """Return the parameters about images, for `FeatureNet.look`."""
         return None
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the features of the prompt as wanted states."""
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> FeatureState:
         """Read the target's features of everything committed, with images as this drafter reads them."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
-        return self.primed(row, models, read_features(row, models), net, head, twin_of(net, head, models))
+        return self.primed(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
 
     def primed(
         self,
@@ -253,13 +253,13 @@ class FeatureDrafter(DistributionDrafter):
         features: Float[Tensor, "n_minus_1 D"],
         net: FeatureNet,
         head: SharedHead,
-        twin: CompiledFeatureNet | None,
+        shared_copy: CompiledFeatureNet | None,
     ) -> FeatureState:
         """Return the state of a sequence whose features a net reads; other arguments: see `FeatureState`."""
         clock = models.target.clock
         capacity = len(row.committed) + row.remaining + SCRATCH
         entries = Entries(net.heads, net.head_size, capacity, features)
-        state = self.state(net, models, head, entries, twin=twin)
+        state = self.state(net, models, head, entries, shared_copy=shared_copy)
         start = clock.mark()
         with torch.inference_mode():
             seen = what_was_seen(row, models, features)
@@ -275,7 +275,7 @@ class FeatureDrafter(DistributionDrafter):
         guess = row.state.drafter.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the true features of the root and of the accepted nodes; predicted ones were dropped."""
         state: FeatureState = row.state.drafter
         assert outcome.hidden is not None

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.decoders.draft_verify.image_attribution import scaled, slopes, states, stretches, twin_of
+from workbench.decoders.draft_verify.image_attribution import scaled, slopes, states, stretches, weight_sharing_copy_of
 from workbench.engine.image_inputs import tokens_of
 from workbench.engine.request import Request
 from workbench.kernels.image_layout import layout
@@ -45,15 +45,15 @@ def explain_feature_drafter(
         tokens: all emitted tokens.
         told: progress callback, called with the share that is done.
     """
-    twin = twin_of(models.target.model)
-    lm_head = cast("Callable[[Tensor], Tensor]", twin.get_output_embeddings())
+    shared_copy = weight_sharing_copy_of(models.target.model)
+    lm_head = cast("Callable[[Tensor], Tensor]", shared_copy.get_output_embeddings())
     net = copy.copy(net).unpacked()
     attention: list[Tensor] = []
     gradient: list[Tensor] = []
     for first, last, inputs in stretches(request, len(tokens), drafter=True):
-        is_vision, grids, spans = layout(twin.config, inputs, tokens_of(models, inputs, request.pictures))
+        is_vision, grids, spans = layout(shared_copy.config, inputs, tokens_of(models, inputs, request.pictures))
         with torch.inference_mode(False):
-            embeds, features = (x.clone().requires_grad_() for x in states(twin, inputs, tokens[:last]))
+            embeds, features = (x.clone().requires_grad_() for x in states(shared_copy, inputs, tokens[:last]))
             n_prompt = len(is_vision)
             question = torch.zeros(1, n_prompt + last - 1, dtype=torch.bool, device=embeds.device)
             question[0, : n_prompt - 1] = ~is_vision[:-1]

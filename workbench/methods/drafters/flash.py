@@ -20,8 +20,8 @@ from workbench.engine.request import Row
 from workbench.methods.drafters.compressors import spread
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
-from workbench.methods.growers.shapes import MOST_NODES, WIDTH
-from workbench.methods.growers.template import PUBLISHED, template_of
+from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
+from workbench.methods.tree_builders.template import PUBLISHED, template_of
 
 
 class FlashNet(FeatureNet):

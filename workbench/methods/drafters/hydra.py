@@ -159,17 +159,17 @@ class HydraGrowth(Growth):
         self.chances = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
         self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
-        self.root = self._laws(0)
+        self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._told.expand(tokens.shape[0], -1) if below is None else self._told[below]
         self._told = torch.cat([above, self._of(tokens)], 1)
-        return self._laws(len(self.tokens))
+        return self._distributions(len(self.tokens))
 
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.state.net.told(self.row.models.target.embed(tokens))
 
-    def _laws(self, block: int) -> HydraDistributions:
+    def _distributions(self, block: int) -> HydraDistributions:
         clock = self.row.models.target.clock
         start = clock.mark()
         features = self.state.net(self._hidden.expand(len(self._told), -1), self._told, block)

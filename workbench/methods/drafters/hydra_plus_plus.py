@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
 from workbench.kernels.segment import CaptureSelection
@@ -170,7 +170,7 @@ class HydraPlusPlus(Hydra):
     state: ClassVar[type[PrefixState]] = PrefixState
     called: ClassVar[str] = "Hydra++"
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the features of the prompt as wanted states."""
         return FEATURES
 
@@ -201,7 +201,7 @@ class HydraPlusPlus(Hydra):
         """A tree without nodes. `hidden`: what the net made of the text."""
         return HydraGrowth(row, hidden)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Take the true features of the root and of the accepted nodes."""
         rows = outcome.places
         assert outcome.hidden is not None

@@ -27,13 +27,13 @@ from torch import Tensor
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, ancestors
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Row
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet
-from workbench.methods.growers.dynamic_sparse import planned_behind
+from workbench.methods.tree_builders.dynamic_sparse import planned_behind
 
 Attached = tuple[int, ...]
 """Number of probes after the root and after each node of a draft, in sequence."""
@@ -145,7 +145,7 @@ class InPass(DistributionDrafter):
         state.probing = self.asked(row, tree, at, bare)
         return state.probing
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the logits at the probes after the last accepted node."""
         state: ProbeState = row.state.drafter
         state.guesses, probed = None, outcome.probed

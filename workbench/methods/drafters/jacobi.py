@@ -11,7 +11,7 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.guesses import drawn_from_text
@@ -93,7 +93,7 @@ class Jacobi(Drafter):
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
         return replace(tree, grown=Grown((ITERATED,), before=to_device(stood, device, torch.float32)))
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Apply the next iteration; after another drafter's round, drop guesses that are text now."""
         state: Iterate = row.state.drafter
         said = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []

@@ -23,7 +23,7 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.captured_states import CaptureSelection, states_of
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.device_clock import Meter
@@ -32,7 +32,7 @@ from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.attention_net import AttentionNet, Entries
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.drafters.trained import head_of, load_trained
-from workbench.methods.growers.chain import draft_chain
+from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
@@ -146,7 +146,7 @@ class Kangaroo(Drafter):
     needs: ClassVar[tuple[str, ...]] = (ExitAdapter.kind,)
     reads_target: ClassVar[bool] = True
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the exit states of the prompt as wanted states."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
@@ -162,7 +162,7 @@ class Kangaroo(Drafter):
         with torch.inference_mode():
             if state.first < end:
                 last = net.exit_layer - 1
-                exits = states_of(row, models, self.hears(models), state.first).streams[last]
+                exits = states_of(row, models, self.captures(models), state.first).streams[last]
                 for at in range(0, len(exits), CHUNK):
                     state.guess(exits[at : at + CHUNK])
         state.keep(end)
@@ -183,7 +183,7 @@ class Kangaroo(Drafter):
             for row, slot in zip(rows, slots, strict=True):  # other layers' entries there are unchanged
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep the adapter's entries of the committed text: the root and the accepted nodes after it."""
         row.state.drafter.keep(len(row.committed) - 1)
         if len(outcome.verdict.path) < len(outcome.tokens):

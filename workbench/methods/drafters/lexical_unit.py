@@ -15,11 +15,11 @@ from workbench.core.probes import Probes
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, ancestors
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
 from workbench.engine.request import Row
-from workbench.methods.growers.chain import Chain
+from workbench.methods.tree_builders.chain import Chain
 from workbench.models.loading import Models
 from workbench.models.side_passes import read_again
 
@@ -78,7 +78,7 @@ class LexicalUnit(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reads_target: ClassVar[bool] = True
-    usual: ClassVar[Grower | None] = Chain()
+    usual: ClassVar[TreeBuilder | None] = Chain()
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def prime(self, row: Row, models: Models) -> Unit:
@@ -116,7 +116,7 @@ class LexicalUnit(DistributionDrafter):
         tokens = torch.full_like(parents, row.state.drafter.blank)
         return Probes(tokens, parents, places, whole, tree.depth + m, "lexical-unit")
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the predictions after the position where the round ended; none after another drafter's round."""
         state: Unit = row.state.drafter
         state.said = None

@@ -19,13 +19,13 @@ from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Row
 from workbench.methods.drafters.guesses import drawn_from_text
-from workbench.methods.growers.shapes import MOST_NODES
+from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models.loading import Models
 
 ENTRY_BYTES = 600
@@ -215,7 +215,7 @@ class Lookahead(Drafter):
         state.probing = Probes(guessed, above, places, whole, farthest, "lookahead")
         return state.probing
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Add a row to the window, and n-grams to the pool."""
         state: LookaheadState = row.state.drafter
         state.now += 1

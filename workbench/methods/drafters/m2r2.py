@@ -29,7 +29,7 @@ from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.early_exit import Exit, Exiting, ExitStates
 from workbench.methods.drafters.trained import TrainedNet, load_fitting
-from workbench.methods.growers.chain import single
+from workbench.methods.tree_builders.chain import single
 from workbench.models.loading import Models
 from workbench.models.truncated_target import beginning, with_weights
 
@@ -119,7 +119,7 @@ class Accelerators(TrainedNet):
         Raises:
             ModelError: its attention or MLP has an unknown name.
         """
-        twin = shallow(layer)
+        shared_copy = shallow(layer)
         for half, (before, behind) in enumerate(PLACES):
             if (name := name_of(layer, half)) is None:
                 what = "MLP" if half else "attention"
@@ -129,8 +129,8 @@ class Accelerators(TrainedNet):
                     "Choose another method: early-exit drafts with the first layers of any target.",
                 )
             own = layer.get_submodule(name)
-            twin._modules[name] = Half(own, self.adapter(number, before), self.adapter(number, behind))
-        return twin
+            shared_copy._modules[name] = Half(own, self.adapter(number, before), self.adapter(number, behind))
+        return shared_copy
 
     def merged(self, layer: nn.Module, number: int) -> nn.Module:
         """Return the same for a Llama-like layer, with the adapters merged into copied projections."""
@@ -156,12 +156,12 @@ class Streams:
     """Drafting state of a sequence.
 
     Attributes:
-        twin: the first layers, with the adapters inserted.
+        shared_copy: the first layers, with the adapters inserted.
         layer: E.
         exit: exit states of the slow stream.
     """
 
-    twin: WeightSharingCopy
+    shared_copy: WeightSharingCopy
     layer: int
     exit: ExitStates = field(default_factory=ExitStates)
 
@@ -170,12 +170,12 @@ class Streams:
 class FastExit(Exit):
     """The target's first layers, run by the slow stream and then by the fast one. See `draft_chain`."""
 
-    twin: WeightSharingCopy
+    shared_copy: WeightSharingCopy
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Return logits of the fast stream, in the order of the sequences in the cache."""
         self.read(batch, head=False)
-        out = self.target.forward([beside(segment) for segment in batch], twin=self.twin)
+        out = self.target.forward([beside(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
             segment.slot.scratch -= len(segment.tokens)
         return out
@@ -212,7 +212,7 @@ class M2R2(Exiting):
             ModelError: they cannot be read, or are for another target; its layers have another structure.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", AGAIN)
-        return Streams(twin_of(net, models), net.exit_layer)
+        return Streams(adapted_layers_of(net, models), net.exit_layer)
 
     def exit_of(self, row: Row) -> int:
         """Return the exit layer that the adapters were trained for."""
@@ -225,10 +225,10 @@ class M2R2(Exiting):
     def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> FastExit:
         """Return the truncated target with both streams."""
         slow = super().speaker(rows, exit_layer, wanted)
-        return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.twin)
+        return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.shared_copy)
 
 
-def twin_of(net: Accelerators, models: Models) -> WeightSharingCopy:
+def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
     """Return the target's first layers with a net's adapters inserted, created once per target.
 
     Raises:

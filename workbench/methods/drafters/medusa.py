@@ -16,7 +16,7 @@ from workbench.decoders.draft_verify.tree_building import FullDistributions, Gro
 from workbench.engine.request import Row
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
-from workbench.methods.growers.template import Template
+from workbench.methods.tree_builders.template import Template
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.loading import Models
 

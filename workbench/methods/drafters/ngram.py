@@ -13,7 +13,7 @@ import torch
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, tokens_in
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.decoders.draft_verify.tree_building import goes_on
@@ -147,6 +147,6 @@ class NGram(Drafter):
                 return found[:level]
         return found
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Index the new tokens."""
         row.state.drafter.extend(outcome.emitted)

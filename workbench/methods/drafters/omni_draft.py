@@ -16,14 +16,14 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import ANY_DRAFTER
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import TrainedState
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.omni_lessons import Stop, Study, borders, places
+from workbench.methods.drafters.omni_online_training import Stop, Study, borders, places
 from workbench.methods.drafters.omni_words import BROKEN, Dictionary
 from workbench.methods.drafters.online import MOST_PLACES
 from workbench.methods.drafters.warmth import WARM, warmth
@@ -88,18 +88,18 @@ class Reading:
         runner = self.writer.runner
         runner.rewind(self.slot, max(0, min(common(self.ids, self.fed), len(self.ids) - 1)))
         missing = self.ids[self.slot.length : -1]
-        if missing and self.twin is None:
+        if missing and self.shared_copy is None:
             runner.prefill(self.slot, missing)
-        for at in range(0, len(missing) if self.twin is not None else 0, CHUNK):
+        for at in range(0, len(missing) if self.shared_copy is not None else 0, CHUNK):
             piece = to_device(missing[at : at + CHUNK], runner.device)
-            runner.forward([Segment(self.slot, piece)], last_only=True, twin=self.twin)
+            runner.forward([Segment(self.slot, piece)], last_only=True, shared_copy=self.shared_copy)
             runner.commit(self.slot, range(len(piece)))
         self.fed = self.ids[:-1]
 
     @property
-    def twin(self) -> WeightSharingCopy | None:
+    def shared_copy(self) -> WeightSharingCopy | None:
         """Return the trained copy that replaces the draft model."""
-        return None if self.study.trainable is None else self.study.trainable.twin
+        return None if self.study.trainable is None else self.study.trainable.shared_copy
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class OmniDraft(Drafter):
         study.written, study.before, sure, end = [], len(state.text), 1.0, 0
         most = depth if words is None else depth + self.extra
         while len(said) < min(most, runner.context - len(state.ids) + 1):
-            out = runner.forward([Segment(slot, feed)], last_only=True, twin=state.twin)
+            out = runner.forward([Segment(slot, feed)], last_only=True, shared_copy=state.shared_copy)
             if study.stop is not None and words is not None:
                 sure *= study.stop.chance(out.hidden[0, -1])
                 if said and sure < self.stop:
@@ -251,7 +251,7 @@ class OmniDraft(Drafter):
                 break
         return said
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Train the stopping head on the result, collect positions, and run a training step when due."""
         state: Reading = row.state.drafter
         study, words = state.study, state.words

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from workbench.methods.drafters.omni_lessons import Shared
+from workbench.methods.drafters.omni_online_training import Shared
 from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
 from workbench.decoders.draft_verify.parts import Drafter
@@ -21,7 +21,7 @@ from workbench.kernels.segment import Slot
 from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread
 from workbench.methods.drafters.skipping import Thinned
 from workbench.methods.drafters.warmth import WARM, warmth
-from workbench.methods.growers.chain import draft_chain
+from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
@@ -104,10 +104,10 @@ class Online(Drafter):
         row.report.signals["lessons"] = state.learner.lessons
         if state.learner.lessons:
             row.report.signals["loss of the last lesson, nats"] = state.learner.loss
-        speaker = Thinned(state.learner.runner, twin=state.learner.twin)
+        speaker = Thinned(state.learner.runner, shared_copy=state.learner.shared_copy)
         return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep accepted entries, collect positions to train on, and run a training step when due."""
         state: Lessons = row.state.drafter
         keep_chain(row, state.slot, outcome)
@@ -119,7 +119,7 @@ class Online(Drafter):
         if state.rounds >= self.every and self.rate and state.learner.lessons < MOST_LESSONS:
             self.teach(row, state)
 
-    def noted(self, row: Row, outcome: Outcome) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
+    def noted(self, row: Row, outcome: RoundFeedback) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
         """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
         if outcome.hidden is None or not outcome.tokens:
             return

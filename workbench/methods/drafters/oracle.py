@@ -15,7 +15,7 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
-from workbench.methods.growers.chain import draft_chain
+from workbench.methods.tree_builders.chain import draft_chain
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import OWN_WAY, FeatureNet
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
-from workbench.methods.growers.chain import Chain
+from workbench.methods.tree_builders.chain import Chain
 
 
 class PARDNet(FeatureNet):
@@ -126,7 +126,7 @@ class PARD(FeatureDrafter):
     needs: ClassVar[tuple[str, ...]] = (PARDNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = PARDNet
     state: ClassVar[type[FeatureState]] = PARDState
-    usual: ClassVar[Grower | None] = Chain()
+    usual: ClassVar[TreeBuilder | None] = Chain()
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, row: Row) -> Growth | None:

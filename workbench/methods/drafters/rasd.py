@@ -14,7 +14,7 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.engine.datastore import Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.request import Row
@@ -29,7 +29,7 @@ from workbench.methods.drafters.rest import (
     stored,
     unmatched,
 )
-from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
@@ -102,7 +102,7 @@ class Rasd(TreeFromModel):
 
     superposes: ClassVar[bool] = False  # retrieved tokens do not belong to a superposed draft
     source: ClassVar[str] = MODEL
-    usual: ClassVar[Grower | None] = OWN
+    usual: ClassVar[TreeBuilder | None] = OWN
     store: str = stored()
     retrieved: int = param(8, ge=0, le=32, doc="maximum number of nodes from the datastore, besides the draft model's")
     levels: int = param(

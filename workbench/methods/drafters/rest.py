@@ -19,7 +19,7 @@ from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.datastore_builder import store_of
 from workbench.engine.request import Row
-from workbench.methods.growers.shapes import NODES
+from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512

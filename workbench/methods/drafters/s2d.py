@@ -35,17 +35,17 @@ from workbench.core.cells import cells
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import DistributionDrafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import STOPPED, FullDistributions, Growth, NodeDistributions
 from workbench.engine.request import Row
 from workbench.kernels.distributions import weigh
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.draft_tree import laws_of
+from workbench.methods.drafters.draft_tree import distributions_of
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
 from workbench.methods.drafters.trained import load_fitting
-from workbench.methods.growers.chain import Chain, single
+from workbench.methods.tree_builders.chain import Chain, single
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
@@ -189,11 +189,11 @@ class S2DGrowth(Growth):
         self.state: S2DState = row.state.drafter
         super().__init__(row, S2DNet.kind, self.state.blocks[0].waiting.device)
         self.exits: list[Int[Tensor, " w"]] = []
-        self.root = self._laws(1)
+        self.root = self._distributions(1)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         self.state.take(tokens, self.sees)
-        return self._laws(len(tokens))
+        return self._distributions(len(tokens))
 
     def goes_on(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
@@ -213,12 +213,12 @@ class S2DGrowth(Growth):
         layers = [float(self.state.net.exits[exit_of[parents[node]]]) for node in final]
         self.row.report.signals.update(cells("layers that drafted each token", {"layers": layers}))
 
-    def _laws(self, w: int) -> FullDistributions:
+    def _distributions(self, w: int) -> FullDistributions:
         logits, exits = self.state.said(w)
         self.exits.append(exits)
         if not self.tokens:
-            return laws_of(self.row, logits, [[]])
-        return laws_of(self.row, logits, self.paths() if self.row.sampling.needs_history else [])
+            return distributions_of(self.row, logits, [[]])
+        return distributions_of(self.row, logits, self.paths() if self.row.sampling.needs_history else [])
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class S2D(DistributionDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = (S2DNet.kind, "trees")
-    usual: ClassVar[Grower | None] = Chain()
+    usual: ClassVar[TreeBuilder | None] = Chain()
     sure: float = param(0.8, ge=0.0, le=1.0, doc="minimum top probability to use the smallest size's token; 1: never")
     sure_later: float = param(
         0.6, ge=0.0, le=1.0, doc="minimum top probability to use the token of an intermediate size"
@@ -271,7 +271,7 @@ class S2D(DistributionDrafter):
             return None
         return growth
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep accepted nodes that directly follow their parents, as in a text; the others are read again."""
         state: S2DState = row.state.drafter
         n = 0

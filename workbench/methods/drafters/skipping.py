@@ -20,7 +20,7 @@ from workbench.engine.request import Row
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.part_of_target import PartOfTarget
-from workbench.methods.growers.chain import draft_chain
+from workbench.methods.tree_builders.chain import draft_chain
 
 Halves = frozenset[int]
 """Halves of layers: the attention of layer i is 2 i, its MLP 2 i + 1."""
@@ -31,11 +31,11 @@ class Thinned(PartOfTarget):
     """A model without some halves, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
     without: Halves = frozenset()
-    twin: WeightSharingCopy | None = None
+    shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences in the cache."""
-        return self.target.forward(batch, layers=layers, without=self.without, twin=self.twin)
+        return self.target.forward(batch, layers=layers, without=self.without, shared_copy=self.shared_copy)
 
 
 class Thinning(Drafter):

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from workbench.core.transfer import on_host, to_device
 from workbench.decoders.draft_verify.online_weights import OnlineTrainer
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, made_twin
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, compile_net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
@@ -141,7 +141,7 @@ class Apprentice(OnlineTrainer):
     Attributes:
         net: the net that drafts, in the target's dtype; it changes with each training step.
         head: the target's LM head as it is now.
-        twin: compiled version of both, if available.
+        shared_copy: compiled version of both, if available.
         pool: texts to train on.
         seconds: this process's CPU time spent on training.
         version: counts changes of the net or the head.
@@ -160,7 +160,7 @@ class Apprentice(OnlineTrainer):
         self._steps: Any = self._beginning()
         self._seen = self._standing()
         self.head = SharedHead(target.lm_head, info.config)
-        self.twin: CompiledFeatureNet | None = None
+        self.shared_copy: CompiledFeatureNet | None = None
         self.settle()
 
     # -- the target --------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Apprentice(OnlineTrainer):
             for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
                 mine.copy_(learnt)
             self.net.settle()
-            self.twin = made_twin(self.net, self.head, self.target)
+            self.shared_copy = compile_net(self.net, self.head, self.target)
 
     def forget(self) -> None:
         """Reset to the initial net, with an empty pool."""
@@ -293,7 +293,7 @@ class Apprentice(OnlineTrainer):
 def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
     """Return a net with the same weights that is not packed yet."""
     make: Any = type(net)
-    twin: FeatureNet = make(**net.sizes, context=context)
-    twin.load_state_dict(net.state_dict())
+    shared_copy: FeatureNet = make(**net.sizes, context=context)
+    shared_copy.load_state_dict(net.state_dict())
     weight = next(net.parameters())
-    return twin.to(weight.device, dtype).eval()
+    return shared_copy.to(weight.device, dtype).eval()

@@ -15,7 +15,7 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     BROKEN,
     Arrays,
@@ -165,13 +165,13 @@ class TableGrowth(Growth):
         self.table, self.size = table, target.vocab_size
         self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
         self.before = row.committed[-table.longest :]
-        self.root = self._laws([[]])
+        self.root = self._distributions([[]])
         self.is_known = True
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> SparseDistributions:
-        return self._laws(self.paths())
+        return self._distributions(self.paths())
 
-    def _laws(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
+    def _distributions(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
         found = [self.table.behind([*self.before, *path]) for path in paths]
         self.is_known = any(n for n, _ in found)
         entries = [entry for _, entry in found if entry is not None]
@@ -238,7 +238,7 @@ class Stand(DistributionDrafter):
         row.report.signals["distributions averaged"] = entry.n
         return TableGrowth(row, table)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the distributions after the last committed token and the accepted drafts, or all drafts."""
         table: Table = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)

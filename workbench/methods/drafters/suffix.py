@@ -13,12 +13,12 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, tokens_in
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.warmth import WARM, warmth
-from workbench.methods.growers.shapes import NODES
+from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 END = -1
@@ -266,7 +266,7 @@ class Suffix(Drafter):
                 push(behind, len(guess.tokens) - 1, level + 1, -chance)
         return guess
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Index the new tokens."""
         row.state.drafter.watch(outcome.emitted)
 

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
@@ -71,7 +71,7 @@ class TLTState(FeatureState):
         """Use the newest weights; `again`: recompute entries of an older head."""
         if self.version == apprentice.version:
             return
-        self.net, self.head, self.twin = apprentice.net, apprentice.head, apprentice.twin
+        self.net, self.head, self.shared_copy = apprentice.net, apprentice.head, apprentice.shared_copy
         self.version = apprentice.version
         if again and self.text is not None:
             self.entries.keep(0)
@@ -127,7 +127,7 @@ class TLT(Eagle):
     def prime(self, row: Row, models: Models) -> TLTState:
         """Read the committed text with the current head; its text is trained on from here on."""
         mine, features = self.apprentice(models), read_features(row, models)
-        state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.twin))
+        state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.shared_copy))
         state.owned, state.version, state.batch = TrainedState(mine, self.warm), mine.version, Batch.of(models)
         if row.images is None:
             pieces = features.new_empty(0, models.target.hidden_size) if not len(features) else features
@@ -151,7 +151,7 @@ class TLT(Eagle):
             row.report.signals["loss of the last lesson"] = mine.loss
         return super().begin(row)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Store the true features, for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
         state: TLTState = row.state.drafter

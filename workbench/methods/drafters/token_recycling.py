@@ -13,14 +13,14 @@ from workbench.core.params import param
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, numbers, tokens_in
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features
 from workbench.methods.drafters.warmth import WARM, warmth
-from workbench.methods.growers.template import known_paths, template_of
+from workbench.methods.tree_builders.template import known_paths, template_of
 from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE
 
@@ -110,7 +110,7 @@ class TokenRecycling(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM if self.warm else ""
 
-    def hears(self, models: Models) -> CaptureSelection:
+    def captures(self, models: Models) -> CaptureSelection:
         """Return the LM head's inputs at the prompt's positions as wanted states, if the prompt is to be stored."""
         return CaptureSelection(features=self.prompt)
 
@@ -147,7 +147,7 @@ class TokenRecycling(Drafter):
         row.report.signals["matched tokens"] = float(bool(tokens))
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Write the target's likeliest successors of every verified token; nodes nearest the root win."""
         state: Successors = row.state.drafter
         places = [outcome.root, *outcome.tokens]

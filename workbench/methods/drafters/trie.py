@@ -15,7 +15,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
     BROKEN,
     Arrays,
@@ -28,7 +28,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.warmth import WARM, warmth
-from workbench.methods.growers.shapes import NODES
+from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 MAX_NODES = 65_536
@@ -269,7 +269,7 @@ class LookaheadTrie(Drafter):
         row.report.signals["matched tokens"] = matched
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Insert output branches that are complete now."""
         self._insert_output(row, row.state.drafter)
 

@@ -14,12 +14,12 @@ from workbench.core.params import param
 from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
 from workbench.methods.drafters.warmth import WARM, warmth
-from workbench.methods.growers.shapes import NODES
+from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 SEARCHED = GrowthRule(
@@ -106,7 +106,7 @@ class AdaptiveTrigram(Drafter):
         visits, weights = (to_device(values, device, torch.float32) for values in (found.visits, found.weights))
         return replace(tree, grown=Grown((SEARCHED,), before=visits, after=weights))
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Raise the weights of written tri-grams, and move those after each verified node towards the target."""
         table: Trigrams = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)

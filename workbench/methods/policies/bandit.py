@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from workbench.core.params import param
 from workbench.decoders.declarations import WRONG_SETTING, Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
@@ -105,6 +105,6 @@ class Bandit(Policy):
 
         return max(range(self.depth + 1), key=bound)
 
-    def observe(self, row: Row, state: list[Played], outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[Played], outcome: RoundFeedback) -> None:
         """Record the round's tokens; its time is known when it is over."""
         state[0].laps.judged(outcome)

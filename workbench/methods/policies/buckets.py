@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.bandit import REMEMBERED
@@ -124,6 +124,6 @@ class Buckets(Policy):
                 return k
         return chance.choice(offered) if chance.random() < self.chance else max(offered, key=lambda k: rewards[k])
 
-    def observe(self, row: Row, state: list[Pulls], outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[Pulls], outcome: RoundFeedback) -> None:
         """Record the round's tokens; its time is known when it is over."""
         state[0].laps.judged(outcome)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower, Policy
+from workbench.decoders.draft_verify.parts import Policy, TreeBuilder
 from workbench.engine.request import Row
-from workbench.methods.growers.path_threshold import PathThreshold
 from workbench.methods.policies.fixed import DEPTH
+from workbench.methods.tree_builders.path_threshold import PathThreshold
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DynamicTree(Policy):
 
     name: ClassVar[str] = "dynamic-tree"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    grows: ClassVar[type[Grower] | None] = PathThreshold
+    grows: ClassVar[type[TreeBuilder] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
@@ -33,7 +33,7 @@ class Heuristic(Policy):
         row.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
-    def observe(self, row: Row, state: list[int], outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[int], outcome: RoundFeedback) -> None:
         """Adapt to the last round. If the text's end cut it short, the result does not matter: no round follows."""
         full = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
         state[0] = min(state[0] + 2, 24) if full else max(1, state[0] - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine.request import Row
 
 
@@ -41,7 +41,7 @@ class Laps:
     def __init__(self) -> None:
         self._run: Lap | None = None
 
-    def judged(self, outcome: Outcome) -> None:
+    def judged(self, outcome: RoundFeedback) -> None:
         """Record the round's tokens."""
         kept = len(outcome.verdict.path)
         self._run = Lap(outcome.planned.depth, len(outcome.tokens), kept, len(outcome.emitted))

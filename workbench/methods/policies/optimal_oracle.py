@@ -16,8 +16,8 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
-from workbench.methods.growers.chain import draft_chain
 from workbench.methods.policies.fixed import DEPTH
+from workbench.methods.tree_builders.chain import draft_chain
 
 SAMPLED = (
     "policy=optimal-oracle works for greedy text alone: when sampling, its drafts have a fixed length. Set "

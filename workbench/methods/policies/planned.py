@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
@@ -99,7 +99,7 @@ class Belief:
         both = list(zip(self.tokens(depth), costs, strict=True))
         return [both[0], *((share * n + 1 - share, share * s + without_s) for n, s in both[1:])]
 
-    def judge(self, outcome: Outcome, forgetting: float) -> None:
+    def judge(self, outcome: RoundFeedback, forgetting: float) -> None:
         """Count the tests. A draft that was shorter than planned fails at its end: the plan is what is measured."""
         self.laps.judged(outcome)
         planned, kept = outcome.planned.depth, len(outcome.verdict.path)
@@ -191,6 +191,6 @@ class Planned(Policy):
         may_lose_s = SHARE * belief.spent_s + plain_s
         return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest
 
-    def observe(self, row: Row, state: list[Belief], outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[Belief], outcome: RoundFeedback) -> None:
         """Count the round's tests."""
         state[0].judge(outcome, self.forgetting)

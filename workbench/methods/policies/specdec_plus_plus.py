@@ -14,7 +14,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.decoders.declarations import WRONG_SCALE, Claim, Head
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
+from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Row
@@ -123,7 +123,7 @@ class SpecDecPlusPlus(Policy):
             return torch.ones((), dtype=torch.bool, device=kept.device)
         return 1 - state[0] <= self.risk
 
-    def observe(self, row: Row, state: list[Tensor | None], outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[Tensor | None], outcome: RoundFeedback) -> None:
         """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
             row.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])

@@ -32,5 +32,5 @@ class Deterministic(Exact):
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Verify as if every draft were deterministic."""
-        chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, law_of=None, without=None)
+        chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, probs_of=None, without=None)
         return recursive_rejection(chosen, p, u_stop, late)

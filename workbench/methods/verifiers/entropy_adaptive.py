@@ -19,7 +19,7 @@ from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import nats
 from workbench.core.transfer import listed
 from workbench.decoders.declarations import WRONG_SCALE, Claim
-from workbench.decoders.draft_verify.feedback import Outcome, Verification
+from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Row
 from workbench.methods.verifiers.answers import at_matched_accuracy
@@ -165,7 +165,7 @@ class EntropyAdaptive(Verifier):
         paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
         return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
         state: Writing = row.state.verifier
         path = outcome.verdict.path

@@ -76,6 +76,6 @@ class Lenient(Verifier):
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)
         else:
-            chosen = (tree.law_of < 0).long() if tree.law_of is not None else tree.tokens.new_zeros(len(tree))
+            chosen = (tree.probs_of < 0).long() if tree.probs_of is not None else tree.tokens.new_zeros(len(tree))
             reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": found.q}, chosen)
         return AcceptanceDecision(found.accept, found.stop, reason=reason, paid=found.apart)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import Exact
@@ -27,13 +27,13 @@ def offered(*drawn: Sampling) -> tuple[Exact, ...]:
     return tuple(v for v in EXACT if set(drawn) <= v.exact_for and set(drawn) & v.made_for)
 
 
-def for_growers(growers: tuple[Grower, ...]) -> tuple[Exact, ...]:
+def for_growers(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
     """Return the verifiers besides `Lossless` for a method with these tree builders: each suits one of them at least.
 
     With a tree builder that does not suit a rule the method does not promise the target's distribution, and states the
     reason: see `Configured.unsound`.
     """
-    return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in growers))
+    return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in tree_builders))
 
 
 def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:

@@ -112,9 +112,9 @@ class Reflective(Verifier):
         p = v.p
         mixed, second = self._mixed(v, v.probed, p.dtype)
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
-        believed = torch.where(is_tested, v.law_of(mixed), p)  # p̂ [N+1, V]
+        believed = torch.where(is_tested, v.probs_of(mixed), p)  # p̂ [N+1, V]
         found = relaxed_rejection(tree, believed, v.u_stop, Lift(), v.late)
-        reflected = v.law_of(second)[tree.parents + 1, tree.tokens]
+        reflected = v.probs_of(second)[tree.parents + 1, tree.tokens]
         inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
         if tree.q is not None:
             inputs["q"] = found.q

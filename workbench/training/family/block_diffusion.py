@@ -19,7 +19,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.training.family.drafter import Curve
 from workbench.training.family.fusing import tapped, taps_in, taps_of
-from workbench.training.family.lesson import TrainingSetup, begun, keeping, still
+from workbench.training.family.head_training import TrainingSetup, begun, keeping, still
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult

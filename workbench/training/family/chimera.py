@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
 from workbench.training.family.drafter import Curve
-from workbench.training.family.hydra import train_told
-from workbench.training.family.lesson import TrainingSetup, on, still
+from workbench.training.family.head_training import TrainingSetup, on, still
+from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
 
 
@@ -20,7 +20,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """
-    return train_told(course, guesses)
+    return train_sequential_heads(course, guesses)
 
 
 def guesses(

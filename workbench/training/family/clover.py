@@ -8,8 +8,8 @@ from torch import Tensor
 
 from workbench.methods.drafters.clover import CloverHeads
 from workbench.training.family.drafter import Curve
-from workbench.training.family.hydra import train_told
-from workbench.training.family.lesson import TrainingSetup, on, still
+from workbench.training.family.head_training import TrainingSetup, on, still
+from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
 
 LATER = 0.7
@@ -21,7 +21,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
     """
-    return train_told(course, guesses, LATER)
+    return train_sequential_heads(course, guesses, LATER)
 
 
 def guesses(

@@ -27,12 +27,12 @@ from workbench.models.loading import load_models
 from workbench.models.local_models import named
 from workbench.models.machine import machine_facts
 from workbench.trace.files import write_whole
-from workbench.training.distill import law_losses
+from workbench.training.distill import draft_model_losses
 from workbench.training.family.cells import CELL, asked_prompts, done, sum_of, tallies
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import rows_of
-from workbench.training.family.made import ALL, TARGET, TEXT, rows_made
 from workbench.training.family.readings import Readings
+from workbench.training.family.training_texts import ALL, TARGET, TEXT, rows_made
 from workbench.training.loop import Report
 from workbench.training.recipe import chosen, finish
 from workbench.training.resuming import settle
@@ -120,7 +120,7 @@ def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
     prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     for made, loss in wanted:
-        law_losses(loss)
+        draft_model_losses(loss)
         rows_made(readings, made)
     same = {"target": named(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
     same |= {"prompts": sum_of(prompts)}

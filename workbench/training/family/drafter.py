@@ -29,10 +29,10 @@ from workbench.models.published import PUBLISHED, words_sum
 from workbench.models.shared_embeddings import ROWS, tensors_of, through_matrices, written_out
 from workbench.models.tokenizer_source import FILES, VOCABULARY
 from workbench.trace.files import write_whole
-from workbench.training.distill import distillation_loss, law_losses
+from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.family.borrower import DrafterInTraining
-from workbench.training.family.made import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
 from workbench.training.family.readings import Readings, last_norm
+from workbench.training.family.training_texts import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -260,7 +260,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     drafter = fresh(config_of(options, teacher), teacher, options.seed) if begun is None else begun
     first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
-    optimizers, losses = options.optimizers(drafter), law_losses(options.loss)
+    optimizers, losses = options.optimizers(drafter), draft_model_losses(options.loss)
     table, own = teacher.head[kept], None
     if options.made in (DRAFTER, MIX):
         models = load_models(options.target, None, str(device), readings.facts["dtype"])

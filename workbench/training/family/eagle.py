@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher, meant
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, keeping
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, keeping
 from workbench.training.family.readings import batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue

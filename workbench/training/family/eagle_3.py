@@ -14,7 +14,7 @@ from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.fusing import SOME, guessed, sizes, steady, tapped, taps_in, taps_of
-from workbench.training.family.lesson import TrainingSetup, begun, keeping
+from workbench.training.family.head_training import TrainingSetup, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.falcon import FalconNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.lesson import TrainingSetup, begun, keeping, on
+from workbench.training.family.head_training import TrainingSetup, begun, keeping, on
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult

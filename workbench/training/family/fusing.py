@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import usual_taps
 from workbench.training.family.drafter import beside
-from workbench.training.family.lesson import TrainingSetup
+from workbench.training.family.head_training import TrainingSetup
 
 SOME, LEAST = 64, 2.0**-10
 """Number of texts over which the sizes are measured, and the least size of a number."""

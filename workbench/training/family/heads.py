@@ -28,9 +28,9 @@ from workbench.training.family.drafter import (
     load_teacher,
     refuse_same,
 )
-from workbench.training.family.inuse import InUse
-from workbench.training.family.lesson import TrainingSetup, goes_on, lesson_of
+from workbench.training.family.head_training import TrainingSetup, goes_on, lesson_of
 from workbench.training.family.readings import Readings
+from workbench.training.family.validation_drafts import InUse
 from workbench.training.family.vocabulary import chosen_tokens
 from workbench.training.heads.artefact import load_saved
 from workbench.training.heads.trainer import HeadOptions

@@ -13,8 +13,8 @@ from workbench.core.errors import ParameterError
 from workbench.kernels.layers import Views, decoder_layers, entered, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
 from workbench.training.family.drafter import Curve
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.in_pass import Read, keeps, teach
-from workbench.training.family.lesson import TrainingSetup
 from workbench.training.loop import RunResult
 
 __all__ = ["keeps", "read", "train"]

@@ -12,7 +12,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.hydra import SequentialHeads
 from workbench.methods.drafters.medusa import RANKS
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, on, some_of, still, summed
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -26,10 +26,10 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's distribution).
     """
-    return train_told(course, guesses)
+    return train_sequential_heads(course, guesses)
 
 
-def train_told(course: TrainingSetup, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
+def train_sequential_heads(course: TrainingSetup, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
     """Train heads that get tokens as input.
 
     Args:

@@ -22,7 +22,7 @@ from workbench.methods.drafters.in_pass import Layout, ProbeNet, laid_out
 from workbench.methods.drafters.medusa import RANKS
 from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, on, some_of, still, summed
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, on, some_of, still, summed
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision

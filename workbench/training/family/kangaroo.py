@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.training.family.drafter import Curve, beside, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, some_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult

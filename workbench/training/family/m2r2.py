@@ -21,7 +21,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, answers_of, together
-from workbench.training.family.lesson import TrainingSetup, begun, some_of
+from workbench.training.family.head_training import TrainingSetup, begun, some_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision

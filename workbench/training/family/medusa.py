@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of, still, summed
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, some_of, still, summed
 from workbench.training.family.vocabulary import LEFT_OUT, places_among
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.lesson import TrainingSetup, begun, keeping
+from workbench.training.family.head_training import TrainingSetup, begun, keeping
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import begin_at
 from workbench.training.loop import RunResult

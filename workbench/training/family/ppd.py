@@ -11,8 +11,8 @@ from transformers import DynamicCache
 
 from workbench.methods.drafters.ppd import PromptTokens
 from workbench.training.family.drafter import Curve
+from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.in_pass import Read, keeps, teach
-from workbench.training.family.lesson import TrainingSetup
 from workbench.training.loop import RunResult
 
 __all__ = ["keeps", "read", "train"]

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.s2d_net import S2DNet
-from workbench.training.distill import law_losses
+from workbench.training.distill import draft_model_losses
 from workbench.training.family.drafter import Curve, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, begun, keeping, some_of
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, some_of
 from workbench.training.heads.losses import Places, ce_soft
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
@@ -32,7 +32,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         ParameterError: there is no such loss, or it compares features, which a language model does not predict.
     """
     options, teacher, kept = course.options, course.teacher, course.kept
-    loss, vocabulary = law_losses(options.loss), len(teacher.head)
+    loss, vocabulary = draft_model_losses(options.loss), len(teacher.head)
 
     def fresh() -> S2DNet:
         shape = vars(options) | {"vocabulary": vocabulary}

@@ -25,8 +25,8 @@ from workbench.methods.drafters.trained import TrainedNet
 from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve
+from workbench.training.family.head_training import StepLosses, TrainingSetup, lesson_of
 from workbench.training.family.heads import ChatHeadOptions, prepared
-from workbench.training.family.lesson import StepLosses, TrainingSetup, lesson_of
 from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
 

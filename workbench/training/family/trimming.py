@@ -34,9 +34,9 @@ from workbench.trace.events import Round
 from workbench.trace.files import write_whole
 from workbench.training.family.cells import asked_prompts, tallies
 from workbench.training.family.evaluate import one_branch, rows_of
-from workbench.training.family.inuse import answered
-from workbench.training.family.made import TARGET, TEXT
 from workbench.training.family.readings import GIVEN, Readings
+from workbench.training.family.training_texts import TARGET, TEXT
+from workbench.training.family.validation_drafts import answered
 from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
 from workbench.training.loop import Report
 from workbench.training.recipe import chosen

@@ -17,7 +17,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family.drafter import Curve, beside, together
-from workbench.training.family.lesson import HELD_ROWS, TrainingSetup, on, some_of, still
+from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, on, some_of, still
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision

@@ -23,8 +23,8 @@ from workbench.models.names import locate
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
+from workbench.training.family.head_training import lesson_of
 from workbench.training.family.heads import ChatHeadOptions, check_begin, check_loss, train_chat_heads
-from workbench.training.family.lesson import lesson_of
 from workbench.training.family.readings import ReadOptions, last_norm, make_readings
 from workbench.training.loop import Report
 from workbench.training.recipe import begun_with, chosen, finish

@@ -7,7 +7,7 @@ from math import nan
 from pathlib import Path
 
 from workbench.scenes.scene import COLOURS, SHAPES, WORDS
-from workbench.training.cards import Figures, Trained, runs_of, table, told_runs, write_cards
+from workbench.training.cards import Figures, Trained, runs_of, table, training_runs, write_cards
 
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
@@ -147,14 +147,14 @@ def _target(model: Trained, results: Figures, hardware: str) -> str:
         colours=", ".join(COLOURS),
         words=", ".join(WORDS),
     )
-    told += told_runs(model.figures, hardware, _COUNTED) + _DATA + _target_table(results)
+    told += training_runs(model.figures, hardware, _COUNTED) + _DATA + _target_table(results)
     return told + _LIMITS.format(weak=_weakest(results))
 
 
 def _drafter(model: Trained, results: Figures, hardware: str) -> str:
     return (
         _DRAFTERS[model.name].format(parameters=results["parameters"][model.name])
-        + told_runs(model.figures, hardware, _COUNTED)
+        + training_runs(model.figures, hardware, _COUNTED)
         + _drafter_table(model.figures, results, model.name)
         + "\nMade to draft for `vision-target`; its own answers are poor.\n"
     )

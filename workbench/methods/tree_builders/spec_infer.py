@@ -12,10 +12,10 @@ from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
 BRANCHED = GrowthRule(
     "specinfer",
@@ -26,7 +26,7 @@ BRANCHED = GrowthRule(
 
 
 @dataclass(frozen=True)
-class SpecInfer(Grower):
+class SpecInfer(TreeBuilder):
     """Draw the children of each node independently of each other from the drafter's distribution.
 
     Siblings may be equal; the later one is then always rejected: after a rejection the residual at that token is 0.

@@ -14,7 +14,7 @@ from workbench.service.caller import LEFT
 T = TypeVar("T")
 
 
-async def while_heard(
+async def while_connected(
     work: Callable[[], T], say: Callable[[], T], do: Callable[[Callable[[], T]], Awaitable[T]]
 ) -> AsyncGenerator[T, None]:
     """Run a function in a thread. Closing the generator signals it that the caller has left; see `service.caller`.

@@ -18,9 +18,9 @@ from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, NODES, widths
+from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
 """Ranks from the root to a node: (0, 1) is the second choice after the first."""
@@ -61,7 +61,7 @@ BEST = replace(
 
 
 @dataclass(frozen=True)
-class Template(Grower):
+class Template(TreeBuilder):
     """Build a tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
 
     Attributes:

@@ -17,9 +17,9 @@ from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.shapes import MOST_NODES, WIDTH
+from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 from workbench.models.loading import Models
 
 CANDIDATES = 9
@@ -73,7 +73,7 @@ class NGrams:
 
 
 @dataclass(frozen=True)
-class Superposed(Grower):
+class Superposed(TreeBuilder):
     """Keep `width` drafts, and read the last tokens of all of them in one position of the draft model.
 
     The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d; so a level costs one

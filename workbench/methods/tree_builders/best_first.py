@@ -14,9 +14,9 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.shapes import NODES, WIDTH
+from workbench.methods.tree_builders.shapes import NODES, WIDTH
 
 RERANKED = GrowthRule(
     "eagle-2",
@@ -29,7 +29,7 @@ RERANKED = GrowthRule(
 
 
 @dataclass(frozen=True)
-class BestFirst(Grower):
+class BestFirst(TreeBuilder):
     """Expand the `width` best nodes of each level, propose `width` children each, keep the best `nodes` of all.
 
     A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes

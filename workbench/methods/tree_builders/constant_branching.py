@@ -11,10 +11,10 @@ from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
 BRANCHED = GrowthRule(
     "rsd-c",
@@ -24,7 +24,7 @@ BRANCHED = GrowthRule(
 
 
 @dataclass(frozen=True)
-class ConstantBranching(Grower):
+class ConstantBranching(TreeBuilder):
     """Draw the children of each node without replacement: the tokens with the largest log q + Gumbel noise, descending.
 
     A distribution with fewer possible tokens gives as many children as it has.

@@ -12,9 +12,9 @@ from torch import Tensor
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.shapes import MOST_NODES
+from workbench.methods.tree_builders.shapes import MOST_NODES
 
 LIKELY = GrowthRule(
     "path-threshold",
@@ -26,7 +26,7 @@ LIKELY = GrowthRule(
 
 
 @dataclass(frozen=True)
-class PathThreshold(Grower):
+class PathThreshold(TreeBuilder):
     """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
 
     The first level's likeliest token is always proposed. If a level exceeds the budget, its likeliest nodes are used.

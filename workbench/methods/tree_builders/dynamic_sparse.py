@@ -22,11 +22,11 @@ from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.methods.growers.shapes import MOST_NODES
-from workbench.methods.growers.template import ASSUMED, Path, filled
+from workbench.methods.tree_builders.shapes import MOST_NODES
+from workbench.methods.tree_builders.template import ASSUMED, Path, filled
 from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
@@ -95,7 +95,7 @@ class Sizing:
 
 
 @dataclass(frozen=True)
-class DynamicSparse(Grower):
+class DynamicSparse(TreeBuilder):
     """Build the best tree for each number of levels that can be drafted, with its prompt tokens.
 
     A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, plus 1; the number of levels in

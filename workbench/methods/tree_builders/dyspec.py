@@ -14,10 +14,10 @@ from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import NODES
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import NODES
 
 WORTH = GrowthRule(
     "dyspec",
@@ -30,7 +30,7 @@ WORTH = GrowthRule(
 
 
 @dataclass(frozen=True)
-class DySpec(Grower):
+class DySpec(TreeBuilder):
     """Draw siblings without replacement, and give each next node to the position that is likeliest to be reached.
 
     The probability that a child is accepted after its earlier siblings were rejected is estimated by its probability in

@@ -15,10 +15,10 @@ from workbench.core.params import param
 from workbench.core.transfer import of_numpy
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import MOST_NODES, WIDTH
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 
 PERTURBED = GrowthRule(
     "rsd-s",
@@ -31,7 +31,7 @@ PERTURBED = GrowthRule(
 
 
 @dataclass(frozen=True)
-class StochasticBeam(Grower):
+class StochasticBeam(TreeBuilder):
     """Add Gumbel noise to the log-probability of every path, and keep the `width` largest of each level.
 
     φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest

@@ -24,13 +24,13 @@ def bare_copy(model: Any, packed: bool | None = None) -> Any:
         model: model to copy.
         packed: whether its linear layers are our packed ones or transformers' own; None: as in `model`.
     """
-    twin = type(model)(model.config).to(device=model.device, dtype=model.dtype)
-    twin.load_state_dict(model.state_dict())
-    twin.generation_config = type(model.generation_config).from_dict(model.generation_config.to_dict())
-    twin = twin.eval().requires_grad_(False)
+    shared_copy = type(model)(model.config).to(device=model.device, dtype=model.dtype)
+    shared_copy.load_state_dict(model.state_dict())
+    shared_copy.generation_config = type(model.generation_config).from_dict(model.generation_config.to_dict())
+    shared_copy = shared_copy.eval().requires_grad_(False)
     if packed is None:
         packed = any(isinstance(module, PackedLinear) for module in model.modules())
-    return pack(twin) if packed else twin
+    return pack(shared_copy) if packed else shared_copy
 
 
 @torch.no_grad()

@@ -14,10 +14,10 @@ from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
 HEAD = GrowthRule(
     "head-and-one",
@@ -32,7 +32,7 @@ ONE = GrowthRule(
 
 
 @dataclass(frozen=True)
-class HeadAndOne(Grower):
+class HeadAndOne(TreeBuilder):
     """Of n children the first n − 1 are the likeliest tokens; the last is drawn from q without them (q̃).
 
     All but one draft depend on committed tokens alone, so a rule made for this (verifier=greedy-draft) accepts

@@ -26,7 +26,7 @@ class Drawn:
 
     def __init__(self, growth: Growth, sampling: Sampling) -> None:
         self.growth, self.sampling = growth, sampling
-        self._laws: list[Float[Tensor, "w V"]] = []
+        self._distributions: list[Float[Tensor, "w V"]] = []
         self._logq: list[Float[Tensor, " w"]] = []
         self._chosen: list[Bool[Tensor, " w"]] = []
 
@@ -35,7 +35,7 @@ class Drawn:
         p = distributions.whole()
         if self.growth.row.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
-        self._laws.append(p)
+        self._distributions.append(p)
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
@@ -60,7 +60,7 @@ class Drawn:
             chosen: deterministic nodes: the tree then marks each node, and sampled ones are drawn from the distribution
                 without their earlier siblings. None: all were drawn, as the tree's `sampling` says.
         """
-        self._logq.append(self._laws[-1][below, tokens].log())
+        self._logq.append(self._distributions[-1][below, tokens].log())
         if chosen is not None:
             self._chosen.append(chosen)
         self.growth.add(tokens, below if self.growth.n else None)
@@ -87,7 +87,7 @@ class Drawn:
             return top.values, top.indices
         logq, tokens = distributions.best(among)
         few = logq.softmax(1)
-        self._laws.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, few))
+        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, few))
         top = self.gumbel(few, level).topk(min(k, few.shape[1]), dim=1)
         return top.values, tokens.gather(1, top.indices)
 
@@ -114,13 +114,15 @@ class Drawn:
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)
         q_of[0] = 0
         if growth.read:
-            read = torch.cat(growth.read)[: sum(map(len, self._laws)) - 1]  # the last to be read may have no children
+            read = torch.cat(growth.read)[
+                : sum(map(len, self._distributions)) - 1
+            ]  # the last to be read may have no children
             q_of[read + 1] = torch.arange(1, len(read) + 1, device=growth.device)
         of_kept = torch.cat([q_of[:1], q_of[keep + 1]])
-        logq, law_of, chosen = torch.cat(self._logq)[keep], None, None
+        logq, probs_of, chosen = torch.cat(self._logq)[keep], None, None
         if self._chosen:
             chosen = torch.cat(self._chosen)[keep]
-            law_of = q_of[parents + 1].masked_fill(chosen, -1)
+            probs_of = q_of[parents + 1].masked_fill(chosen, -1)
             grown = replace(grown, of=(~chosen).long())
         return DraftTree(
             tokens=torch.cat(growth.tokens)[keep],
@@ -129,9 +131,9 @@ class Drawn:
             sampling=self.sampling,
             depth=len(growth.tokens),
             fanout=fanout,
-            q=torch.cat(self._laws),
+            q=torch.cat(self._distributions),
             q_of=of_kept,
-            law_of=law_of,
+            probs_of=probs_of,
             without=None if chosen is None else ~chosen,
             source=growth.source,
             score=None if chosen is None else logq.exp(),

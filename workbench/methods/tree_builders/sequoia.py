@@ -16,13 +16,13 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.decoders.declarations import WRONG_SCALE, Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.methods.growers.drawn import Drawn
-from workbench.methods.growers.shapes import NODES
-from workbench.methods.growers.template import ASSUMED, Path, filled, template
+from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.shapes import NODES
+from workbench.methods.tree_builders.template import ASSUMED, Path, filled, template
 from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
@@ -100,7 +100,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Sequoia(Grower):
+class Sequoia(TreeBuilder):
     """Build the tree of at most `nodes` nodes with the most expected tokens per second, by dynamic programming.
 
     A tree's expected tokens are Σ over its nodes of Π P[j] along the path, with P[j] the probability that the j-th
@@ -184,7 +184,7 @@ class Sequoia(Grower):
         row.report.signals["expected ms"] = 1e3 * now.seconds
         return now
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Measured = row.state.tree_builder
         for counts in (state.accepted, state.tested):

@@ -10,13 +10,13 @@ from workbench.core.params import param
 from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Outcome
-from workbench.decoders.draft_verify.parts import Drafter, Grower
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
-from workbench.methods.growers.sequoia import draw
-from workbench.methods.growers.shapes import NODES
-from workbench.methods.growers.template import ASSUMED, Path, filled
+from workbench.methods.tree_builders.sequoia import draw
+from workbench.methods.tree_builders.shapes import NODES
+from workbench.methods.tree_builders.template import ASSUMED, Path, filled
 from workbench.models.loading import Models
 
 TRIED = 5.0
@@ -62,7 +62,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class DataDriven(Grower):
+class DataDriven(TreeBuilder):
     """Build the tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
 
     The probability of each rank at each level starts as assumed and is counted during the run; the tree of `nodes`
@@ -102,7 +102,7 @@ class DataDriven(Grower):
             state.drawn = asked, state.rounds, chances, tuple(best_paths(chances, asked[1], asked[0]))
         return state.drawn[2:]
 
-    def observe(self, row: Row, outcome: Outcome) -> None:
+    def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Counts = row.state.tree_builder
         state.rounds += 1

@@ -16,7 +16,7 @@ from workbench.core.sampling import likeliest, pick, sayable, to_probs, with_his
 from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.parts import Grower
+from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import Growth, goes_on
 from workbench.engine.request import Row
 from workbench.kernels.distributions import weigh
@@ -32,7 +32,7 @@ _GROWN = Grown((ONE_BY_ONE,))
 
 
 @dataclass(frozen=True)
-class Chain(Grower):
+class Chain(TreeBuilder):
     """Draft one token after the other: the likeliest if greedy, otherwise a sample from the drafter's distribution.
 
     Drafters that support it draft the chains of several sequences in lock-step, with the same tokens: see
@@ -93,7 +93,7 @@ class Speaker(Protocol):
         ...
 
 
-def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+def warped_probs(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the drafter's distribution, warped exactly as the target's is."""
     return to_probs(logits, row.sampling)
 
@@ -161,7 +161,7 @@ def draft_chain(
                 past = to_device(row.committed, logits.device)
                 logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])]))
             u, q = uniforms[i], single(logits) if sampled[i] or keep[i] else logits
-            q = (q_law or drafter_law)(row, q) if sampled[i] else q
+            q = (q_law or warped_probs)(row, q) if sampled[i] else q
             hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
             if step:
                 states.add(i, hidden)
