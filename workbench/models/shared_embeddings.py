@@ -60,14 +60,14 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
             f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
             "Fetch it again.",
         )
-    if (matches := folder_of(found.target)) is None:
+    if (target_folder := folder_of(found.target)) is None:
         raise ModelError(
             f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # else small matrices could yield huge rows
         raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
-    theirs = tensors_of(matches, {_EMBEDDING, _HEAD})
+    theirs = tensors_of(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
