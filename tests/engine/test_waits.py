@@ -119,8 +119,8 @@ MORE: dict[str, dict[str, int]] = {
     "swift": {"__float__ in confidence.go_on": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
     "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
-    "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a lesson
-    "tlt": {"item in spot.lesson": 1},  # in a lesson
+    "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a training step
+    "tlt": {"item in spot.train_step": 1},  # in a training step
     "lexical-unit": {"tolist in transfer.listed": 1},  # how sure it was at the placeholders
     "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
     "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept
@@ -130,7 +130,7 @@ MORE: dict[str, dict[str, int]] = {
         "__bool__ in sequoia.draw": 3,
     },
     "s2d": {  # whether each of the three sizes is sure, for each of five tokens; and which size that was
-        "__int__ in s2d.said": 15,
+        "__int__ in s2d.exit_logits": 15,
         "cpu in transfer.to_host": 2,
     },
     "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host chooses

@@ -99,7 +99,7 @@ def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:
         with torch.inference_mode():
             known = features(models, draft.committed)
             for node, token, path in draft.nodes():
-                told = mine.told(embed(torch.tensor([*draft.committed, *path])))
+                told = mine.project(embed(torch.tensor([*draft.committed, *path])))
                 state = by_hand(mine, told, known, len(path) + 1)[-1]
                 wanted = models.target.lm_head(mine(known[-1:], state[None], len(path))).softmax(-1)[0, token]
                 assert draft.tree.score is not None

@@ -79,12 +79,12 @@ def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> Non
     for draft in drafts(models, "clover", SamplingParams(), depth=3, nodes=12):
         mine = draft.state.net
         with torch.inference_mode():
-            told = mine.told(embed(torch.tensor(draft.committed[1:])))
+            told = mine.project(embed(torch.tensor(draft.committed[1:])))
             begun = mine.over(features(models, draft.committed)[None], told[None])[0, -1:]
             for node, token, path in draft.nodes():
                 state, guess = mine.begin(begun, told[-1:])
                 for before in path:
-                    state, guess = mine.step(state, mine.told(embed(torch.tensor([before]))))
+                    state, guess = mine.step(state, mine.project(embed(torch.tensor([before]))))
                 wanted = models.target.lm_head(guess).softmax(-1)[0, token]
                 assert draft.tree.score is not None
                 assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)

@@ -70,7 +70,7 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type
     features = net.taken(true)
     wanted = net(net.pairs(embed(tokens), features)[None], places, None, theirs)[0]
     close(said.states, wanted)
-    close(said.logits, head(net.said(wanted)))
+    close(said.logits, head(net.lm_head_input(wanted)))
     best, ids = head.ranked(said.logits, 3)
     assert torch.equal(head.tokens(said.weighed.top[:, :3]), ids)
     close(said.weighed.logs[:, :3], best)

@@ -281,7 +281,7 @@ def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, mo
             newest = net.over(features(models, draft.committed)[None])[0, -1:]
             for node, token, path in draft.nodes():
                 since = torch.tensor([draft.committed[-1], *path])
-                state = net(newest, net.told(embed(since)).flatten()[None], len(path))
+                state = net(newest, net.project(embed(since)).flatten()[None], len(path))
                 wanted = models.target.lm_head(state).softmax(-1)[0, token]
                 assert draft.tree.score is not None
                 assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
@@ -356,7 +356,9 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
             pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]
             block = net.futures(state)  # [ahead, D]
-            distributions = (net.logits(block) if hasattr(net, "logits") else head(net.said(block))).softmax(-1)
+            distributions = (net.logits(block) if hasattr(net, "logits") else head(net.lm_head_input(block))).softmax(
+                -1
+            )
             done = len(tokens) - len(committed) + 1
             tokens += path[done : done + 1] if net.ahead == 1 else distributions.argmax(1).tolist()
             known = torch.cat([known, block])

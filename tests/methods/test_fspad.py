@@ -60,7 +60,7 @@ def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
         for got, wanted in ((mine[0], first), (mine[1][:, -1:], second[:, -1:])):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
             said = wanted + wanted @ weight["voice.weight"].T
-            torch.testing.assert_close(net.said(got), said, rtol=0, atol=1e-5)
+            torch.testing.assert_close(net.lm_head_input(got), said, rtol=0, atol=1e-5)
     assert weight["select.weight"].shape == weight["offer.weight"].shape == (wide * D, D)
 
 
@@ -69,11 +69,11 @@ def test_what_speaks_is_no_part_of_what_goes_on() -> None:
     net, features, embeds = net_of(), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
     with torch.inference_mode():
         before = states(net, features, embeds)
-        said = net.said(before[1])
+        said = net.lm_head_input(before[1])
         assert net.voice is not None
         net.voice.weight.mul_(5)
         assert all(torch.equal(*pair) for pair in zip(before, states(net, features, embeds), strict=True))
-        assert not torch.allclose(net.said(before[1]), said)
+        assert not torch.allclose(net.lm_head_input(before[1]), said)
 
 
 def test_a_token_that_says_nothing_lets_nothing_through() -> None:
@@ -91,12 +91,12 @@ def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part(
     begin_at(net, None)
     assert net.voice is not None
     (state,) = states(net, features, embeds, 1)
-    assert torch.equal(net.said(state), state)
+    assert torch.equal(net.lm_head_input(state), state)
     F.smooth_l1_loss(state, features.roll(-1, 1)).backward(retain_graph=True)
     assert net.voice.weight.grad is None
     assert net.select.weight.grad is not None
     assert net.select.weight.grad.any(), "the feature's loss reaches the gate"
-    F.cross_entropy((net.said(state) @ head.T)[0], torch.arange(N)).backward()
+    F.cross_entropy((net.lm_head_input(state) @ head.T)[0], torch.arange(N)).backward()
     assert net.voice.weight.grad is not None
     assert net.voice.weight.grad.any()
 
@@ -114,5 +114,5 @@ def test_it_is_built_again_from_its_configuration() -> None:
 
 def test_without_a_map_the_guess_speaks_for_itself() -> None:
     net, state = net_of(apart=False), drawn(2, D)
-    assert net.said(state) is state
+    assert net.lm_head_input(state) is state
     assert "voice.weight" not in net.state_dict()

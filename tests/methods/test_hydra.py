@@ -19,7 +19,7 @@ D, BLOCKS = 12, 3
 def test_without_what_it_is_told_it_is_medusa() -> None:
     medusa, hydra = MedusaHeads(D, BLOCKS), HydraHeads(D, BLOCKS, cond=4)
     read = torch.randn(5, D)
-    told = hydra.told(torch.randn(5, BLOCKS, D)).flatten(1)
+    told = hydra.project(torch.randn(5, BLOCKS, D)).flatten(1)
     with torch.no_grad():
         for k, (mine, theirs) in enumerate(zip(hydra.read, medusa.heads, strict=True)):
             torch.testing.assert_close(hydra(read, told[:, : (k + 1) * 4], k), read, msg="each begins as the identity")

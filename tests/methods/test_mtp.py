@@ -66,7 +66,9 @@ def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> 
         second = theirs(torch.cat([features, first[:, -1:]], 1), embeds)
         for mine, wanted in ((states[0], first), (states[1][:, -1:], second[:, -1:])):
             torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
-            torch.testing.assert_close(net.said(mine) @ head.T, theirs.head_norm(wanted) @ head.T, rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                net.lm_head_input(mine) @ head.T, theirs.head_norm(wanted) @ head.T, rtol=0, atol=1e-5
+            )
     assert net.state_dict()["qkv.weight"].shape == (3 * HEADS * (head_size or D // HEADS), D)
 
 
@@ -80,10 +82,10 @@ def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again:
             return list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
 
     before = states()
-    said = net.said(before[1])
+    said = net.lm_head_input(before[1])
     net.after.weight.data.mul_(torch.linspace(0.5, 2, D, dtype=torch.float64))
     assert all(torch.equal(*pair) != is_read_again for pair in zip(before, states(), strict=True))
-    assert torch.equal(net.said(before[1]), said) == is_read_again
+    assert torch.equal(net.lm_head_input(before[1]), said) == is_read_again
 
 
 def test_embedding_and_output_head_are_the_targets() -> None:

@@ -146,21 +146,21 @@ def test_lessons_make_better_drafts_and_no_other_text(worse: Models) -> None:
     ]
     tau = {}
     for rate in (0.0, 1e-3):
-        worse.shared.pop(("omnidraft lessons", "worse"), None)
+        worse.shared.pop(("omnidraft online training", "worse"), None)
         for _ in range(3 if rate else 1):
             traces = [write(worse, p, rate=rate, warm=True) for p in prompts]
             assert [t.token_ids for t in traces] == plain
         tau[rate] = sum(metrics.tau(t.rounds) or 0 for t in traces) / 3
         if rate:
-            assert traces[-1].rounds[-1].signals["lessons"] > 100
-            assert traces[-1].rounds[-1].signals["loss of the last lesson, nats"] < 1.0
+            assert traces[-1].rounds[-1].signals["training steps"] > 100
+            assert traces[-1].rounds[-1].signals["loss of the last training step, nats"] < 1.0
         else:
-            assert "lessons" not in traces[-1].rounds[-1].signals
+            assert "training steps" not in traces[-1].rounds[-1].signals
     assert tau[1e-3] > 1.3 * tau[0.0]
     assert all(torch.equal(a, b) for a, b in zip(before, worse.stranger.runner.model.parameters(), strict=True))
     assert not worse.stranger.runner.slots
     cold = write(worse, prompts[0], rate=1e-3)
-    assert cold.rounds[0].signals["lessons"] == 0, "another run that does not share begins anew"
+    assert cold.rounds[0].signals["training steps"] == 0, "another run that does not share begins anew"
 
 
 @needs_bundle
@@ -180,14 +180,14 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
     assert row.state.drafter is mine
     shown = state_actions.look(row, engine.token_text)
     assert shown["kind"] == NAME
-    assert shown["entries"] == row.state.drafter.study.trainable.lessons >= 3
+    assert shown["entries"] == row.state.drafter.study.trainable.n_steps >= 3
     assert shown["top"], "layers that moved"
     saved = state_actions.save(row)
     while not engine.idle:
         engine.step()
     fresh, taught = (Engine(worse).generate(dataclasses.replace(request, memory=data)) for data in (None, saved))
-    assert fresh.rounds[0].signals["lessons"] == 0
-    assert taught.rounds[0].signals["lessons"] == shown["entries"]
+    assert fresh.rounds[0].signals["training steps"] == 0
+    assert taught.rounds[0].signals["training steps"] == shown["entries"]
     assert taught.token_ids == fresh.token_ids
     unlearnt = registry.get(NAME).with_params(rate=0.0)
     assert unlearnt.drafter.memory() is None, "whose layers do not learn has nothing to keep"
@@ -201,7 +201,7 @@ def test_another_stranger_gets_lessons_of_its_own(worse: Models, renumbered: Mod
     for _ in range(6):
         engine.step()
     first = row.state.drafter.study.trainable
-    assert first.lessons
+    assert first.n_steps
     other = dataclasses.replace(worse, stranger=renumbered.stranger)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:

@@ -151,7 +151,7 @@ def test_without_lessons_it_is_the_draft_model(models: Models) -> None:
     assert still.trace is not None
     drafts = [[r.nodes.tokens for r in row.trace.rounds] for row in (plain, still) if row.trace]
     assert drafts[0] == drafts[1]
-    assert still.trace.rounds[-1].signals["lessons"] == 0
+    assert still.trace.rounds[-1].signals["training steps"] == 0
 
 
 def test_drafts_are_accepted_more_often_and_the_text_stays(models: Models) -> None:
@@ -174,8 +174,10 @@ def test_lessons_are_a_rows_own_unless_it_shares_them(device: str) -> None:
     first, second = (written(models, rate=3e-3, warm=True) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
-    assert first.trace.rounds[0].signals["lessons"] == 0
-    assert second.trace.rounds[0].signals["lessons"] >= first.trace.rounds[-1].signals["lessons"] > 0, "it goes on"
+    assert first.trace.rounds[0].signals["training steps"] == 0
+    assert second.trace.rounds[0].signals["training steps"] >= first.trace.rounds[-1].signals["training steps"] > 0, (
+        "it goes on"
+    )
     assert first.trace.token_ids == second.trace.token_ids
     after = models.drafter.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before), "those who draft without it keep theirs"

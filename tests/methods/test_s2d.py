@@ -159,7 +159,7 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
     exit_: int, params: dict[str, Any], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And cost as much: layers above are never run, and exits that are never sure are not asked."""
-    ran, asked, forward, head = set[int](), list[int](), S2DLayer.forward, S2DState.said
+    ran, asked, forward, head = set[int](), list[int](), S2DLayer.forward, S2DState.exit_logits
     calls: list[int] = []
 
     def counted(self: S2DLayer, *args: Any) -> Tensor:
@@ -294,7 +294,7 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
 def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind one look at the drafter no layer has run twice, whatever it had to read."""
     ran: list[tuple[int, int]] = []
-    forward, look, sizes = S2DLayer.forward, S2DState.said, set[int]()
+    forward, look, sizes = S2DLayer.forward, S2DState.exit_logits, set[int]()
 
     def counted(self: S2DLayer, x: Tensor, *args: Any) -> Tensor:
         ran.append((id(self), x.shape[1]))

@@ -20,7 +20,7 @@ from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.drafters import spot
 from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.spot import Apprentice, Pool, Text, Window
+from workbench.methods.drafters.spot import OnlineHead, Pool, Text, Window
 from workbench.methods.drafters.tlt import TLT, Batch
 from workbench.methods.policies import buckets
 
@@ -66,12 +66,12 @@ def tau(rows: list[Row]) -> float:
 def said(row: Row) -> dict[str, Any]:
     """Signals of the last round that drafted."""
     assert row.trace is not None
-    return [r.signals for r in row.trace.rounds if "lessons" in r.signals][-1]
+    return [r.signals for r in row.trace.rounds if "training steps" in r.signals][-1]
 
 
-def of(models: Models) -> Apprentice:
+def of(models: Models) -> OnlineHead:
     """The one that warm rows share."""
-    return TLT(warm=True).apprentice(models)
+    return TLT(warm=True).online_head(models)
 
 
 def moved(models: Models, amount: float) -> None:
@@ -95,9 +95,9 @@ def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, war
     taught = written(models, rows=4, warm=warm, tail=1.0, **QUICK)
     assert tokens(still) == tokens(taught) == wanted
     last = [said(row) for row in taught]
-    assert min(s["lessons"] for s in last) > 5
-    assert all(s["loss of the last lesson"] > 0 for s in last)
-    assert all(said(row)["lessons"] == 0 for row in still)
+    assert min(s["training steps"] for s in last) > 5
+    assert all(s["loss of the last training step"] > 0 for s in last)
+    assert all(said(row)["training steps"] == 0 for row in still)
 
 
 def test_without_lessons_it_is_eagle_2(models: Models) -> None:
@@ -204,7 +204,7 @@ def test_a_lesson_is_eagles_two_losses_at_the_places_behind(models: Models, monk
         p, q = (F.linear(x, models.target.lm_head.get_parameter("weight")) for x in (truth, guess))
         wanted = F.smooth_l1_loss(guess, truth) + 0.1 * F.cross_entropy(q, p.softmax(-1))
     monkeypatch.setattr(Pool, "drawn", lambda self, random, n, longest: windows)
-    assert mine.lesson(2, 16, 1e-3)
+    assert mine.train_step(2, 16, 1e-3)
     assert mine.loss == pytest.approx(float(wanted), rel=1e-6)
 
 
@@ -247,7 +247,7 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
             engine.step()
         state = row.state.drafter
         with torch.inference_mode():
-            state.follow(state.owned.learner, again)
+            state.follow(state.owned.trainable, again)
             state.newest()
             net, ids = state.net, torch.tensor(row.committed, device=models.target.device)
             features = models.target.model.model(ids[None, :-1])[0][0]
@@ -282,10 +282,10 @@ def test_an_apprentice_rises_in_acceptance_behind_a_target_that_moved(models: Mo
 def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows that ran and had run, at each lesson."""
     found: list[tuple[int, int]] = []
-    lesson, of = Apprentice.lesson, Batch.of
+    lesson, of = OnlineHead.train_step, Batch.of
     batches: dict[int, Batch] = {}
 
-    def noted(self: Apprentice, *args: Any) -> bool:
+    def noted(self: OnlineHead, *args: Any) -> bool:
         (batch,) = batches.values()
         found.append((batch.running, batch.began))
         return lesson(self, *args)
@@ -293,7 +293,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     def known(models: Models) -> Batch:
         return batches.setdefault(id(models), of(models))
 
-    monkeypatch.setattr(Apprentice, "lesson", noted)
+    monkeypatch.setattr(OnlineHead, "train_step", noted)
     monkeypatch.setattr(Batch, "of", known)
     return found
 
@@ -359,8 +359,8 @@ def test_lessons_are_a_rows_own_unless_it_shares_them(models: Models) -> None:
     (first,), (second,) = (written(models, warm=True, **QUICK) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
-    assert first.trace.rounds[0].signals["lessons"] == 0
-    assert second.trace.rounds[0].signals["lessons"] >= said(first)["lessons"] > 0, "it goes on"
+    assert first.trace.rounds[0].signals["training steps"] == 0
+    assert second.trace.rounds[0].signals["training steps"] >= said(first)["training steps"] > 0, "it goes on"
 
 
 def test_between_batches_the_shared_one_is_taught(models: Models) -> None:
@@ -368,7 +368,7 @@ def test_between_batches_the_shared_one_is_taught(models: Models) -> None:
         TLT().study(models, 3)
     assert TLT(warm=True).study(models, 3) == 0, "nothing was written yet"
     written(models, warm=True, rate=0.0)
-    assert TLT(warm=True).study(models, 3) == of(models).lessons == 3
+    assert TLT(warm=True).study(models, 3) == of(models).n_steps == 3
 
 
 def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Path) -> None:
@@ -376,13 +376,13 @@ def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Pa
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
-    first = row.state.drafter.owned.learner
+    first = row.state.drafter.owned.trainable
     others = worlds.random_features(tmp_path / "others", models, seed=1)
     another = dataclasses.replace(others["eagle"], name="another")
     row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
     engine.step()
-    assert row.state.drafter.owned.learner is not first
-    assert row.state.drafter.owned.learner.info is another
+    assert row.state.drafter.owned.trainable is not first
+    assert row.state.drafter.owned.trainable.info is another
     while not engine.idle:
         engine.step()
     assert not row.error
@@ -408,9 +408,9 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     saved = state_actions.save(row)
-    before = row.state.drafter.owned.learner.moved()
+    before = row.state.drafter.owned.trainable.moved()
     state_actions.load(row, saved)
-    after = row.state.drafter.owned.learner.moved()
+    after = row.state.drafter.owned.trainable.moved()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
     models.heads = models.heads | worlds.random_features(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)

@@ -79,17 +79,17 @@ def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
 
 def tell(row: Row, outcome: RoundFeedback) -> None:
     """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
-    for name, learner in list(row.state.inactive.items()):
-        if not _learns(row, learner, outcome):
+    for name, observing in list(row.state.inactive.items()):
+        if not _learns(row, observing, outcome):
             _release(row, row.state.inactive.pop(name))
 
 
-def _learns(row: Row, learner: ObservingDrafter, outcome: RoundFeedback) -> bool:
+def _learns(row: Row, observing: ObservingDrafter, outcome: RoundFeedback) -> bool:
     try:
-        with no_panic(), _own_state(row, learner):
-            learner.drafter.observe(row, outcome)
+        with no_panic(), _own_state(row, observing):
+            observing.drafter.observe(row, outcome)
     except Exception:
-        log.exception("%s no longer receives feedback", type(learner.drafter).__name__)
+        log.exception("%s no longer receives feedback", type(observing.drafter).__name__)
         return False
     return True
 
@@ -106,18 +106,18 @@ def let_go(row: Row) -> None:
     row.state.drafter = None
 
 
-def _release(row: Row, learner: ObservingDrafter) -> None:
+def _release(row: Row, observing: ObservingDrafter) -> None:
     try:
-        with _own_state(row, learner):
-            learner.drafter.release(row, learner.models)
+        with _own_state(row, observing):
+            observing.drafter.release(row, observing.models)
     except Exception:
-        log.exception("%s could not release its resources", type(learner.drafter).__name__)
+        log.exception("%s could not release its resources", type(observing.drafter).__name__)
 
 
 @contextmanager
-def _own_state(row: Row, learner: ObservingDrafter) -> Iterator[None]:
+def _own_state(row: Row, observing: ObservingDrafter) -> Iterator[None]:
     """Temporarily replace `row.state.drafter` by the state of an inactive drafter."""
-    state, row.state.drafter = row.state.drafter, learner.state
+    state, row.state.drafter = row.state.drafter, observing.state
     try:
         yield
     finally:

@@ -104,7 +104,7 @@ class TrainableLayers(OnlineTrainer):
             nn.utils.clip_grad_norm_(self._layers.parameters(), CLIP)
             self._steps.step()
             self._steps.zero_grad()
-        self.lessons += 1
+        self.n_steps += 1
         self.loss = float(loss.item())
         self.settle()
         return self.loss

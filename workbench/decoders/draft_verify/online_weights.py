@@ -14,8 +14,8 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import of_numpy
 from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, Arrays, InspectableState, Look, Top, numbers
 
-MOST_LESSONS = 100_000
-"""Largest number of training steps of a learner."""
+MAX_STEPS = 100_000
+"""Largest number of training steps of an online trainer."""
 FURTHEST = 8.0
 """Largest change of a weight accepted from a file."""
 WHOSE, LESSONS = "whose", "lessons"
@@ -28,12 +28,12 @@ class OnlineTrainer(ABC):
 
     Attributes:
         called: name of the trained object for users.
-        lessons: number of training steps.
+        n_steps: number of training steps.
         loss: loss of the last step; NaN before the first.
     """
 
     called: ClassVar[str]
-    lessons: int = 0
+    n_steps: int = 0
     loss: float = float("nan")
 
     @property
@@ -72,7 +72,7 @@ class OnlineTrainer(ABC):
         with torch.inference_mode(False), torch.no_grad():
             for _, mine, origin in self.pairs():
                 mine.copy_(origin)
-        self.lessons, self.loss = 0, float("nan")
+        self.n_steps, self.loss = 0, float("nan")
 
     def moved(self) -> dict[str, float]:
         """Return the change of each weight, as a share of its original norm."""
@@ -88,12 +88,12 @@ class OnlineTrainer(ABC):
         kind = torch.float32 if fits else torch.float16
         return {name: change.to(kind).cpu().numpy() for name, change in changes}
 
-    def add(self, moves: Mapping[str, np.ndarray], lessons: int) -> None:
+    def add(self, moves: Mapping[str, np.ndarray], n_steps: int) -> None:
         """Add weight changes from `differences`, and the number of steps that made them."""
         with torch.inference_mode(False), torch.no_grad():
             for name, mine, _ in self.pairs():
                 mine.add_(of_numpy(moves[name]).to(mine))
-        self.lessons += lessons
+        self.n_steps += n_steps
         self.settle()
 
     def _changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -111,31 +111,31 @@ class TrainedState(InspectableState, Generic[_L]):
     """Inspectable state of an online-trained drafter, as a sequence holds it.
 
     Attributes:
-        learner: trained weights, of this sequence alone or shared by all requests that chose so.
+        trainable: trained weights, of this sequence alone or shared by all requests that chose so.
         title: display name.
     """
 
-    unit = "lessons"
+    unit = "training steps"
 
-    def __init__(self, learner: _L, shared: bool) -> None:
-        self.learner, self.shared = learner, shared
-        self.title = f"Changes of the {learner.called} by online training"
+    def __init__(self, trainable: _L, shared: bool) -> None:
+        self.trainable, self.shared = trainable, shared
+        self.title = f"Changes of the {trainable.called} by online training"
 
     def look(self, n: int) -> Look:
         """Return the weights that changed most."""
-        mine = self.learner
+        mine = self.trainable
         moved = sorted(mine.moved().items(), key=lambda item: -item[1])[:n]
         top = [Top((), (), 100 * share, name) for name, share in moved if share]
-        return Look(mine.lessons, MOST_LESSONS, mine.n_bytes, mine.most_bytes, "moved, in percent of its length", top)
+        return Look(mine.n_steps, MAX_STEPS, mine.n_bytes, mine.most_bytes, "moved, in percent of its length", top)
 
     def pack(self) -> Arrays:
         """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
-        whose = np.array([int(digit, 16) for digit in self.learner.whose])
-        return self.learner.differences() | {WHOSE: whose, LESSONS: np.array([self.learner.lessons])}
+        whose = np.array([int(digit, 16) for digit in self.trainable.whose])
+        return self.trainable.differences() | {WHOSE: whose, LESSONS: np.array([self.trainable.n_steps])}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         """Add the weight changes of a file to the current weights."""
-        mine = self.learner
+        mine = self.trainable
         whose = "".join(
             f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist()
         )
@@ -144,10 +144,10 @@ class TrainedState(InspectableState, Generic[_L]):
                 f"The file is broken, or is of another {mine.called}.",
                 f"Take the {mine.called} that it was saved with, or start without the file.",
             )
-        lessons = int(numbers(arrays, LESSONS, (1,), 0, MOST_LESSONS, whole=True)[0])
+        n_steps = int(numbers(arrays, LESSONS, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in mine.pairs()}
-        mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, lessons)
+        mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, n_steps)
 
     def clear(self) -> None:
         """Reset to the original weights."""
-        self.learner.forget()
+        self.trainable.forget()

@@ -51,7 +51,7 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
     """Process the images that changed, prime the new drafter, release the old one."""
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
-    vision, silenced, shown = row.state.vision, row.state.no_drafts, [*row.request.swaps]
+    vision, no_drafts, shown = row.state.vision, row.state.no_drafts, [*row.request.swaps]
     taken = None if swaps else remembered(row, drafter, models)
     try:
         with no_panic():  # a Rust panic, too, must reach the restoration below
@@ -60,12 +60,12 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
             row.state.vision = {}
             state = prime(row, drafter, models) if taken is None else taken.state
     except Exception:
-        row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = pictures, vision, silenced, shown
+        row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = pictures, vision, no_drafts, shown
         if images is not None and any(swap.sees == BOTH for swap in swaps):
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
-    primed, row.state.no_drafts = row.state.no_drafts, silenced  # the old drafter's value, while it is released
+    primed, row.state.no_drafts = row.state.no_drafts, no_drafts  # the old drafter's value, while it is released
     put_by(row, drafter, taken)
     row.state.drafter, row.state.no_drafts = state, "" if taken is not None else primed
     row.report.image_changes = [*swaps] or row.report.image_changes

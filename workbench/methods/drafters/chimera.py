@@ -137,19 +137,19 @@ class ChimeraGrowth(Growth):
         super().__init__(row, self.net.kind, feature.device)
         self.chances = self.net.accuracy
         last = row.committed[-TOKENS:]
-        told = self._told(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
+        told = self._projected(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
         self.root = self._distributions(told.flatten().unsqueeze(0))
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
-        return self._distributions(torch.cat([above[:, self.net.cond :], self._told(tokens)], 1))
+        return self._distributions(torch.cat([above[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the approximated states: the target has the true states of accepted tokens."""
         self.state.entries[0].forget()
 
-    def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.net.told(self.row.models.target.embed(tokens))
+    def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
+        return self.net.project(self.row.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
         """Read three tokens per node: all attend to the text and the root's state, and within the tree by `sees`."""

@@ -197,7 +197,9 @@ class CloverState(PrefixState):
         assert isinstance(self.net, CloverHeads)
         begin = self.entries[0].used
         ids = to_device(row.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
-        return self.net.over(features, self.net.told(row.models.target.embed(ids)).unsqueeze(0), places, self.entries)
+        return self.net.over(
+            features, self.net.project(row.models.target.embed(ids)).unsqueeze(0), places, self.entries
+        )
 
 
 class CloverGrowth(Growth):
@@ -215,15 +217,15 @@ class CloverGrowth(Growth):
         super().__init__(row, self.net.kind, state.device)
         self.chances = self.net.accuracy
         start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
-        self.root = self._distributions(*self.net.begin(state.unsqueeze(0), self._told(newest)), start)
+        self.root = self._distributions(*self.net.begin(state.unsqueeze(0), self._projected(newest)), start)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
         above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
-        return self._distributions(*self.net.step(above, self._told(tokens)), start)
+        return self._distributions(*self.net.step(above, self._projected(tokens)), start)
 
-    def _told(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.net.told(self.row.models.target.embed(tokens))
+    def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
+        return self.net.project(self.row.models.target.embed(tokens))
 
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark

@@ -102,7 +102,7 @@ class Eagle3Net(FeatureNet):
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
         """Return logits of the next token by its own LM head, over its own tokens."""
-        return self.lm_head(self.said(state))
+        return self.lm_head(self.lm_head_input(state))
 
     @property
     def sizes(self) -> dict[str, Any]:

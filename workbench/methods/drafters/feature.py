@@ -158,7 +158,7 @@ class FeatureState:
         if (said := self._compiled_output(features)) is not None:
             return said.logits
         start = self.models.target.clock.mark()
-        logits = self.head(self.net.said(features))
+        logits = self.head(self.net.lm_head_input(features))
         self.models.meter.add(start, self.models.target.clock.mark(), is_part=True)
         return logits
 

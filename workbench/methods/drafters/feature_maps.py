@@ -67,7 +67,7 @@ def explain_feature_drafter(
                 pairs = torch.arange(n_prompt - 2 + first, n_prompt - 2 + last, device=embeds.device)
                 rows = torch.searchsorted(entered.places, pairs, right=True) - 1  # the newest pair before each token
                 state = net(entered.inputs, entered.places)[0, rows]
-                logits = lm_head(net.said(state))
+                logits = lm_head(net.lm_head_input(state))
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
                 says = logits.log_softmax(1).gather(1, chosen).squeeze(1)

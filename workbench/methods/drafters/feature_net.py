@@ -234,7 +234,7 @@ class FeatureNet(DecoderLayer):
         state = self.fed(mixed)
         return self.after(state) if self.guesses_features else state
 
-    def said(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the LM head's input for a state."""
         return state if self.guesses_features else self.after(state)
 

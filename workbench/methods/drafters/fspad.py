@@ -68,7 +68,7 @@ class FSPADNet(FeatureNet):
         gate = nn.functional.silu(self._times("select", self.norm_embed(following)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
-    def said(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the LM head's input: the prediction plus its learned projection."""
         return state if self.voice is None else state + self.voice(state)
 

@@ -48,7 +48,7 @@ class SequentialHeads(TrainedNet):
         self.norm = Norm(width, eps=1e-6)
         self.narrow = nn.Linear(width, cond, bias=False)
 
-    def told(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
+    def project(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
         """Return projected embeddings of tokens."""
         return self.narrow(self.norm(embeds))
 
@@ -158,21 +158,23 @@ class HydraGrowth(Growth):
         super().__init__(row, self.state.net.kind, hidden.device)
         self.chances = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
-        self._told = self._of(to_device(row.committed[-1:], hidden.device))  # of the paths to the nodes expanded last
+        self._projected = self._of(
+            to_device(row.committed[-1:], hidden.device)
+        )  # of the paths to the nodes expanded last
         self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        above = self._told.expand(tokens.shape[0], -1) if below is None else self._told[below]
-        self._told = torch.cat([above, self._of(tokens)], 1)
+        above = self._projected.expand(tokens.shape[0], -1) if below is None else self._projected[below]
+        self._projected = torch.cat([above, self._of(tokens)], 1)
         return self._distributions(len(self.tokens))
 
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.state.net.told(self.row.models.target.embed(tokens))
+        return self.state.net.project(self.row.models.target.embed(tokens))
 
     def _distributions(self, block: int) -> HydraDistributions:
         clock = self.row.models.target.clock
         start = clock.mark()
-        features = self.state.net(self._hidden.expand(len(self._told), -1), self._told, block)
+        features = self.state.net(self._hidden.expand(len(self._projected), -1), self._projected, block)
         self.row.models.meter.add(start, clock.mark())
         return HydraDistributions(self.state, features, self.row)
 

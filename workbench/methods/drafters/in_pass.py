@@ -50,7 +50,7 @@ class ProbeNet(TrainedNet):
     accuracy: tuple[tuple[float, ...], ...] = ()
     """How often the r-th best token of each probe was right on held-out text, [levels, 10]."""
 
-    def said(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
+    def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
         """Return logits of probes from the target's logits, in `laid_out`'s order."""
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
@@ -155,7 +155,10 @@ class InPass(DistributionDrafter):
         begin, n = sum(state.attached[:last]), state.attached[last]
         if n:
             v = state.net.ensemble
-            state.guesses, state.end = state.net.said(probed.logits[begin * v : (begin + n) * v]), len(row.committed)
+            state.guesses, state.end = (
+                state.net.probe_logits(probed.logits[begin * v : (begin + n) * v]),
+                len(row.committed),
+            )
 
 
 def attached(row: Row, tree: DraftTree, useful: int) -> Attached:

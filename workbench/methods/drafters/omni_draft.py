@@ -185,7 +185,7 @@ class OmniDraft(Drafter):
 
     def begun(self, models: Models, writer: OtherVocabularyDrafter) -> Study:
         """Return untrained state; with `warm` that of earlier runs."""
-        key = ("omnidraft lessons", writer.name)
+        key = ("omnidraft online training", writer.name)
         kept: Study | None = models.shared.get(key) if self.warm else None
         if kept is None or kept.whose is not writer.runner:
             kept = Study(whose=writer.runner)
@@ -212,9 +212,9 @@ class OmniDraft(Drafter):
         tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
         row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(said), len(tokens)
         if (trainable := state.study.trainable) is not None:
-            row.report.signals["lessons"] = trainable.lessons
-            if trainable.lessons:
-                row.report.signals["loss of the last lesson, nats"] = trainable.loss
+            row.report.signals["training steps"] = trainable.n_steps
+            if trainable.n_steps:
+                row.report.signals["loss of the last training step, nats"] = trainable.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
@@ -271,7 +271,7 @@ class OmniDraft(Drafter):
             ids = state.read(row)
             ends = borders(state.text, ids, state.writer.tokenizer, words.said)
             direct, spelt = places(list(self.noted(row, study, words)), ends, ids, words.shared)
-            study.teach(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
+            study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
     def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
         """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""

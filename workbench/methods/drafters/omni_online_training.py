@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
-from workbench.decoders.draft_verify.online_weights import MOST_LESSONS
+from workbench.decoders.draft_verify.online_weights import MAX_STEPS
 
 SURE = 2.0
 """Initial log-odds that a drafted token is accepted."""
@@ -191,7 +191,7 @@ class Study:
     @property
     def is_due(self) -> bool:
         """Return whether there is anything to train."""
-        return self.trainable is not None and self.trainable.lessons < MOST_LESSONS
+        return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def heard(self, kept: int, rejected: bool) -> None:
         """Train the stopping head on the result of the last draft.
@@ -209,7 +209,7 @@ class Study:
                 self.stop.learn(state, True)
         self.written = []
 
-    def teach(
+    def train_on(
         self,
         ids: Sequence[int],
         direct: Sequence[Direct],

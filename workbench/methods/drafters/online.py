@@ -14,7 +14,7 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
-from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
+from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Row
 from workbench.kernels.segment import Slot
@@ -29,7 +29,7 @@ MOST_PLACES = 64
 """Most positions per training step: the newest that wait for one."""
 
 
-class Lessons(TrainedState[TrainableLayers]):
+class OnlineTraining(TrainedState[TrainableLayers]):
     """Online-training state of a sequence: its cache slot, and the positions that wait for a training step.
 
     Attributes:
@@ -75,7 +75,7 @@ class Online(Drafter):
         """Parameters of the trained copy; it does not depend on the training schedule."""
         return "online", self.warm
 
-    def prime(self, row: Row, models: Models) -> Lessons:
+    def prime(self, row: Row, models: Models) -> OnlineTraining:
         """Return a fresh copy of the draft model's layers; with `warm` the copy that earlier runs trained."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
@@ -84,7 +84,7 @@ class Online(Drafter):
             trainable = TrainableLayers(models.drafter)
             if self.warm:
                 models.shared[key] = trainable
-        return Lessons(trainable, read_committed(row, models), self.warm)
+        return OnlineTraining(trainable, read_committed(row, models), self.warm)
 
     def reach(self, row: Row) -> int:
         """Return the number of levels that the draft model has positions for."""
@@ -96,28 +96,28 @@ class Online(Drafter):
 
     def draft(self, row: Row) -> list[DraftTree]:
         """Draft a chain."""
-        if row.state.drafter.learner.runner is not row.models.drafter:  # the draft model was changed
+        if row.state.drafter.trainable.runner is not row.models.drafter:  # the draft model was changed
             self.release(row, row.models)
             row.state.drafter = self.prime(row, row.models)
-        state: Lessons = row.state.drafter
+        state: OnlineTraining = row.state.drafter
         feed = unread(row, row.models, state.slot)
-        row.report.signals["lessons"] = state.learner.lessons
-        if state.learner.lessons:
-            row.report.signals["loss of the last lesson, nats"] = state.learner.loss
-        speaker = Thinned(state.learner.runner, shared_copy=state.learner.shared_copy)
+        row.report.signals["training steps"] = state.trainable.n_steps
+        if state.trainable.n_steps:
+            row.report.signals["loss of the last training step, nats"] = state.trainable.loss
+        speaker = Thinned(state.trainable.runner, shared_copy=state.trainable.shared_copy)
         return draft_chain([row], speaker, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Keep accepted entries, collect positions to train on, and run a training step when due."""
-        state: Lessons = row.state.drafter
+        state: OnlineTraining = row.state.drafter
         keep_chain(row, state.slot, outcome)
         if row.images is not None or not isinstance(row.drafter, Online):
             return
         found = list(self.noted(row, outcome))
         state.wrong = [*state.wrong, *found][-MOST_PLACES:]
         state.rounds += bool(found)
-        if state.rounds >= self.every and self.rate and state.learner.lessons < MOST_LESSONS:
-            self.teach(row, state)
+        if state.rounds >= self.every and self.rate and state.trainable.n_steps < MAX_STEPS:
+            self.train_on(row, state)
 
     def noted(self, row: Row, outcome: RoundFeedback) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
         """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
@@ -130,7 +130,7 @@ class Online(Drafter):
             if is_wrong or self.places == ALL:
                 yield first + i, outcome.hidden[at]
 
-    def teach(self, row: Row, state: Lessons) -> None:
+    def train_on(self, row: Row, state: OnlineTraining) -> None:
         """Run a training step on the collected positions within the newest `reads` tokens."""
         begin = max(0, len(row.committed) - 1 - self.reads)
         about = [(i, hidden) for i, hidden in state.wrong if i > begin]
@@ -139,9 +139,11 @@ class Online(Drafter):
             return
         head = row.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
-        state.learner.learn(row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], distributions, self.rate)
+        state.trainable.learn(
+            row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], distributions, self.rate
+        )
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""
         if row.state.drafter is not None:
-            row.state.drafter.learner.runner.close(row.state.drafter.slot)
+            row.state.drafter.trainable.runner.close(row.state.drafter.slot)

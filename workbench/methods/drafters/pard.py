@@ -104,7 +104,7 @@ class PARDState(FeatureState):
         if read:
             self.guess = states[read - 1 : read]
         assert self.guess is not None
-        said = self.head(self.net.said(torch.cat([self.guess, states[read:]]))).float()
+        said = self.head(self.net.lm_head_input(torch.cat([self.guess, states[read:]]))).float()
         self.models.meter.add(start, clock.mark())
         return said
 

@@ -149,7 +149,7 @@ class S2DState:
         mask[max(0, text - start) :, text:] = sees[max(0, start - text) : end - text, : end - text]
         return places, mask
 
-    def said(self, w: int) -> tuple[Float[Tensor, "w K"], Int[Tensor, " w"]]:
+    def exit_logits(self, w: int) -> tuple[Float[Tensor, "w K"], Int[Tensor, " w"]]:
         """Return logits after the newest w positions, each by the first exit with enough confidence, and that exit."""
         start, last = self.models.target.clock.mark(), len(self.blocks) - 1
         logits = number = unsure = None
@@ -214,7 +214,7 @@ class S2DGrowth(Growth):
         self.row.report.signals.update(cells("layers that drafted each token", {"layers": layers}))
 
     def _distributions(self, w: int) -> FullDistributions:
-        logits, exits = self.state.said(w)
+        logits, exits = self.state.exit_logits(w)
         self.exits.append(exits)
         if not self.tokens:
             return distributions_of(self.row, logits, [[]])

@@ -32,7 +32,7 @@ from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
-"""Largest norm of a lesson's gradient."""
+"""Largest norm of the gradient of a training step."""
 OF_FEATURES, OF_LAWS = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's law."""
 MOST_PLACES = 16_384
@@ -130,7 +130,7 @@ class Pool:
         return Window(text.tokens[begin : begin + size], features, max(1, text.n_prompt - 1 - begin))
 
 
-class Apprentice(OnlineTrainer):
+class OnlineHead(OnlineTrainer):
     """A copy of a trained net in training, its optimiser, and its training data.
 
     Args:
@@ -183,7 +183,7 @@ class Apprentice(OnlineTrainer):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def lesson(self, texts: int, longest: int, rate: float) -> bool:
+    def train_step(self, texts: int, longest: int, rate: float) -> bool:
         """Run one step of AdamW, if there is training data.
 
         Args:
@@ -193,7 +193,7 @@ class Apprentice(OnlineTrainer):
         """
         self.look_up()
         self.rounds, begun = 0, time.process_time()
-        random = Random(self.lessons)
+        random = Random(self.n_steps)
         windows = self.pool.drawn(random, texts, longest)
         if not windows:
             return False
@@ -206,7 +206,7 @@ class Apprentice(OnlineTrainer):
                 nn.utils.clip_grad_norm_(self._student.parameters(), CLIP)
                 self._steps.step()
             self._steps.zero_grad()
-        self.lessons += 1
+        self.n_steps += 1
         self.settle()
         self.seconds += time.process_time() - begun
         return True
@@ -228,7 +228,7 @@ class Apprentice(OnlineTrainer):
         some = to_device(sorted(random.sample(range(len(about)), min(MOST_LAWS, len(about)))), device, torch.long)
         with torch.no_grad():
             wanted = self._logits(truth[some]).softmax(-1)
-        said = self._logits(net.said(guess[some])).log_softmax(-1)
+        said = self._logits(net.lm_head_input(guess[some])).log_softmax(-1)
         return OF_FEATURES * F.smooth_l1_loss(guess, truth) - OF_LAWS * (wanted * said).sum(-1).mean()
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:

@@ -9,12 +9,12 @@ from typing import ClassVar, cast
 from workbench.core.errors import ParameterError
 from workbench.core.params import param
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.online_weights import MOST_LESSONS, TrainedState
+from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
 from workbench.decoders.draft_verify.tree_building import Growth
 from workbench.engine.request import Row
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
-from workbench.methods.drafters.spot import Apprentice, Text
+from workbench.methods.drafters.spot import OnlineHead, Text
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
 
@@ -62,17 +62,17 @@ class TLTState(FeatureState):
         batch: batch that the sequence is counted in, until it ends.
     """
 
-    owned: TrainedState[Apprentice] | None = None
+    owned: TrainedState[OnlineHead] | None = None
     text: Text | None = None
     version: int = 0
     batch: Batch | None = None
 
-    def follow(self, apprentice: Apprentice, again: bool) -> None:
+    def follow(self, online_head: OnlineHead, again: bool) -> None:
         """Use the newest weights; `again`: recompute entries of an older head."""
-        if self.version == apprentice.version:
+        if self.version == online_head.version:
             return
-        self.net, self.head, self.shared_copy = apprentice.net, apprentice.head, apprentice.shared_copy
-        self.version = apprentice.version
+        self.net, self.head, self.shared_copy = online_head.net, online_head.head, online_head.shared_copy
+        self.version = online_head.version
         if again and self.text is not None:
             self.entries.keep(0)
             self.place, self.features, self.tokens = 0, [self.text.whole()], self.text.tokens[1:]
@@ -108,7 +108,7 @@ class TLT(Eagle):
         """Parameters of the net in training; they do not include the training schedule."""
         return "tlt", self.warm
 
-    def apprentice(self, models: Models) -> Apprentice:
+    def online_head(self, models: Models) -> OnlineHead:
         """Return a fresh copy of the trained head; with `warm` the copy that earlier runs trained.
 
         Raises:
@@ -116,9 +116,9 @@ class TLT(Eagle):
         """
         kind = self.net.kind
         key = ("tlt", models.heads[kind].name)
-        found = cast("Apprentice | None", models.shared.get(key)) if self.warm else None
+        found = cast("OnlineHead | None", models.shared.get(key)) if self.warm else None
         if found is None or not _is_of(found, models, kind):
-            found = Apprentice(load_net(self.net, models, self.recipe), models.target, models.heads[kind])
+            found = OnlineHead(load_net(self.net, models, self.recipe), models.target, models.heads[kind])
             if self.warm:
                 models.shared[key] = found
         found.look_up()
@@ -126,7 +126,7 @@ class TLT(Eagle):
 
     def prime(self, row: Row, models: Models) -> TLTState:
         """Read the committed text with the current head; its text is trained on from here on."""
-        mine, features = self.apprentice(models), read_features(row, models)
+        mine, features = self.online_head(models), read_features(row, models)
         state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.shared_copy))
         state.owned, state.version, state.batch = TrainedState(mine, self.warm), mine.version, Batch.of(models)
         if row.images is None:
@@ -140,15 +140,15 @@ class TLT(Eagle):
         """Read the accepted pairs with the current head."""
         state: TLTState = row.state.drafter
         assert state.owned is not None
-        if not _is_of(state.owned.learner, row.models, self.net.kind):  # the head was changed
+        if not _is_of(state.owned.trainable, row.models, self.net.kind):  # the head was changed
             self.release(row, row.models)
             row.state.drafter = state = self.prime(row, row.models)
         assert state.owned is not None
-        mine = state.owned.learner
+        mine = state.owned.trainable
         state.follow(mine, self.again)
-        row.report.signals["lessons"] = mine.lessons
-        if mine.lessons:
-            row.report.signals["loss of the last lesson"] = mine.loss
+        row.report.signals["training steps"] = mine.n_steps
+        if mine.n_steps:
+            row.report.signals["loss of the last training step"] = mine.loss
         return super().begin(row)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
@@ -157,23 +157,23 @@ class TLT(Eagle):
         state: TLTState = row.state.drafter
         if state.text is None or state.owned is None or state.batch is None:
             return
-        mine = state.owned.learner
+        mine = state.owned.trainable
         state.text.tokens += outcome.emitted
         state.text.features.append(state.features[-1])
         mine.pool.trim()
         mine.rounds += 1
-        if not isinstance(row.drafter, TLT) or not self.rate or mine.lessons >= MOST_LESSONS:
+        if not isinstance(row.drafter, TLT) or not self.rate or mine.n_steps >= MAX_STEPS:
             return
         together = state.batch.running if state.owned.shared else 1
         if mine.rounds >= self.every * together and state.batch.is_tail(self.tail):
-            mine.lesson(self.texts, self.reads, self.rate)
+            mine.train_step(self.texts, self.reads, self.rate)
 
-    def study(self, models: Models, lessons: int) -> int:
+    def study(self, models: Models, n_steps: int) -> int:
         """Run training steps between batches, on the copy that warm sequences share. Return the number of steps run.
 
         Args:
             models: those that the batches run with.
-            lessons: most steps.
+            n_steps: most steps.
 
         Raises:
             ParameterError: this drafter is not `warm`: each sequence's copy ends with it.
@@ -182,8 +182,8 @@ class TLT(Eagle):
             raise ParameterError(
                 ("Training between batches needs a shared head, but each sequence has its own."), "Set warm=True."
             )
-        mine = self.apprentice(models)
-        return sum(mine.lesson(self.texts, self.reads, self.rate) for _ in range(lessons))
+        mine = self.online_head(models)
+        return sum(mine.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
 
     def release(self, row: Row, models: Models) -> None:
         """Remove the sequence from its batch."""
@@ -193,6 +193,6 @@ class TLT(Eagle):
             state.batch = None
 
 
-def _is_of(apprentice: Apprentice, models: Models, kind: str) -> bool:
+def _is_of(online_head: OnlineHead, models: Models, kind: str) -> bool:
     """Return whether a copy is trained for these models, from their current head."""
-    return apprentice.target is models.target and apprentice.info is models.heads[kind]
+    return online_head.target is models.target and online_head.info is models.heads[kind]

@@ -30,7 +30,7 @@ def guesses(
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
     rows, places = use.unbind(1)
-    for level, states in enumerate(stand_ins(net, net.told(embedding[ids]), features.float())):
+    for level, states in enumerate(stand_ins(net, net.project(embedding[ids]), features.float())):
         right = still(answer, level + 1)[rows, places]
         if right.any():
             guess = net(features[rows, places].float(), states[rows, places], level)

@@ -31,9 +31,9 @@ def guesses(
     use = still(answer, 1).nonzero()
     use = use if some is None else use[some]
     rows, places = use.unbind(1)
-    state = net.over(features.float(), net.told(embedding[on(ids, 1)]))[rows, places]
+    state = net.over(features.float(), net.project(embedding[on(ids, 1)]))[rows, places]
     for level in range(net.blocks):
-        told = net.told(embedding[on(ids, level + 1)[rows, places]])
+        told = net.project(embedding[on(ids, level + 1)[rows, places]])
         state, guess = net.step(state, told) if level else net.begin(state, told)
         right = still(answer, level + 1)[rows, places]
         if right.any():

@@ -49,7 +49,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     k = net.block
 
     def logits(state: Tensor) -> Tensor:
-        return F.linear(net.said(state), table)
+        return F.linear(net.lm_head_input(state), table)
 
     def on_progress(share: float) -> None:
         nonlocal progress

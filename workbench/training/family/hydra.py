@@ -81,7 +81,7 @@ def guesses(
     rows, places = use.unbind(1)
     read, told = net.over(features.float())[rows, places], []
     for block in range(net.blocks):
-        told.append(net.told(embedding[on(ids, block + 1)[rows, places]]))
+        told.append(net.project(embedding[on(ids, block + 1)[rows, places]]))
         right = still(answer, block + 1)[rows, places]
         guess = net(read, torch.cat(told, 1), block)
         if right.any():

@@ -93,7 +93,7 @@ def teach(
             for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, some)):
                 with torch.no_grad():
                     wanted = F.linear(truth, table)
-                logits = net.said(F.linear(states, table))[:, 0]
+                logits = net.probe_logits(F.linear(states, table))[:, 0]
                 guess = states.mean(1).float()
                 named[f"token {step + 1}"], _ = loss(Places(guess, truth, logits.float(), wanted.float()))
         shares = [later**step / net.levels for step in range(len(named))]
@@ -174,7 +174,7 @@ def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: TrainingSetup) ->
         with half_precision():
             some = cuts(answer, CUTS, generator)
             for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, some)):
-                logits = net.said(F.linear(states, course.teacher.head))[:, 0]
+                logits = net.probe_logits(F.linear(states, course.teacher.head))[:, 0]
                 theirs = course.teacher.likeliest(truth)
                 hits[step] += (logits.topk(RANKS, dim=-1).indices == theirs[:, None]).float().sum(0)
                 total[step] += len(theirs)

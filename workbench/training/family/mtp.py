@@ -31,7 +31,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         course,
         net,
         lambda rows, features: features.float(),
-        lambda state: F.linear(net.said(state), table),
+        lambda state: F.linear(net.lm_head_input(state), table),
         [1 / options.ttt] * options.ttt,
         vocab_size=len(teacher.head),
         **keeping(course.kept, teacher),

@@ -61,7 +61,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         course,
         net,
         drafts,
-        lambda state: F.linear(net.said(state), table),
+        lambda state: F.linear(net.lm_head_input(state), table),
         [share / sum(shares) for share in shares],
         vocab_size=len(teacher.head),
         **keeping(course.kept, teacher),

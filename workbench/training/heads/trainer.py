@@ -191,7 +191,7 @@ def agreement(
     right, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
         at = answered(net, batch, how)
-        said = head(net.said(at.guess)).argmax(-1)
+        said = head(net.lm_head_input(at.guess)).argmax(-1)
         same = said == head(at.truth).argmax(-1) if theirs is None else theirs(said, at.truth)
         right.index_add_(0, at.ahead, same.float())
         count.index_add_(0, at.ahead, count.new_ones(len(same)))
@@ -246,7 +246,7 @@ def train_net(
             guess, truth = at.guess[some], at.truth[some]
             with torch.no_grad():
                 wanted = head(truth)
-            logits = head(net.said(guess))
+            logits = head(net.lm_head_input(guess))
         total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
         (total + options.price * at.cost).backward()
         return batch.ids.numel(), named
