@@ -142,7 +142,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
             step[name]["lessons_s"] = drafter.online_head(models).seconds - before
             step[name]["same"] = sum(a == b for a, b in zip(texts, step.setdefault("texts", texts), strict=True))
         step["in_format"] = sum(is_numbered(models.tokenizer.decode(ids)) for ids in step.pop("texts"))
-        given = drafter.online_head(models).lessons
+        given = drafter.online_head(models).n_steps
         step["tail_lessons"] = given - sum(s["tail_lessons"] + s["idle_lessons"] for s in found)
         step["idle_lessons"] = drafter.study(models, options.lessons)
         found.append(step)
@@ -154,7 +154,7 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
             _write(options, facts, found)
         if number + 1 < options.steps:
             tune()
-    lessons = drafter.online_head(models).lessons
+    lessons = drafter.online_head(models).n_steps
     return {"figures": figures(found), "lessons": lessons, "out": str(options.out / BOARD)}
 
 
