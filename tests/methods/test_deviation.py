@@ -9,10 +9,9 @@ import torch
 from methods.test_enumerated import World, distance, written
 
 from workbench.core.tree import Sampling
-from workbench.methods import registry
+from workbench.methods import known, registry
 from workbench.methods.combinations import offers
 from workbench.methods.deviation import LEAST, P, Q, apart, pairs, taught, unsound_kinds
-from workbench.methods.deviation import written as written_costs
 from workbench.methods.known import Known
 from workbench.methods.tree_builders.common import EVERY
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
@@ -69,7 +68,7 @@ def test_unsound_pairs_are_told_with_what_they_cost() -> None:
 
 
 def test_the_catalogue_holds_the_figures_and_every_pair_that_is_not_sound() -> None:
-    costs = written_costs()
+    costs = known.deviations()
     for verifier, of in costs.items():
         for kind, value in of.items():
             if "k-seq" not in (verifier,):  # which takes seconds

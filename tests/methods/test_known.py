@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from workbench.cli import docs
+from workbench.core.sampling import SamplingParams
+from workbench.kernels import disk_cache
 from workbench.methods import known, registry
 from workbench.site import methodpages
 from workbench.ui import methods_page
@@ -17,11 +21,51 @@ from workbench.ui import methods_page
 from .test_registry import TEXT
 
 
-def test_the_file_says_what_the_registry_says() -> None:
-    """When this fails: run `workbench docs`."""
-    assert known.FILE.read_text(encoding="utf-8") == known.text()
-    assert [known.Known.from_wire(m.to_wire()) for m in known.methods()] == list(known.methods())
-    assert set(known._written()[0]) == {method.name for method in registry.of_catalogue()}
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known._cached.cache_clear()
+    yield
+    known._cached.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _is_written() -> None:
+    """The processes of these tests find the file."""
+    known.save()
+
+
+def test_the_file_has_the_facts_of_the_registry(fresh_cache: None) -> None:
+    assert known.is_stale()
+    known.save()
+    assert not known.is_stale()
+    found = known._cached()
+    assert list(found.methods.values()) == [known.Known.of(method) for method in registry.of_catalogue()]
+    assert dict(found.sampling) == known.params_of(SamplingParams())
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"fingerprint": "0"}', "damaged"], ids=str)
+def test_a_file_without_the_facts_is_not_used(fresh_cache: None, content: str) -> None:
+    """Also one with the right fingerprint whose content is damaged."""
+    content = json.dumps({"fingerprint": known.fingerprint(), "methods": [{}]}) if content == "damaged" else content
+    disk_cache.folder().mkdir(parents=True, exist_ok=True)
+    (disk_cache.folder() / known.CACHE).write_text(content, encoding="utf-8")
+    known._cached.cache_clear()
+    assert known.is_stale()
+    assert known.get("draft-model").name == "draft-model"
+
+
+def test_the_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_cache: None) -> None:
+    code = "print(known.get('draft-model').name)"
+    assert run(code).splitlines() == ["draft-model", "True"]
+    assert run(code).splitlines() == ["draft-model", "False"]
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(fresh_cache: None) -> None:
+    disk_cache.folder().parent.mkdir(parents=True, exist_ok=True)
+    disk_cache.folder().write_text("a file in place of the folder")
+    assert run("print(known.get('draft-model').name)").splitlines() == ["draft-model", "True"]
 
 
 def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_described() -> None:
@@ -76,8 +120,12 @@ def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
     own = tmp_path / "mine.py"
     own.write_text(TEXT, encoding="utf-8")
     assert run("known.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
-    grown = "known.fingerprint = lambda: 'another'\nmethod = known._written()[0]['draft-model']\n"
-    assert run(grown + "method.params.pop('depth')\nknown.check('draft-model', {'depth': 2})") == "True"
+    grown = """
+known._cached().methods["draft-model"].params.pop("depth")
+known.fingerprint = lambda: "another"
+known._cached.cache_clear()
+known.check("draft-model", {"depth": 2})"""
+    assert run(grown) == "True"
 
 
 def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path: Path) -> None:
@@ -96,4 +144,4 @@ def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path:
 
 def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
-    assert '"mine"' not in known.text()
+    assert "mine" not in [method["name"] for method in known.facts()["methods"]]

@@ -44,7 +44,7 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Regenerate README parts, boards, method catalogue, recipes, claim keys and prompts (for developers)."""
+    """Regenerate README parts, boards, recipes, claim keys and prompts (for developers)."""
     from workbench.bench import (
         answers_suite,
         board,
@@ -62,7 +62,7 @@ def docs(
     from workbench.training import work
     from workbench.training.family import rollouts_board
 
-    for source in (known, train, claims, work):
+    for source in (train, claims, work):
         wanted = source.text()
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:

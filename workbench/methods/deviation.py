@@ -9,10 +9,8 @@ so grows a tree that scores positions by the mass that earlier siblings leave (`
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import torch
 from jaxtyping import Float64
@@ -24,7 +22,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier, siblings_of
 from workbench.decoders.method import Configured, Method
-from workbench.methods import CATALOGUE
+from workbench.methods import known
 
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
@@ -49,10 +47,10 @@ def taught(
         method: the method that drafts.
         verifier: one of its own.
         grower: another tree builder than the default one.
-        table: deviations of unsound pairs; by default from the catalogue.
+        table: deviations of unsound pairs; by default `known.deviations`.
     """
     reason = method.unsound(verifier, grower=grower)
-    costs = (written() if table is None else table).get(verifier.name, {})
+    costs = (known.deviations() if table is None else table).get(verifier.name, {})
     kinds = {kind: costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)}
     dearest = max(kinds, key=kinds.__getitem__, default=None)
     if not reason or dearest is None or (paid := kinds[dearest]) < LEAST:
@@ -67,12 +65,6 @@ def taught(
 def of(made: Configured) -> str:
     """Return why a method with these settings is not sound, and the deviation; "" if it is."""
     return made.unsound and (taught(made.method, made.verifier, made.policy.grows or made.grower) or made.unsound)
-
-
-@cache
-def written() -> Mapping[str, Mapping[str, float]]:
-    """Return the table of the catalogue."""
-    return json.loads(CATALOGUE.read_text(encoding="utf-8")).get("deviations", {}) if CATALOGUE.is_file() else {}
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:

@@ -1,9 +1,8 @@
 """Facts about methods without PyTorch: names, promises, needs and parameters, to check a request.
 
-`catalogue.json` beside this file contains them; `workbench docs` writes it from the registry, the one place where a
-method is declared. If the registry has been imported already it is used itself, and also if the file cannot have the
-facts: for user-defined methods, and for declarations that changed since it was written.
-
+A file in the user's cache folder contains them. It is written from the registry, the one place where a method is
+declared, by the first process that needs the facts after a declaration changed. If the registry has been imported
+already it is used itself, and also for user-defined methods, which the file cannot have.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
 from workbench.decoders.declarations import NEEDS
-from workbench.methods import CATALOGUE, GROUP, OWN_METHODS
+from workbench.kernels import disk_cache
+from workbench.methods import GROUP, OWN_METHODS
 
 if TYPE_CHECKING:
     from workbench.decoders.method import Method
 
-FILE = CATALOGUE
+CACHE = "catalogue.json"
+"""File in the user's cache folder."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
     "*simulation*: uses information that no real drafter has."
@@ -92,7 +92,7 @@ class Known:
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
-        """Return the facts about a registered method. `costs`: of unsound pairs, by default from the file."""
+        """Return the facts about a registered method. `costs`: of unsound pairs, by default `deviations`."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
         drafter = method.drafter
@@ -166,7 +166,7 @@ def methods() -> list[Known]:
     """Return all methods, in the order of the catalogue."""
     if _has_registry() or has_others() or is_stale():
         return list(_of_registry())
-    return list(_written()[0].values())
+    return list(_cached().methods.values())
 
 
 def drafting_with(kind: str) -> list[str]:
@@ -184,10 +184,8 @@ def get(name: str) -> Known:
         UnknownNameError: with the nearest known names.
     """
     if _has_registry() or has_others() or is_stale():
-        from workbench.methods import registry
-
-        return Known.of(registry.get(name))
-    found = _written()[0]
+        return Known.of(_registry().get(name))
+    found = _cached().methods
     if name not in found:
         raise UnknownNameError.of("method", name, found)
     return found[name]
@@ -211,28 +209,41 @@ def sampling() -> Mapping[str, ParamSpec]:
         from workbench.core.sampling import SamplingParams
 
         return params_of(SamplingParams())
-    return _written()[1]
+    return _cached().sampling
 
 
 def is_stale() -> bool:
-    """Return whether a declaration has changed since the file was written; `workbench docs` updates it."""
-    return _written()[2] != fingerprint()
+    """Return whether there is no file, or a declaration has changed since it was written."""
+    return not _cached().methods
 
 
-def text() -> str:
-    """Return the file's content for the current registry."""
+@cache
+def deviations() -> Mapping[str, Mapping[str, float]]:
+    """Return the deviations of unsound pairs: see `deviation.table`. Computing them takes seconds."""
+    return save()["deviations"] if is_stale() else _cached().deviations
+
+
+def save() -> dict[str, Any]:
+    """Return `facts`, and write the file unless user-defined methods may have replaced some of the catalogue."""
+    found = facts()
+    if not has_others():
+        disk_cache.write(CACHE, found)
+        _cached.cache_clear()
+    return found
+
+
+def facts() -> dict[str, Any]:
+    """Return the content of the file for the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
     costs = deviation.table(registry.of_catalogue())
-    wire = {
-        "about": "Written by `workbench docs` from the registry.",
+    return {
         "fingerprint": fingerprint(),
         "sampling": [spec.to_wire() for spec in params_of(SamplingParams()).values()],
         "deviations": costs,
         "methods": [Known.of(method, costs).to_wire() for method in registry.of_catalogue()],
     }
-    return json.dumps(wire, ensure_ascii=False, indent=1) + "\n"
 
 
 @cache
@@ -270,12 +281,36 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
     return {verifier: of for verifier, of in found.items() if of}
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Content of the file."""
+
+    methods: Mapping[str, Known]
+    sampling: Mapping[str, ParamSpec]
+    deviations: Mapping[str, Mapping[str, float]]
+
+
 @cache
-def _written() -> tuple[dict[str, Known], dict[str, ParamSpec], str]:
-    wire: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    found = [Known.from_wire(method) for method in wire.get("methods", ())]
-    shared = [ParamSpec.from_wire(spec) for spec in wire.get("sampling", ())]
-    return {m.name: m for m in found}, {s.name: s for s in shared}, wire.get("fingerprint", "")
+def _cached() -> _Facts:
+    """Return the content of the file; nothing if it is missing or damaged, or a declaration changed since."""
+    wire = disk_cache.read(CACHE)
+    if wire.get("fingerprint") != fingerprint():
+        return _Facts({}, {}, {})
+    try:
+        found = [Known.from_wire(method) for method in wire["methods"]]
+        shared = [ParamSpec.from_wire(spec) for spec in wire["sampling"]]
+        return _Facts({m.name: m for m in found}, {spec.name: spec for spec in shared}, wire["deviations"])
+    except (KeyError, TypeError, ValueError, AttributeError):  # damaged
+        return _Facts({}, {}, {})
+
+
+def _registry() -> Any:
+    """Import the registry, and write the file for the next process if there is none."""
+    from workbench.methods import registry
+
+    if is_stale():
+        save()
+    return registry
 
 
 def _has_registry() -> bool:
@@ -294,6 +329,4 @@ def _are_installed() -> bool:
 
 
 def _of_registry() -> Iterator[Known]:
-    from workbench.methods import registry
-
-    return map(describe, registry.methods())
+    return map(describe, _registry().methods())
