@@ -103,7 +103,7 @@ def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
 
 def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
     made = store.save(recorded.trace("switch"))
-    with pytest.raises(WorkbenchError, match="A public app keeps no runs"):
+    with pytest.raises(WorkbenchError, match="A public app does not keep runs"):
         pair.whole(SavedRunsView(), {"name": made})
     store.delete(made)
     with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):

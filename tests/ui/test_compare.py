@@ -190,7 +190,7 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     panel = page.locator(V + ".wb-lanecard").last
     panel.locator("summary").first.click()
     greyed = panel.locator("[data-param=grower] .wb-greyed")
-    assert "rsd-c is not sound with these settings" in greyed.locator("summary").inner_text()
+    assert "rsd-c is not exact with these settings" in greyed.locator("summary").inner_text()
     greyed.locator("summary").click()
     assert "its output differs from p by TV 0.10" in greyed.locator("li").first.inner_text()
     assert panel.locator("[data-param=grower] option[value=dyspec]").evaluate("(option) => option.disabled")

@@ -52,7 +52,7 @@ def test_a_target_without_eyes_is_none_of_the_vision_tab() -> None:
     client.targets = lambda: [{"name": "sees", "pictures": True}, {"name": "reads"}]  # type: ignore[method-assign]
     problem = VisionSession(client, SavedRunsView(allowed=True)).catalogue({"target": "reads"})["problem"]
     assert "'reads'" in problem["message"]
-    assert problem["remedy"] == "Choose one of: sees. Another model: start the app with --target."
+    assert problem["remedy"] == "Choose one of: sees. For another model, start the app with --target."
     assert "--target" not in VisionSession(client, SavedRunsView()).catalogue({"target": "reads"})["problem"]["remedy"]
 
 

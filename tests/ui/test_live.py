@@ -173,8 +173,8 @@ def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_
     page.click("[data-press=pause]")
     state(page, "finished")
     assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
-    says(page, "[data-figure=speedup] .wb-label", "baseline void")
-    says(page, ".wb-lane svg", "baseline void: temperature 0.70 → 0.90 @ round 2")
+    says(page, "[data-figure=speedup] .wb-label", "baseline invalid")
+    says(page, ".wb-lane svg", "baseline invalid: temperature 0.70 → 0.90 @ round 2")
 
 
 COPIED = """() => {

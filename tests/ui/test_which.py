@@ -93,10 +93,10 @@ def test_the_last_runs_are_their_own_users_alone(
     monkeypatch.setattr("workbench.bench.recommend.of_kept_runs", lambda target, last: [_Run(kept, [1, 2])])
     heard(view, last=3)
     assert client.prompts == [(kept, [1, 2])]
-    assert "this machine's user only" in heard(view, mine=False, last=3)[-1]["error"]["message"]
+    assert "this user of this machine" in heard(view, mine=False, last=3)[-1]["error"]["message"]
     public = WhichView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
-    assert "keeps no runs" in heard(public, last=3)[-1]["error"]["message"]
+    assert "does not keep runs" in heard(public, last=3)[-1]["error"]["message"]
 
 
 class _Run:
@@ -173,7 +173,7 @@ def test_prompts_are_measured_stopped_and_answered(
 ) -> None:
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector(".wb[data-drawn=true]")
-    page.get_by_role("button", name="Which for me?").focus()
+    page.get_by_role("button", name="Recommend a method").focus()
     page.keyboard.press("Enter")
     form = page.locator(".wb-whichform")
     form.wait_for()

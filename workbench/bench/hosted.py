@@ -124,5 +124,5 @@ def waiting_for(run: Any) -> str:
     if run.state != "queued":
         return ""
     queue = run.since(0).get("queue")
-    place = f": number {queue['position']} of {queue['of']} in line" if queue else ""
+    place = f": position {queue['position']} of {queue['of']}" if queue else ""
     return f"waiting for the device{place}"

@@ -68,7 +68,7 @@ class CompareView:
 
         kind = request.get("kind")
         if kind not in FILES:
-            raise WorkbenchError("There is no such kind of file.", f"Use {' or '.join(FILES)}.")
+            raise WorkbenchError("This file format is not supported.", f"Use {' or '.join(FILES)}.")
         rows = self._jobs.get(request.get("job")).rows()
         return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
 

@@ -38,7 +38,7 @@ class Jobs(Generic[T]):
         """
         with self._lock:
             if not isinstance(job, str) or job not in self._kept:
-                raise UnknownNameError("This is not known here any more.", "Measure it again.")
+                raise UnknownNameError("This result is no longer stored here.", "Measure it again.")
             return self._kept[job]
 
     def add(self, what: T) -> str:

@@ -19,7 +19,7 @@ from workbench.ui.saved_runs import SavedRunsView
 COMPARED = 8
 """Largest number of runs whose curves are drawn beside those of the opened run."""
 NOT_HERE = (
-    "Training runs as a process on the server, so the lab is off where strangers may come: on a Space, on ZeroGPU, and "
+    "Training starts processes on the server, so the Lab is disabled in public apps: on a Space, on ZeroGPU, and "
     "with --public. Start the workbench on a machine of yours (python app.py) and open the Lab there."
 )
 NOT_YOURS = (
@@ -123,7 +123,7 @@ class LabView:
         """Use a run's head for drafting in this app, also in running generations; with `on` False, stop using it."""
         lab = self._open()
         if "heads" not in self.client.offers:
-            raise MethodUnavailableError("This backend cannot take heads up.", "Start it with --head FOLDER.")
+            raise MethodUnavailableError("This backend cannot load new heads.", "Start it with --head FOLDER.")
         run = lab.run(request.get("id"))
         found = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
         return found | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}

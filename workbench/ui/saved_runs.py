@@ -95,7 +95,7 @@ class SavedRunsView:
             WorkbenchError: there are none, or runs are not saved here for this caller.
         """
         if not mine:
-            raise WorkbenchError("Runs are kept here for this machine's user only.", "Write prompts, one a line.")
+            raise WorkbenchError("This app keeps runs only for the user of this machine.", "Write prompts, one per line.")
         self._store()
         from workbench.bench.recommend import of_kept_runs  # imports PyTorch: only when needed
 
@@ -124,7 +124,7 @@ class SavedRunsView:
             store = self._store()
             if not store.has(name):
                 raise UnknownNameError(
-                    f"No run {name} is kept on this machine.", "It may have been deleted. The Gallery lists what is."
+                    f"No run {name} is kept on this machine.", "It may have been deleted. The Gallery lists all kept runs."
                 )
             baseline = store.baseline(name)
             return store.load(name).to_wire() | ({"baseline": baseline.to_wire()} if baseline else {})
@@ -134,10 +134,10 @@ class SavedRunsView:
         if not self.allowed:
             if self._allowed:
                 raise WorkbenchError(
-                    "Runs are kept here for this machine's user only.",
-                    "Save the run as a file: export ▾. An app started with --api-key keeps runs for all who have it.",
+                    "This app keeps runs only for the user of this machine.",
+                    "Save the run as a file: export ▾. An app started with --api-key keeps runs for everyone who has the key.",
                 )
-            raise WorkbenchError("A public app keeps no runs.", "Save the run as a file: export ▾.")
+            raise WorkbenchError("A public app does not keep runs.", "Save the run as a file: export ▾.")
         from workbench.trace.store import RunStore
 
         return RunStore()

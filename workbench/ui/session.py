@@ -106,7 +106,7 @@ class Session:
             "chosen": {
                 "target": target,
                 "drafter": drafter,
-                "method": choose(lambda name: reasons.get(name, "It is not offered here."))[0],
+                "method": choose(lambda name: reasons.get(name, "It is not available here."))[0],
                 "max_new_tokens": DEFAULT_TOKENS,
             },
         }
@@ -146,7 +146,7 @@ class Session:
         held = request.get("trace")
         trace = export.read_wire(held) if isinstance(held, dict) else self._run(request).trace
         if trace is None:
-            raise WorkbenchError("The run has recorded nothing yet.", "Wait for its first round.")
+            raise WorkbenchError("The run has no rounds yet.", "Wait for its first round.")
         return {"data": base64.b64encode(export.parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Session:
 
         others, pairs = request.get("others") or [], request.get("pairs") or []
         if not isinstance(others, list) or not isinstance(pairs, list):
-            raise ParameterError("others and pairs have to be lists.", "Give traces, and speed-ups of pairs of runs.")
+            raise ParameterError("others and pairs must be lists.", "Give traces, and speed-ups of pairs of runs.")
         given = [request.get("trace"), *others[:MOST_OTHERS]]
         gone, traces = watch(), []
         for held in given:
@@ -243,7 +243,7 @@ class Session:
         """
         message = message_in(options["prompt"]) if isinstance(options["prompt"], str) else None
         if message is not None and not message.strip():
-            raise PromptError("The prompt is empty.", "Write what the model should answer, or choose a preset.")
+            raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
         target = next((t for t in self._targets() if t["name"] == options["target"]), None)
         if message is None or target is None or target.get("kind", "bundled") == "bundled":
             return options
@@ -260,7 +260,7 @@ class Session:
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
     """Return the error for a target that is not offered. `here`: whether the visitor started the app."""
     there = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
-    other = " Another model: start the app with --target." if here else ""
+    other = " For another model, start the app with --target." if here else ""
     return wire.error_to_wire(
         ModelError(f"There is no target {str(name)[:80]!r} in this view.", f"Choose one of: {there}.{other}")
     )

@@ -198,7 +198,7 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
             return front.before(super().build_middleware_stack())
 
     async def no_uploads(_: Any) -> JSONResponse:
-        return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
+        return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)
 
     be_punctual()
     os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would trust proxy headers from this machine

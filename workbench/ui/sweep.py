@@ -138,7 +138,7 @@ class SweepView:
 
         kind = request.get("kind")
         if kind not in FILES:
-            raise WorkbenchError("There is no such kind of file.", f"Use {' or '.join(FILES)}.")
+            raise WorkbenchError("This file format is not supported.", f"Use {' or '.join(FILES)}.")
         return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:

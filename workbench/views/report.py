@@ -199,7 +199,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
     depth, tested, accepted = first["acceptance_by_position"][0]
     sentence = (
         f"At depth {depth}, {first['method']} is accepted most often: {accepted / tested:.0%} of {tested} rounds. "
-        "A round counts at a depth if everything before was accepted."
+        "A round counts at a depth if all its earlier drafts were accepted."
     )
     return Panel("Acceptance by position", sentence, {"data": data, "layout": layout}, table)
 
@@ -238,7 +238,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
     layout = _layout("MiB", len(found), [_name(r) for r in found])
     most = max(found, key=lambda r: r["weights_mib"])
     sentence = (
-        f"The heaviest models are those of {most['method']}: {most['weights_mib']:.0f} MiB of weights. "
+        f"The method with the most model weights is {most['method']}: {most['weights_mib']:.0f} MiB of weights. "
         "Rearranged copies of weights are left out; reused buffers of earlier runs do not count as a rise."
     )
     table = [["method", "weights, MiB", "largest rise in a run, MiB"]]

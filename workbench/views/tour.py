@@ -51,7 +51,7 @@ def read_a_round(trace: Trace) -> Step:
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
         title="Read a round",
-        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified by the target in one pass. "
+        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, verified in one target forward. "
         "Solid blue tokens were drafted and accepted. The last token of a group is the target's own: corrected (double "
         "line) after a rejection, bonus (dashed) when every draft was accepted. Below are the drafts that were not "
         "accepted: struck through if rejected, dotted if never tested.",
@@ -59,7 +59,7 @@ def read_a_round(trace: Trace) -> Step:
         question=f"All {depth} drafted tokens of a round are accepted. How many tokens does the text gain?",
         choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
         right=1,
-        why="The pass that verifies the drafts also gives the target's own token after the last of them: the bonus. In "
+        why="The forward that verifies the drafts also gives the target's own token after the last of them: the bonus. In "
         f"this recording that happened in {_count(len(full), 'round')} of {len(trace.rounds)}.",
         places=_where(trace, lambda r, i: r.nodes.status[i] == REJECTED),
     )
@@ -69,15 +69,15 @@ def same_text(trace: Trace, plain: Trace) -> Step:
     """Step 2, a greedy chain beside plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
-        title="The same text in fewer passes",
-        see=f"Plain decoding of this prompt took {len(plain.rounds)} passes of the target for {len(plain.token_ids)} "
-        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens per pass, is {_tau(trace)}. The text is the same, "
-        "token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
+        title="The same text with fewer target forwards",
+        see=f"Plain decoding of this prompt took {len(plain.rounds)} target forwards for {len(plain.token_ids)} "
+        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens per verification, is {_tau(trace)}. The text is "
+        "the same, token for token: at temperature 0 a draft is accepted only if it is the target's most likely token.",
         do="In the wall clock, click the round that took longest.",
         question="The drafter gets worse and worse. What happens to the text?",
-        choices=("It gets worse too", "It stays the same and takes more passes", "It gets shorter"),
+        choices=("It gets worse too", "It stays the same and takes more target forwards", "It gets shorter"),
         right=1,
-        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, each pass "
+        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, each forward "
         "still gives one token, as plain decoding does.",
         cards=("figures", "ribbon", "lane"),
         rounds=(slowest,),
@@ -111,12 +111,12 @@ def two_denominators(trace: Trace) -> Step:
     rounds = trace.rounds
     n_accepted, n_tested, n_drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
     return Step(
-        title="Accepted of what?",
+        title="Acceptance rate and draft utilisation",
         see=f"{n_accepted} drafts were accepted. {n_tested} were tested: {_percent(n_accepted, n_tested)} of those. "
         f"{n_drafted} were drafted: {_percent(n_accepted, n_drafted)} of those. Both are called acceptance in the "
         "literature. Here acceptance rate always means accepted / tested; the other is draft utilisation.",
         do="Click a draft that was never tested: dotted, off the path.",
-        question="Which of the two quotients can be the larger one?",
+        question="Which of the two ratios can be larger?",
         choices=("accepted / tested", "accepted / drafted", "either, it depends on the text"),
         right=0,
         why="Every tested token was drafted, so tested never exceeds drafted. The two are equal when every draft is "
@@ -138,7 +138,7 @@ def copying(trace: Trace) -> Step:
         question="What would τ be in a text without repetition?",
         choices=("0", "1", "as here"),
         right=1,
-        why="Without a match the draft is empty and the round is plain decoding: one token per pass. A look-up costs "
+        why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up costs "
         "next to nothing, so little is lost if there is nothing to copy.",
         rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
     )
@@ -155,7 +155,7 @@ def trees(trace: Trace) -> Step:
     saved = _where(trace, second)
     return Step(
         title="Several drafts for one position",
-        see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same pass. If "
+        see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward. If "
         "the first draft for a position is rejected, the next one is tested, and the round continues if it is "
         f"accepted. That happened {_count(len(saved), 'time')} here.",
         do="Find such a round, and click the accepted token that was not the first draft.",
@@ -177,7 +177,7 @@ def switch(trace: Trace) -> Step:
     return Step(
         title="Change the drafter during a run",
         see=f"The committed tokens and the target's KV cache stay; only the drafter changes from round {at + 1} "
-        f"on: {names[0]} before, {names[1]} after. The text being written is a repetition of the prompt.",
+        f"on: {names[0]} before, {names[1]} after. The generated text repeats the prompt.",
         do="Go to the round in which the change took effect: it is marked on the curve.",
         question="What did the change do to the acceptance rate on this text?",
         choices=("It rose", "It fell", "It stayed the same"),
@@ -202,7 +202,7 @@ def what_it_buys(trace: Trace) -> Step:
         question=f"a = {a:g} and K = {depth}. What is τ?",
         choices=(f"{a * depth:.2f}", right, f"{depth + 1:.2f}"),
         right=1,
-        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with its dial at {a:g} reached "
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with acceptance {a:g} reached τ = "
         f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
         "drafter must also be cheap.",
         cards=(),

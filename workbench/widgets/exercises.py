@@ -44,7 +44,7 @@ def check(test: Callable[..., Any]) -> Callable[..., CheckResult]:
 
     @functools.wraps(test)
     def judge(*answers: Any) -> CheckResult:
-        missing = CheckResult(None, "no answer yet: write yours in the cell above, run it and this one")
+        missing = CheckResult(None, "no answer yet: write it in the cell above, then run both cells")
         if any(answer is None or answer is ... for answer in answers):
             return missing
         try:

@@ -128,7 +128,7 @@ class Calls(Session):
     def _run(self, request: dict[str, Any]) -> RunHandle:
         held = self.runs.get(wire.text("run", request.get("run")))
         if held is None:
-            raise UnknownNameError("This widget does not know that run.", "Run the cell again.")
+            raise UnknownNameError("This widget does not have that run.", "Run the cell again.")
         return held
 
 
@@ -144,7 +144,7 @@ def safely(answer: Callable[[], Any]) -> Any:
 def _picture(view: Any) -> str:
     trace = view.trace
     if trace is None or not trace.rounds:
-        return "<p>The run had recorded nothing when this was stored.</p>"
+        return "<p>The run had no rounds when this output was saved.</p>"
     return snapshot.vision(trace) if trace.header.pictures else snapshot.stage(trace)
 
 
@@ -163,5 +163,5 @@ def live(run: RunHandle, wb: Client | None = None) -> Live:
     """
     client = wb or getattr(run, "_host", None) or getattr(run, "_line", None)
     if client is None:
-        raise WorkbenchError("The backend of this run is not known.", "Give it: live(run, wb).")
+        raise WorkbenchError("The backend of this run is unknown.", "Pass it as the second argument: live(run, wb).")
     return Live(run, client)

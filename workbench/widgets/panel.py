@@ -108,7 +108,7 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
     """
     known = ParamSpec.from_wire(spec)
     if isinstance(value, str) and known.kind != "choice":  # text is for command lines and addresses
-        raise ParameterError(f"{known.name} is {value!r}.", "Give a value of its own type.")
+        raise ParameterError(f"{known.name} is {value!r}.", "Give a value of the parameter's type.")
     return known.parse(value)
 
 

@@ -64,5 +64,5 @@ def figure(plot: Any) -> Figure:
         TypeError: it is something else.
     """
     if not hasattr(plot, "to_plotly_json") or not hasattr(plot, "layout"):
-        raise TypeError(f"{type(plot).__name__} is no plotly figure. Give a plotly.graph_objects.Figure.")
+        raise TypeError(f"{type(plot).__name__} is not a Plotly figure. Pass a plotly.graph_objects.Figure.")
     return Figure(plot)

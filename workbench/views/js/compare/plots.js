@@ -44,7 +44,7 @@ export function paysWords(lane) {
       : `pays off above an acceptance rate of ${pays.break_even.toFixed(2)}`;
   const measured = figures.speedup?.value ?? null,
     at = measured === null ? null : reached(pays.curve, measured);
-  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, as at an acceptance rate of ${at.toFixed(2)}`}`;
+  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, which corresponds to an acceptance rate of ${at.toFixed(2)}`}`;
   return `${lane.name} ${limit}${said}`;
 }
 
@@ -205,7 +205,7 @@ export function pays(page) {
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: {
         range: [0, 1],
-        title: { text: "acceptance rate, if every drafted token is equally likely", font: { size: 12 } },
+        title: { text: "acceptance rate (the same for every drafted token)", font: { size: 12 } },
         fixedrange: true,
         gridcolor: css("--wb-hair"),
       },

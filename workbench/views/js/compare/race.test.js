@@ -118,7 +118,7 @@ test("a measured point stands where its curve gives the measured speed-up", () =
   assert.equal(reached(curve, 4), null);
   const pays = { always: false, break_even: 0.5, curve, acceptance: 0.2, predicted: 0.7 };
   const said = paysWords({ name: "L", pays, figures: { speedup: { value: 2 } } });
-  assert.equal(said, "L pays off above an acceptance rate of 0.50; measured 2.00×, as at an acceptance rate of 0.75");
+  assert.equal(said, "L pays off above an acceptance rate of 0.50; measured 2.00×, which corresponds to an acceptance rate of 0.75");
 });
 
 test("figures show their difference to the pinned lane", () => {

@@ -23,7 +23,7 @@ export function render(el, data) {
   kit.write(ui.moreNote, changed ? `${changed} changed` : "");
   const target = offer.targets.find((t) => t.name === choice.target);
   kit.write(ui.estimate, words.estimate(values, { ...choice, rate: target?.rate ?? null }));
-  const off = offer.barred || (busy ? "A run is in training: wait for its end, or stop it." : "");
+  const off = offer.barred || (busy ? "A run is training: wait until it ends, or stop it." : "");
   ui.train.disabled = Boolean(off);
   ui.train.title = off;
   kit.write(ui.why, offer.barred ? "" : off);

@@ -72,11 +72,11 @@ export function estimate(values, { rate }) {
  *  at  `busy`: id of the run that trains */
 export function deeds(run, { busy, swaps }) {
   const running = run.state === "running", none = "choose a run first";
-  const other = busy && busy !== run.id ? "another run is in training: wait for it, or stop it" : "";
+  const other = busy && busy !== run.id ? "another run is training: wait until it ends, or stop it" : "";
   const never = { done: "all its steps are done", damaged: "its settings cannot be read" }[run.state];
   return {
-    stop: run.stopping ? "it stops after the current step" : running ? "" : "it is not in training",
-    resume: running ? "it is already in training" : (never ?? other),
+    stop: run.stopping ? "it stops after the current step" : running ? "" : "it is not training",
+    resume: running ? "it is already training" : (never ?? other),
     promote: !swaps ? "this backend cannot load new heads" : run.drafts ? "" : "no checkpoint yet",
     forget: running ? "stop it first" : "",
     none,

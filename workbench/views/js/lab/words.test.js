@@ -35,7 +35,7 @@ test("a run that is stopping is not stopped again, and one that cannot be read c
 test("what cannot be done has its reason", () => {
   assert.deepEqual(words.deeds(RUN, { busy: "a", swaps: true }), {
     stop: "",
-    resume: "it is already in training",
+    resume: "it is already training",
     promote: "no checkpoint yet",
     forget: "stop it first",
     none: "choose a run first",

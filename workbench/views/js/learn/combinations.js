@@ -17,7 +17,7 @@ const SIGNS = [
   ["◇", "simulation"],
   ["·", "sound, but no method offers it"],
   ["–", "approximate for all drafts; no method offers it"],
-  ["✕", "off: would not keep the target's distribution"],
+  ["✕", "disabled: would not preserve the target's distribution"],
 ];
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));

@@ -66,11 +66,11 @@ export async function textOf(file, chars) {
  *  @param {HTMLElement} contents */
 export async function add(page, body, contents) {
   const { host, main } = page;
-  const open = h("button", { type: "button", className: "wb-button is-main wb-whichbutton" }, "Which for me?");
+  const open = h("button", { type: "button", className: "wb-button is-main wb-whichbutton" }, "Recommend a method");
   main.querySelector(".wb-pagetitle").append(open);
   const section = h("section", { className: "wb-card wb-which", id: "which", hidden: true });
   body.prepend(section);
-  const link = h("a", { href: pagehead.place("which") }, "Which for me?");
+  const link = h("a", { href: pagehead.place("which") }, "Recommend a method");
   contents.prepend(link);
   const view = { page, host, section, open, channel: null, job: null, advice: null, heard: 0, made: false, written: "", silent: false };
   const show = () => opened(view);
@@ -149,7 +149,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     pick(form, "text");
   });
   section.append(
-    h("h2", {}, "Which for me?"),
+    h("h2", {}, "Recommend a method"),
     h(
       "p",
       { className: "wb-about" },

@@ -61,14 +61,14 @@ export function facts(round, node, rules) {
   const drawn = () => formula.compared(u, accept).join(" ");
   const passed = accept === 1 && status === "rejected";
   out.push([
-    "drawn",
+    "test",
     (u !== null && accept !== null
       ? `u = ${drawn()} → ${status}`
       : status === "discarded"
         ? `never tested: ${untested(round, node)}`
         : passed
-          ? "nothing: it passed, but another path that also passed was taken"
-          : `nothing → ${status}`) + (passed ? "" : sequel(round, node)),
+          ? "passed, but another path that also passed was taken"
+          : `no random number → ${status}`) + (passed ? "" : sequel(round, node)),
   ]);
   const grown = growth.statement(round, node, formula),
     there = grown.at(-1)?.[0] === "why drafted" ? [grown.pop()] : [];
@@ -79,7 +79,7 @@ export function facts(round, node, rules) {
   const rank =
     siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for this position` : "";
   out.push(
-    ["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`],
+    ["position", `${nodes.position[node]} in the text, depth ${nodes.depth[node]}${rank}`],
     ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`],
     ["time", timeText(round)],
   );
@@ -111,7 +111,7 @@ function sequel(round, node) {
   );
   if (next >= 0) return `; then “${visible(nodes.text[next])}” was ${nodes.status[next]}`;
   const own = ownToken(round);
-  return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
+  return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the corrected token` : "";
 }
 
 /** Σ min(p, q) over the tokens whose p and q are both recorded: a lower bound of the acceptance rate of a draft from q.

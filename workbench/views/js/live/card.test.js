@@ -45,13 +45,13 @@ test("no recorded distribution still shows the node's own p and q", () => {
 
 test("a draw is told with both sides of the comparison", () => {
   const round = rounds.find((r) => r.nodes.status.includes("rejected")), i = round.nodes.status.indexOf("rejected");
-  const drawn = facts(round, i).find(([term]) => term === "drawn")[1];
-  assert.match(drawn, /^u = 0\.\d+ ≥ .* → rejected; “.*” (is the target's own|was (accepted|rejected))$/);
+  const drawn = facts(round, i).find(([term]) => term === "test")[1];
+  assert.match(drawn, /^u = 0\.\d+ ≥ .* → rejected; “.*” (is the corrected token|was (accepted|rejected))$/);
 });
 
 test("a discarded node says why nothing was drawn", () => {
   const round = rounds.find((r) => r.nodes.status.includes("discarded")), i = round.nodes.status.indexOf("discarded");
-  assert.match(facts(round, i).find(([term]) => term === "drawn")[1], /never tested/);
+  assert.match(facts(round, i).find(([term]) => term === "test")[1], /never tested/);
 });
 
 test("a draft that was never tested says what stood in its way, and not that the path ended where it went on", () => {
@@ -70,7 +70,7 @@ test("a draft that was never tested says what stood in its way, and not that the
   };
   const drawn = (status, node) =>
     facts({ ...rounds[0], entropy: [], nodes: { ...nodes, rule: undefined, status } }, node).find(
-      ([term]) => term === "drawn",
+      ([term]) => term === "test",
     )[1];
   const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
   assert.equal(drawn(went, 1), "never tested: “a” was accepted in its place");
@@ -89,7 +89,7 @@ test("a round's own facts name method and times", () => {
 test("a node's facts tell id, place among its siblings, position and the time of its round", () => {
   const told = Object.fromEntries(facts(rounds[0], 0));
   assert.match(told.token, /^id \d+, “.+”$/);
-  assert.match(told.place, /^depth 1, position \d+$/);
+  assert.match(told.position, /^\d+ in the text, depth 1$/);
   assert.match(told.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
 });
 

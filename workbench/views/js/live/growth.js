@@ -23,13 +23,13 @@ export function along({ nodes }, name, node) {
 
 const figure = (v, f) => (Number.isInteger(v) ? `${v}` : f.digits(v, 2));
 
-/** Short label for the tree: "added by eagle-2, 9 → 6"; empty if the trace has no record. Pure.
+/** Short label for the tree: "added by eagle-2, score 9 → 6"; empty if the trace has no record. Pure.
  *  @param {object} f  the module `formula` */
 export function brief(round, node, f) {
   const told = grownBy(round, node);
   if (!told) return "";
   const values = [told.before, told.after].filter((v) => v !== null).map((v) => figure(v, f));
-  return [`added by ${told.rule.name}`, values.join(" → ")].filter(Boolean).join(", ");
+  return `added by ${told.rule.name}${values.length ? `, score ${values.join(" → ")}` : ""}`;
 }
 
 /** Details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given for any
@@ -47,7 +47,7 @@ export function statement(round, node, f) {
   }
   const q = along(round, "q", node), p = along(round, "p", node);
   if (round.nodes.parents[node] >= 0 && q !== null && p !== null)
-    out.push(["its path's probability", `${figure(q, f)} by the drafter → ${figure(p, f)} by the target`]);
+    out.push(["path probability", `drafter ${figure(q, f)}, target ${figure(p, f)}`]);
   if (told?.rule.says) out.push(["why drafted", told.rule.says]);
   return out;
 }

@@ -17,10 +17,10 @@ test("a node names its tree builder, with its score before and after in the word
   assert.deepEqual(statement(told, 1, formula), [
     ["tree builder", "eagle-2: Ranked"],
     ["score", "2 (when offered) → 0.25 (among all)"],
-    ["its path's probability", "0.4 by the drafter → 0.2 by the target"],
+    ["path probability", "drafter 0.4, target 0.2"],
     ["why drafted", "It was ranked."],
   ]);
-  assert.equal(brief(told, 2, formula), "added by eagle-2, 9 → 2");
+  assert.equal(brief(told, 2, formula), "added by eagle-2, score 9 → 2");
 });
 
 test("each node has its own tree builder where there are several; a score without a description is left out", () => {
@@ -33,7 +33,7 @@ test("each node has its own tree builder where there are several; a score withou
 test("without a tree-builder record the path's probability under drafter and target is still shown", () => {
   for (const none of [undefined, null, {}, { rules: [] }, { rules: "?" }, { rules, of: [7, 7, 7] }]) {
     assert.equal(brief(round(none), 1, formula), "");
-    assert.deepEqual(statement(round(none), 1, formula), [["its path's probability", "0.4 by the drafter → 0.2 by the target"]]);
+    assert.deepEqual(statement(round(none), 1, formula), [["path probability", "drafter 0.4, target 0.2"]]);
   }
   assert.deepEqual(statement(round(null), 0, formula), [], "on the first level p and q already say it");
   assert.deepEqual(statement(round(null), 2, formula), [], "a probability on the path is missing");

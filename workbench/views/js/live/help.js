@@ -4,15 +4,15 @@ import * as kit from "../shared/kit.js";
 
 const KEYS = [
   ["Ctrl / ⌘ Enter", "run"],
-  ["Space", "pause or resume; afterwards play"],
-  ["← →", "token (in the tree: parent, child)"],
+  ["Space", "pause or resume the run; after its end, play it"],
+  ["← →", "previous, next token (in the tree: parent, child)"],
   ["↑ ↓", "next node at the same depth"],
   ["Enter, Esc", "in the tree: unfold, fold"],
   ["+ − 0", "in the tree: zoom"],
   ["[ ]", "previous, next round"],
-  ["{ }", "one round fewer, more in the sum on the wall clock"],
+  ["{ }", "remove or add one round in the wall clock's sum"],
   ["Home End", "first, last round"],
-  ["Enter or P", "pin what is shown"],
+  ["Enter or P", "pin the selection"],
   ["Esc", "clear the pin"],
   ["L", "jump to live"],
   ["M", "spine, levels, attention mask or list"],
@@ -21,7 +21,7 @@ const KEYS = [
 ];
 const WORDS = [
   ["draft", "tokens the drafter proposes"],
-  ["verify", "one forward of the target over all of them"],
+  ["verify", "one forward of the target over all drafted tokens"],
   ["accepted", "tested and kept"],
   ["rejected", "tested and not kept"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
@@ -32,9 +32,9 @@ const WORDS = [
   ["p, q, u", "target probability, drafter probability, uniform random number of the test"],
   [
     "overhead",
-    "wall time outside model forwards after the prefill: verifying, committing, bookkeeping",
+    "wall time outside model forwards after the prefill: verification rule, commit, bookkeeping",
   ],
-  ["waiting", "time in forwards of other runs of the batch, without this run"],
+  ["waiting", "time in forwards for other runs of the batch"],
 ];
 
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} said  keys and terms of the view */

@@ -41,17 +41,17 @@ export function items(f, plain, definitions, speed) {
       value: fixed(f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; paced" : ""}`,
+      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; some rounds delayed" : ""}`,
       worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${heldWords(f)}` : "",
     },
     {
       id: "passes",
       value: `${f.target_forwards || dash}`,
-      unit: f.target_forwards === 1 ? "pass" : "passes",
+      unit: f.target_forwards === 1 ? "forward" : "forwards",
       label:
         f.tokens > f.target_forwards
-          ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved`
-          : `for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
+          ? `of the target for ${f.tokens} tokens; ${f.tokens - f.target_forwards} saved`
+          : `of the target for ${f.tokens} ${f.tokens === 1 ? "token" : "tokens"}`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one per token",
       worked: "",
     },
@@ -73,7 +73,7 @@ export function items(f, plain, definitions, speed) {
 /** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
 function held(speed, f) {
   return f.held_rounds && speed.value !== dash
-    ? { ...speed, label: `${speed.label}; paced rounds`, worked: `${speed.worked}${heldWords(f)}` }
+    ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${heldWords(f)}` }
     : speed;
 }
 

@@ -61,7 +61,7 @@ test("one is not many", () => {
   const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
   const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
-  assert.deepEqual([value, unit, label], ["1", "pass", "for 1 token"]);
+  assert.deepEqual([value, unit, label], ["1", "forward", "of the target for 1 token"]);
 });
 
 test("a paced run says so beside its times and its speed-up", () => {
@@ -72,8 +72,8 @@ test("a paced run says so beside its times and its speed-up", () => {
   const speed = figure({ mine: 10, plain: 5, none: "" }),
     by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);
   const waited = [round({}), round({ "held back before it (s)": 0.4 })];
-  assert.match(by(waited, "rate").label, /; paced$/);
+  assert.match(by(waited, "rate").label, /; some rounds delayed$/);
   assert.match(by(waited, "rate").worked, /1 of 2 rounds started after a pause .* took longer than at full speed$/);
-  assert.match(by(waited, "speedup").label, /; paced rounds$/);
-  for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /paced/);
+  assert.match(by(waited, "speedup").label, /; some rounds delayed$/);
+  for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /delayed/);
 });

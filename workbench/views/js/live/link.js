@@ -59,7 +59,7 @@ export function fromQuery(search, catalogue, clamp) {
       const value = Number(text),
         { ge, le } = catalogue.numbers[name];
       if (/^\d+$/.test(text) && value >= ge && value <= le) choice[name] = value;
-      else bad(name, "not a whole number from ${ge} to ${le}");
+      else bad(name, `not a whole number from ${ge} to ${le}`);
     } else if (name === "prompt") choice.prompt = text;
     else if (name === "ids") {
       const ids = text.split(".");

@@ -61,15 +61,15 @@ export function size(seen) {
     ? `${count(seen.entries)} of at most ${count(seen.bound)} ${seen.unit}, ${bytes(seen.n_bytes)} of ${bytes(seen.most_bytes)}`
     : `${count(seen.entries)} ${seen.unit}, ${bytes(seen.n_bytes)}, read only`;
   const hits = seen.asked
-    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} of its drafted tokens were accepted`
+    ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} tokens drafted from it were accepted`
     : "no look-ups yet";
-  const whose = seen.shared ? " Shared by all runs of this app that use warm." : "";
+  const whose = seen.shared ? " Shared by all runs of this app in which “warm” is on." : "";
   return `${seen.title}: ${room}; ${hits}.${whose}`;
 }
 
 /** Describe the entry that produced the latest draft. Pure. */
 export function made({ made: latest }) {
-  if (!latest) return "The latest draft came from no entry.";
+  if (!latest) return "No entry was used for the latest draft.";
   return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
 

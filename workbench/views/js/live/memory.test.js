@@ -12,9 +12,9 @@ test("size against bound, bytes and hits are one sentence", () => {
   assert.equal(
     size(SEEN),
     "Suffixes of texts: 1,200 of at most 131,072 tokens, 4.8 kB of 1.1 MB; " +
-      "17 of 20 look-ups had a hit; 34 of its drafted tokens were accepted.",
+      "17 of 20 look-ups had a hit; 34 tokens drafted from it were accepted.",
   );
-  assert.match(size({ ...SEEN, shared: true }), /Shared by all runs of this app that use warm\.$/);
+  assert.match(size({ ...SEEN, shared: true }), /Shared by all runs of this app in which “warm” is on\.$/);
   assert.match(size({ ...SEEN, saves: false }), /1,200 tokens, 4\.8 kB, read only/);
   assert.match(size({ ...SEEN, asked: 0 }), /no look-ups yet/);
   assert.equal(size({ kind: "", why: "It keeps nothing." }), "It keeps nothing.");
@@ -22,7 +22,7 @@ test("size against bound, bytes and hits are one sentence", () => {
 
 test("the entry of the latest draft is named, spaces and breaks made visible", () => {
   assert.equal(made(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
-  assert.equal(made({ made: null }), "The latest draft came from no entry.");
+  assert.equal(made({ made: null }), "No entry was used for the latest draft.");
 });
 
 test("only a live run that the backend knows is asked", () => {

@@ -61,7 +61,7 @@ export async function arrive(page, trace) {
 async function fork(page, asked) {
   page.wish = asked.pin;
   if (asked.starts && !page.embed && !memory.reloaded() && !asked.problems.length) return backend.start(page, false);
-  if (!page.embed && !memory.reloaded()) page.note = "Settings loaded from the link. Press Run to decode them.";
+  if (!page.embed && !memory.reloaded()) page.note = "Settings loaded from the link. Press Run to use them.";
 }
 
 /** Show the run of a link. If the backend no longer has it, decode it again from the settings in the link. */

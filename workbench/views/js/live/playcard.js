@@ -51,7 +51,7 @@ function draw(ui) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "left by earlier drafts" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "residual after earlier drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }
@@ -103,8 +103,8 @@ export function coverage({ rows, mass, rest }, moved, start) {
     moved.temperature === start.temperature || rest.p < 5e-4
       ? ""
       : moved.temperature < start.temperature
-        ? ` Every other token is taken to be as likely as the least likely of these: ${percent(rest.p)} together, an upper bound.`
-        : ` Every other token is taken to be as likely as the least likely of these: ${percent(rest.p)} together, a lower bound.`;
+        ? ` All other tokens are assumed to be as likely as the least likely recorded one: ${percent(rest.p)} together, an upper bound.`
+        : ` All other tokens are assumed to be as likely as the least likely recorded one: ${percent(rest.p)} together, a lower bound.`;
   const own = moved.temperature === 0 && start.temperature === 0
     ? " At temperature 0 the most likely token is taken; p is the distribution before temperature scaling."
     : "";

@@ -144,7 +144,7 @@ export function build(el) {
             "Accepted per round",
             panel.legend([
               ["wb-with-bonus", "bonus"],
-              ["wb-key-theory", "if equally likely"],
+              ["wb-key-theory", "at equal acceptance"],
             ]),
             "wb-chart is-parts",
           ),
@@ -417,7 +417,7 @@ function curves(parts, view, due) {
       summary,
       overlay: theory && depths.map(() => theory.rate),
     });
-    write(parts.positionNote, depths.length ? over || "if all before were accepted" : "");
+    write(parts.positionNote, depths.length ? over || "if all earlier drafts were accepted" : "");
     write(parts.positionTheory, theories.words(theory));
     tabulate(parts, "position", counted, summary);
   }
@@ -429,7 +429,7 @@ function curves(parts, view, due) {
       max: Math.max(1, ...counts.map((c) => c.rounds)),
       ticks: axis.countTicks(Math.max(1, ...counts.map((c) => c.rounds))),
       digits: 0,
-      axis: "accepted drafts in a round",
+      axis: "accepted drafts per round",
       up: "rounds",
       summary,
       overlay: theory && counts.map((c) => theory.counts[c.accepted] ?? 0),
@@ -487,7 +487,7 @@ function treeNote(round, hidden) {
   if (canvas.isOfPlaces(round)) return canvas.words(round);
   const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
   if (n === 0) return `no drafts: plain decoding${more}`;
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}${more}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
 }
 
 /** Title of the tree card: the round, and the method that drafted. Pure. @param {(method: string) => string} title */

@@ -32,7 +32,7 @@ export function read(text, schema) {
       "Update the workbench to open it.",
     );
   if (written < Math.min(schema, WHOLE))
-    notes.push(`The trace was written by an older schema (${written || "none"}); fields that it lacks are left out.`);
+    notes.push(`The trace was written by an older schema (${written || "none"}); missing fields are not shown.`);
   if (!rounds.length) throw new TraceError("The trace has no rounds.", "Export a run after its first round.");
   if (rounds.length > MAX_ROUNDS)
     throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Shorten the file.");
@@ -205,7 +205,7 @@ function checked(round, index) {
   if (nodes.status.some((status) => !STATUSES.includes(status))) return "a node has an unknown status";
   if (nodes.text.some((t) => typeof t !== "string") || nodes.p.some((p) => typeof p !== "number"))
     return "a node has no text or no probability";
-  if (path.some((i) => !Number.isInteger(i) || i < 0 || i >= n)) return "its path leaves the tree";
+  if (path.some((i) => !Number.isInteger(i) || i < 0 || i >= n)) return "its path has a node that is not in the tree";
   if (
     [round.vision?.pictures, round.vision?.target_pictures].some(
       (some) => some && !(Array.isArray(some) && some.every(isPicture)),
@@ -214,6 +214,6 @@ function checked(round, index) {
     return "its vision data cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
   if (!isProbed(round, n)) return "a probe is incomplete, or comes before its parent";
-  if (!isPlaced(round)) return "a placed or revoked token is invalid";
+  if (!isPlaced(round)) return "a tentative or revoked token is invalid";
   return "";
 }

@@ -171,7 +171,7 @@ function targetToken(round, textOf) {
  *  @param {{nodes: Map}} tree  @param {(id: number|string) => boolean|"all"|undefined} open
  *  @param {(node: TreeNode, untested: number) => number} auto
  *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  per drawn node: its
- *    drawn children, the number of nodes folded under it, whether the reader unfolded it beyond the default */
+ *    drawn children, the number of nodes folded after it, whether the reader unfolded it beyond the default */
 export function unfold(tree, open, auto) {
   const drawn = new Map();
   const visit = (id) => {

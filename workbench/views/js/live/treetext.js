@@ -106,4 +106,4 @@ export function sentence(node, folded = 0, awaited = false) {
     .join(", ");
 }
 
-const foldedWords = (n) => (n ? `${n} folded under it` : "");
+const foldedWords = (n) => (n ? `${n} folded after it` : "");

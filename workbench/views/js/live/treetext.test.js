@@ -82,10 +82,10 @@ test("a trace that names no rule: greedy when its temperature was 0, else what i
   assert.equal(model(named).nodes.get(0).rule, "point");
 });
 
-test("a node in words: its text, its verdict and why, what is folded under it", () => {
+test("a node in words: its text, its verdict and why, what is folded after it", () => {
   assert.equal(
     sentence(node({ u: 0.95, accept: 0.03, p: 0.1, q: 0.4, rule: "ratio" }), 3),
-    "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded under it",
+    "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded after it",
   );
   assert.equal(sentence(node({ kind: "discarded", tested: false }), 0), "“␣a”, discarded: never tested");
   assert.equal(sentence(node({ u: 0.9, accept: 0.1 }), 0, true), "“␣a”, drafted, not verified yet");

@@ -128,9 +128,9 @@ function baselineOf(page, rounds) {
   if (run.baseline && page.plainKey !== run.key) return none("only the baseline's speed was stored");
   if (run.from !== "live" && page.plainKey !== run.key) return none("recorded without a baseline");
   if (!whole) return none("no baseline yet");
-  if (page.plainKey !== run.key) return none("the baseline was for other settings");
+  if (page.plainKey !== run.key) return none("the baseline was measured with other settings");
   const broken = summaries.voids(rounds, catalogue?.sampling.map((p) => p.name) ?? []);
-  if (broken) return none(`baseline void: ${broken.text} @ round ${broken.index + 1}`);
+  if (broken) return none(`baseline invalid: ${broken.text} @ round ${broken.index + 1}`);
   return { rounds: store.visible(plain), why: "", ready };
 }
 

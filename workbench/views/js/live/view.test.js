@@ -57,7 +57,7 @@ test("a baseline counts only for the settings it was measured with", () => {
   assert.equal(of(page({ run: live("chain") }), 0).noBaseline, "no baseline yet");
   assert.equal(
     of(page({ run: live("chain"), plain, plainKey: "other" }), 0).noBaseline,
-    "the baseline was for other settings",
+    "the baseline was measured with other settings",
   );
   const good = of(page({ run: live("chain"), plain, plainKey: "k" }), 0);
   assert.equal(good.noBaseline, "");
@@ -71,7 +71,7 @@ test("a change of sampling in mid-run voids it; a recording has none", () => {
   );
   assert.match(
     of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline,
-    /^baseline void: temperature 0.70 → 0.20 @ round 5$/,
+    /^baseline invalid: temperature 0.70 → 0.20 @ round 5$/,
   );
   assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
 });

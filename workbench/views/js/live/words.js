@@ -32,7 +32,7 @@ const REASONS = {
   "stop-token": "finished: stop token",
   cancelled: "cancelled",
   error: "ended by an error",
-  limit: "stopped: limit of this server reached",
+  limit: "stopped: server limit reached",
   lease: "stopped: its page was closed",
   memory: "stopped: its trace exceeded the memory limit",
 };
@@ -43,7 +43,7 @@ function ended(run) {
 }
 
 function place(queue) {
-  return queue ? `queued: ${queue.position} of ${queue.of} in line` : "queued";
+  return queue ? `queued: position ${queue.position} of ${queue.of}` : "queued";
 }
 
 /** Text of the empty token card. */
@@ -53,7 +53,7 @@ export function waiting(run, ready = true) {
   const words = {
     starting: "Starting …",
     queued: run.queue
-      ? `Queued: number ${run.queue.position} of ${run.queue.of} in line.`
+      ? `Queued: position ${run.queue.position} of ${run.queue.of}.`
       : "Queued: the engine is busy with another run.",
     loading: run.loading ? loading(run.loading) : "Loading the models …",
     prefill: "Prefill of the prompt …",

@@ -91,7 +91,7 @@ export function otherwise(method) {
  *  @param {(Promising & {teaches?: string})|undefined} method  @param {Record<string, any>} [values] */
 export function taught(method, values = {}) {
   const words = method?.teaches ?? "";
-  return !words || promised(method, values) === method?.promise ? words : `With its default choices: ${words}`;
+  return !words || promised(method, values) === method?.promise ? words : `With its default settings: ${words}`;
 }
 
 /** Write a promise into its badge. */
@@ -127,7 +127,7 @@ export function render(el, data) {
       : detail(catalogue.drafters, choice.drafter),
   );
   badge(ui.promise, promised(method, choice.params));
-  write(ui.headNote, method?.head ? `drafts with a head of your own: ${method.head}` : "");
+  write(ui.headNote, method?.head ? `drafts with your own head: ${method.head}` : "");
   write(ui.teaches, taught(method, choice.params));
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);

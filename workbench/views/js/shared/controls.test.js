@@ -119,7 +119,7 @@ test("words that tell why the output is the target's are not said of a verifier 
   const promises = { lossless: "exact", judge: "approximate" };
   const method = { promise: "exact", promises, teaches: "Exactly the target's." };
   assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
-  assert.equal(taught(method, { verifier: "judge" }), "With its default choices: Exactly the target's.");
+  assert.equal(taught(method, { verifier: "judge" }), "With its default settings: Exactly the target's.");
   assert.equal(taught(undefined), "");
 });
 

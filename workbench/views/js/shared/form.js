@@ -221,7 +221,7 @@ function grey(select, reasons, barred, value, make) {
   reasons.classList.toggle("is-chosen", Object.hasOwn(barred, value));
   const others = told.length - Number(Object.hasOwn(barred, value));
   const words = [
-    ...(Object.hasOwn(barred, value) ? [`${value} is not sound with these settings`] : []),
+    ...(Object.hasOwn(barred, value) ? [`${value} is not exact with these settings`] : []),
     ...(others ? [`${others} disabled`] : []),
   ];
   reasons.firstChild.textContent = `${words.join("; ")}: reasons`;

@@ -78,7 +78,7 @@ export function figure({ mine, plain, none, measured = null, stalled = "" }) {
     return {
       value: "—",
       unit: "",
-      label: none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline",
+      label: none.startsWith("baseline invalid") ? "speed-up: baseline invalid" : "speed-up: no baseline",
       worked: none,
     };
   return {

@@ -58,7 +58,7 @@ test("the key figure calls one run one run, and says what the machine did to it"
   });
   assert.equal(figure({ ...known, stalled: "3 rounds stalled" }).label, "one run, 3 rounds stalled");
   assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");
-  assert.equal(figure({ ...known, plain: null, none: "baseline void: x" }).label, "speed-up: baseline void");
+  assert.equal(figure({ ...known, plain: null, none: "baseline invalid: x" }).label, "speed-up: baseline invalid");
 });
 
 test("pairs of runs take the place of the one run; the verdict comes when the interval leaves 1×", () => {

@@ -37,7 +37,7 @@ export async function arrive(page, trace, beside) {
       if (wanted.recorded) settle(page, { ...wanted, problems: [] });
     }
     if (memory.reloaded() || !page.wished) await hold(page, again);
-    else if (!again) page.note = "Settings loaded from the link. Press Run to decode them.";
+    else if (!again) page.note = "Settings loaded from the link. Press Run to use them.";
   } else await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
@@ -47,7 +47,7 @@ export async function look(page, target, drafter) {
   await backend.look(page, target, drafter);
   if (!page.catalogue) return;
   page.catalogue.presets = questions(page);
-  if (!page.catalogue.targets.length) page.vision.empty = "No available target takes images.";
+  if (!page.catalogue.targets.length) page.vision.empty = "No available target accepts images.";
   const { choice, vision } = page;
   choice.prompt ||= page.catalogue.presets[0]?.prompt ?? "";
   vision.besideMethod ||=

@@ -11,7 +11,7 @@ export const KEYS = [
   ["Enter or P", "pin the word"],
   ["Esc", "clear the pin"],
   ["L", "jump to live"],
-  ["Space", "pause or resume; afterwards play"],
+  ["Space", "pause or resume the run; after its end, play it"],
   ["1 – 6", "figures, image, caption, word, curves, timeline"],
   ["?", "this list"],
 ];
