@@ -95,7 +95,7 @@ class SavedRunsView:
             WorkbenchError: there are none, or runs are not saved here for this caller.
         """
         if not mine:
-            raise WorkbenchError("This app keeps runs only for the user of this machine.", "Write prompts, one per line.")
+            raise WorkbenchError("This app keeps runs only for the user of this machine.", "Type prompts instead.")
         self._store()
         from workbench.bench.recommend import of_kept_runs  # imports PyTorch: only when needed
 
@@ -123,9 +123,7 @@ class SavedRunsView:
         if is_id(name):
             store = self._store()
             if not store.has(name):
-                raise UnknownNameError(
-                    f"No run {name} is kept on this machine.", "It may have been deleted. The Gallery lists all kept runs."
-                )
+                raise UnknownNameError(f"No run {name} is kept on this machine.", "The Gallery lists all kept runs.")
             baseline = store.baseline(name)
             return store.load(name).to_wire() | ({"baseline": baseline.to_wire()} if baseline else {})
         return recorded.load(name)
@@ -135,7 +133,7 @@ class SavedRunsView:
             if self._allowed:
                 raise WorkbenchError(
                     "This app keeps runs only for the user of this machine.",
-                    "Save the run as a file: export ▾. An app started with --api-key keeps runs for everyone who has the key.",
+                    "Save the run as a file: export ▾. With --api-key, an app keeps runs for all users of the key.",
                 )
             raise WorkbenchError("A public app does not keep runs.", "Save the run as a file: export ▾.")
         from workbench.trace.store import RunStore

@@ -59,7 +59,7 @@ def read_a_round(trace: Trace) -> Step:
         question=f"All {depth} drafted tokens of a round are accepted. How many tokens does the text gain?",
         choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
         right=1,
-        why="The forward that verifies the drafts also gives the target's own token after the last of them: the bonus. In "
+        why="The same forward also gives the target's own token after the last draft: the bonus. In "
         f"this recording that happened in {_count(len(full), 'round')} of {len(trace.rounds)}.",
         places=_where(trace, lambda r, i: r.nodes.status[i] == REJECTED),
     )
@@ -77,8 +77,8 @@ def same_text(trace: Trace, plain: Trace) -> Step:
         question="The drafter gets worse and worse. What happens to the text?",
         choices=("It gets worse too", "It stays the same and takes more target forwards", "It gets shorter"),
         right=1,
-        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, each forward "
-        "still gives one token, as plain decoding does.",
+        why="Every token is verified. A bad draft costs time, never quality; with no draft accepted at all, a forward "
+        "gives one token, as plain decoding does.",
         cards=("figures", "ribbon", "lane"),
         rounds=(slowest,),
     )
@@ -138,8 +138,8 @@ def copying(trace: Trace) -> Step:
         question="What would τ be in a text without repetition?",
         choices=("0", "1", "as here"),
         right=1,
-        why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up costs "
-        "next to nothing, so little is lost if there is nothing to copy.",
+        why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up "
+        "costs almost nothing, so little is lost if there is nothing to copy.",
         rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
     )
 

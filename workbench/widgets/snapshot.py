@@ -158,7 +158,7 @@ def curves(trace: Trace) -> str:
     depths = metrics.acceptance_by_depth(trace.rounds)
     rows = "".join(f"<tr><td>{d}</td><td>{k / t:.2f}</td><td>{t}</td></tr>" for d, t, k in depths if t)
     table = (
-        "<table><thead><tr><th>depth</th><th>accepted, given that all earlier drafts were accepted</th><th>tested</th></tr></thead>"
+        "<table><thead><tr><th>depth</th><th>accepted, if all earlier drafts were</th><th>tested</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
     return f"<p>Accepted drafts, round by round: {spark([len(r.path) for r in trace.rounds])}</p>" + (
