@@ -19,14 +19,16 @@ from workbench.ui.saved_runs import SavedRunsView
 COMPARED = 8
 """Largest number of runs whose curves are drawn beside those of the opened run."""
 NOT_HERE = (
-    "Training starts processes on the server, so the Lab is disabled in public apps: on a Space, on ZeroGPU, and "
-    "with --public. Start the workbench on a machine of yours (python app.py) and open the Lab there."
+    "Training starts processes on the server, so the Lab is disabled in public apps: Spaces, ZeroGPU, and apps "
+    "started with --public. Start the workbench on your own machine (python app.py) and open the Lab there."
 )
 NOT_YOURS = (
-    "Training runs as a process on this server, so the lab is for its own user alone: open it on the machine that the "
-    "app runs on, or start the app with --api-key, which lets all in who have the key."
+    "Training starts processes on this server, so only the user of this machine may use the Lab. Open it on the "
+    "machine that runs the app, or start the app with --api-key, which admits all users of the key."
 )
-NOT_INSTALLED = "Curves are kept as TensorBoard event files: pip install tensorboardX, and start the app again."
+NOT_INSTALLED = (
+    "Training curves are saved as TensorBoard event files. Run pip install tensorboardX, then restart the app."
+)
 
 
 def add(client: Client, kept: SavedRunsView) -> None:

@@ -94,7 +94,7 @@ def picture(plot: Any) -> str:
     if not drawn:
         drawn = f"<p><b>{escape(title(plot) or 'Figure')}</b></p>"
     left = [_name(trace, i) for i, trace in enumerate(traces) if trace.type not in DRAWN]
-    more = f"<p>Not in this picture: {escape(', '.join(left))}.</p>" if left else ""
+    more = f"<p>Not in this drawing: {escape(', '.join(left))}.</p>" if left else ""
     return f'<div class="wb-snapshot">{drawn}{more}{table(traces)}</div>'
 
 

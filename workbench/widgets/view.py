@@ -93,7 +93,7 @@ def checked(selection: dict[str, Any]) -> dict[str, Any]:
         words = ("target", "-1") if name == "node" else ()
         number = isinstance(value, int) and not isinstance(value, bool) and value >= (-1 if name == "node" else 0)
         if name not in PARTS or not (number or value in words):
-            raise traitlets.TraitError(f"{name}={value!r} cannot be selected. Use {', '.join(PARTS)}, from 0.")
+            raise traitlets.TraitError(f"{name}={value!r} cannot be selected. Use {', '.join(PARTS)} from 0 up.")
     return kept
 
 

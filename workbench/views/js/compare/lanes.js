@@ -27,7 +27,7 @@ export function render(el, data) {
   ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
   if (choice.pictures)
     comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
-  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one per line" : "Your own prompt, in addition");
+  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one per line" : "Additional prompt of your own");
   while (ui.presets.childElementCount < catalogue.presets.length) ui.presets.append(h("button", { type: "button" }));
   catalogue.presets.forEach((preset, i) => {
     const chip = ui.presets.children[i];
@@ -185,7 +185,7 @@ function build(el) {
   ui.presets.setAttribute("aria-label", "Prompts");
   const text = labelled(
     "text",
-    "Your own prompt, in addition",
+    "Additional prompt of your own",
     h("textarea", { rows: 2, spellcheck: false, oninput: () => say() }),
   );
   ui.textLabel = text[0];

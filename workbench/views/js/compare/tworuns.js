@@ -36,7 +36,7 @@ export async function mount(el, { host }) {
     );
   el.dataset.ready = "true";
   if (names.length !== 2) {
-    pagehead.problem(main, { message: "This address does not name two runs.", remedy: "Use an address of the form /r/ONE+OTHER." });
+    pagehead.problem(main, { message: "This address does not contain two run ids.", remedy: "Use an address of the form /r/ONE+OTHER." });
     return gallery();
   }
   const found = await Promise.all(names.map((name) => pagehead.ask(main, { host }, "run", { name })));

@@ -30,7 +30,7 @@ export function lawWords(law) {
 
 /** The paper's figure. Pure. */
 export function paperFigure({ low, high, neutral }) {
-  if (low === null || high === null) return `more than ${neutral}, no figure given`;
+  if (low === null || high === null) return `more than ${neutral}; the paper gives no figure`;
   return low === high ? `${low}` : `${low}–${high}`;
 }
 
@@ -122,7 +122,7 @@ const heading = (title, about) => [h("h2", {}, title), h("p", { className: "wb-a
 function matrix(found) {
   const about =
     "Drafters by verifiers. Choose a cell to see the methods that combine the two, their policies and " +
-    "tree builders, their promise, and the evidence of the exactness board. Combinations that would not preserve the target's distribution give the reason.";
+    "tree builders, their promise, and the evidence of the exactness board. Combinations that would not preserve the target's distribution show the reason.";
   const parts = combinations.build(found, (word) => standing(word, h));
   const section = find.fold({ id: "combinations" }, heading("Combinations of drafters and verifiers", about), parts);
   section.querySelector("details").open = true;

@@ -8,7 +8,7 @@ import { byTarget, differences } from "./methods.js";
 test("figures of paper and here in words", () => {
   assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
   assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
-  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1, no figure given");
+  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1; the paper gives no figure");
   assert.equal(hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24 }), "1.61 (1.40–1.90, n = 24)");
   const answers = { value: 0.98, low: 0.96, high: 1 };
   assert.equal(

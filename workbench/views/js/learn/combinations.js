@@ -9,13 +9,13 @@ import * as pagehead from "../shared/pagehead.js";
 const HOW = ["policy", "grower"];
 /** Signs of a cell, with their words; the legend has them in this order. */
 const SIGNS = [
-  ["✓", "exact, shown on the exactness board"],
-  ["✓?", "exact, partly shown"],
+  ["✓", "exact, confirmed on the exactness board"],
+  ["✓?", "exact, partly confirmed"],
   ["?", "exact, not tested"],
   ["!", "exact, but a test failed"],
   ["≈", "approximate"],
   ["◇", "simulation"],
-  ["·", "sound, but no method offers it"],
+  ["·", "would be exact, but no method offers it"],
   ["–", "approximate for all drafts; no method offers it"],
   ["✕", "disabled: would not preserve the target's distribution"],
 ];
@@ -44,7 +44,7 @@ export function lines(offer) {
 /** What is said of a cell that no method offers. Pure.
  *  @param {{reason: string, approximate?: boolean}} cell  why it would be unsound; empty: sound */
 export function missing({ reason, approximate = false }) {
-  if (!reason) return "Not offered; it would be sound.";
+  if (!reason) return "Not offered by any method; it would be exact.";
   return approximate ? `– Not offered. ${reason}` : `✕ ${reason}`;
 }
 

@@ -16,7 +16,7 @@ test("an offer lists its verifier, its policies and growers, and why it is not e
 test("what is not offered says whether it would be sound", () => {
   assert.equal(missing({ reason: "Its siblings may be chosen." }), "✕ Its siblings may be chosen.");
   assert.equal(missing({ reason: "It is approximate.", approximate: true }), "– Not offered. It is approximate.");
-  assert.match(missing({ reason: "" }), /would be sound/);
+  assert.match(missing({ reason: "" }), /would be exact/);
   assert.deepEqual([signs({ offers: [], reason: "No." }), signs({ offers: [], reason: "" })], [["✕"], ["·"]]);
 });
 
@@ -43,7 +43,7 @@ test("a policy is asked of its own evidence, and one that a method has alone cou
   assert.deepEqual(signs(cell, { grower: "dyspec" }), []);
   assert.equal(having(cell.offers, { policy: "none" }).length, 0);
   assert.equal(spoken([], { grower: "dyspec" }), "not offered with grower dyspec");
-  assert.equal(spoken(["✓", "≈"], {}), "exact, shown on the exactness board; also approximate");
+  assert.equal(spoken(["✓", "≈"], {}), "exact, confirmed on the exactness board; also approximate");
   assert.equal(called({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
 });
 

@@ -153,7 +153,7 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     h(
       "p",
       { className: "wb-about" },
-      "All exact methods that run on a target take turns on your prompts with greedy decoding, together with plain decoding, until the time is up. Methods that are clearly slower than the best are dropped early. Measuring runs in the background: other runs have priority, and waiting time is not counted.",
+      "All exact methods that run on a target are measured in turn on your prompts with greedy decoding, together with plain decoding, until the time is up. Methods that are clearly slower than the best are dropped early. Measuring runs in the background: other runs have priority, and waiting time is not counted.",
     ),
     form,
     alerts,

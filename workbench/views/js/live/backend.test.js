@@ -32,7 +32,7 @@ test("a question that was written while its target was loading goes there once i
   assert.match(page.note, /still loading/);
   await look(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
-  assert.match(page.note, /goes to big/);
+  assert.match(page.note, /decoded by big/);
 });
 
 test("whose head drafts is asked anew, and nothing else of the list changes", async () => {

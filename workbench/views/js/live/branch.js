@@ -34,7 +34,7 @@ export function family(run, active, visible) {
     const text = words(run.origin, visible);
     if (!run.origin.run) return { text, button: "" };
     return active
-      ? { text: `${text}. The original run is kept; it can be shown when this one has ended.`, button: "" }
+      ? { text: `${text}. The original run is kept; you can show it after this run has ended.`, button: "" }
       : { text, button: "show the original run" };
   }
   return run?.branch ? { text: words(run.branch.origin, visible), button: "show the branch" } : null;

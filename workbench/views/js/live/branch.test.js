@@ -49,7 +49,7 @@ test("a branch leads to the run it came from, and that one back to the branch", 
     own = { id: "b", origin }, same = (t) => t;
   assert.equal(family(parent, false, same), null);
   assert.deepEqual(family(own, false, same), { text: "branched at round 7: “ a”", button: "show the original run" });
-  assert.match(family(own, true, same).text, /is kept; it can be shown when this one has ended/);
+  assert.match(family(own, true, same).text, /is kept; you can show it after this run has ended/);
   assert.equal(family(own, true, same).button, "", "the run in progress stays on the page");
   assert.equal(family({ ...parent, branch: own }, false, same).button, "show the branch");
 });

@@ -78,7 +78,7 @@ export function own(choice, catalogue) {
   const lent = choice.lent || Boolean(able?.ready && now?.kind === "bundled");
   if (!asks || !able || (!lent && !(able.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
   if (!lent) return { target, lent, note: `${able.name} is still loading; until then ${target} is used.` };
-  return { target: able.name, lent, note: `Your own prompt goes to ${able.name}; choose any target above.` };
+  return { target: able.name, lent, note: `Your own prompt is decoded by ${able.name}; choose any target above.` };
 }
 
 /** Return all parameters in one flat object: those of `method` and of sampling, clamped to their ranges. */

@@ -55,8 +55,8 @@ test("a question of one's own goes to the model that answers questions, once it 
   const asked = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
   const made = own(asked, listed({ ready: true }));
   assert.deepEqual([made.target, made.lent], ["big", true]);
-  assert.match(made.note, /goes to big/);
-  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /goes to big/, "as long as words are written");
+  assert.match(made.note, /decoded by big/);
+  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /decoded by big/, "as long as words are written");
   assert.equal(own(asked, listed({ loading: true })).target, "t");
   assert.match(own(asked, listed({ loading: true })).note, /big is still loading/);
   const stays = (more, there = { ready: true }) => own({ ...asked, ...more }, listed(there));

@@ -22,8 +22,8 @@ const KEYS = [
 const WORDS = [
   ["draft", "tokens the drafter proposes"],
   ["verify", "one forward of the target over all drafted tokens"],
-  ["accepted", "tested and kept"],
-  ["rejected", "tested and not kept"],
+  ["accepted", "tested and part of the text"],
+  ["rejected", "tested and not part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
   ["bonus", "the target's extra token after a fully accepted path"],
   ["plain", "target token of a round without drafts: plain decoding"],

@@ -15,7 +15,7 @@ export function status({ run, figures, pinned, measuring, lost = 0, slow = "", o
   const say = {
     finished: ended(run),
     cancelled: run.footer ? ended(run) : "cancelled",
-    error: "ended by an error",
+    error: "ended with an error",
     starting: "starting",
     queued: place(run.queue),
     loading: "loading the models",
@@ -31,7 +31,7 @@ const REASONS = {
   "stop-string": "finished: stop string",
   "stop-token": "finished: stop token",
   cancelled: "cancelled",
-  error: "ended by an error",
+  error: "ended with an error",
   limit: "stopped: server limit reached",
   lease: "stopped: its page was closed",
   memory: "stopped: its trace exceeded the memory limit",

@@ -104,7 +104,7 @@ test("inactive speculation is an error, said once although its rounds note it to
 });
 
 test("a queue has a position, a download its bytes, a lost backend its seconds", () => {
-  assert.match(waiting({ state: "queued", message: "", queue: { position: 2, of: 3 } }), /number 2 of 3/);
+  assert.match(waiting({ state: "queued", message: "", queue: { position: 2, of: 3 } }), /position 2 of 3/);
   const run = { state: "loading", message: "", loading: { stage: "downloading x", done: 12.3e6, total: 26e6 } };
   assert.match(waiting(run), /^Downloading x: 12\.3 of 26\.0 MB/);
   assert.deepEqual(progress(run), { done: 12.3e6, total: 26e6 });

@@ -95,11 +95,11 @@ test("a cell says its figure, its interval and n, in words too", () => {
   const found = { value: 1.924, low: 1.5, high: 2.3, n: 4 },
     cell = { at: [1], state: "done", figures: { speedup: found } };
   assert.equal(words("speedup", found.value), "1.92×");
-  assert.equal(interval("speedup", found), "1.50–2.30×, n 4");
-  assert.equal(interval("tau", { value: 2, low: null, high: null, n: 1 }), "n 1");
+  assert.equal(interval("speedup", found), "1.50–2.30×, n = 4");
+  assert.equal(interval("tau", { value: 2, low: null, high: null, n: 1 }), "n = 1");
   assert.equal(
     label(cell, { depth: [1, 2] }, "speedup", "speed-up"),
-    "depth 2: speed-up 1.92×, 95 % confidence interval 1.50× to 2.30×, n 4",
+    "depth 2: speed-up 1.92×, 95 % confidence interval 1.50× to 2.30×, n = 4",
   );
   assert.equal(
     label({ at: [0], state: "failed", error: "no heads" }, { depth: [1] }, "speedup", "speed-up"),

@@ -19,7 +19,7 @@ export function interval(metric, found) {
     found.low === null || found.low === undefined
       ? ""
       : `${words(metric, found.low).replace(/ ?[×%]$/, "")}–${words(metric, found.high)}, `;
-  return `${range}n ${found.n}`;
+  return `${range}n = ${found.n}`;
 }
 
 /** Return the colour strength of a cell, 0 to 1: its place between the smallest and the largest value. Pure. */
@@ -42,7 +42,7 @@ export function label(cell, axes, metric, title) {
         : cell.state === "waiting"
           ? "waiting"
           : found
-            ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % confidence interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}`
+            ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % confidence interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n = ${found.n}`
             : `no ${title}`;
   return `${at}: ${said}`;
 }

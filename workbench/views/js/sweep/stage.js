@@ -19,8 +19,8 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
 
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
-  ["Cells", "one per pair of values: speed-up, τ, acceptance rate or tokens per second, with a 95 % confidence interval"],
-  ["Along the rows", "the same as lines, with the theoretical value for the measured acceptance rate"],
+  ["Cells", "one cell per pair of values: speed-up, τ, acceptance rate or tokens per second, with a 95 % confidence interval"],
+  ["Along the rows", "the same values as lines, with the theoretical value for the measured acceptance rate"],
   ["Cell", "all figures of one cell; its run can be opened in Live"],
   ["Reproduce", "the sweep as Python code and as a command"],
 ];
@@ -129,7 +129,7 @@ export function draw(page) {
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
-  kit.write(parts.keptNote, "measured by this app before; one line per set of conditions");
+  kit.write(parts.keptNote, "measured earlier by this app; one line per set of conditions");
   keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent

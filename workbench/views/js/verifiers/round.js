@@ -49,7 +49,7 @@ function fill(item, { title, laws, at, said, mark }, words) {
   kit.write(head, title);
   const { bars } = kit.frame(
     picture,
-    { width: WIDE, height: TALL + 4, label: laws.map((law, j) => (law ? `${j ? "divided by" : "left"}: ${law.map((x, i) => `${visible(words[i])} ${x.toFixed(3)}`).join(", ")}` : "")).join("; ") },
+    { width: WIDE, height: TALL + 4, label: laws.map((law, j) => (law ? `${j ? "draft distribution" : "target or residual distribution"}: ${law.map((x, i) => `${visible(words[i])} ${x.toFixed(3)}`).join(", ")}` : "")).join("; ") },
     (svg) => ({ bars: svg.appendChild(kit.s("g")) }),
   );
   kit.fit(bars, 2 * n, () => kit.s("rect"));

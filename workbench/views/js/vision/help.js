@@ -29,8 +29,9 @@ export const WORDS = [
     "vision-target",
     "the bundled toy model: six shapes, eight colours, numbers, few words; asked about a missing object, it invents an answer",
   ],
-  ["accepted", "tested and kept"],
+  ["accepted", "tested and part of the text"],
   ["corrected", "token drawn from the residual distribution after a rejection"],
-  ["rejected, discarded", "tested and not kept; never tested"],
+  ["rejected", "tested and not part of the text"],
+  ["discarded", "drafted, never tested"],
   ["τ", "tokens emitted per verification"],
 ];
