@@ -111,7 +111,7 @@ test("a round that would break a drawing ends the trace before it", () => {
   assert.match(notes[0], /truncated: round 3/);
   const nowhere = structuredClone(whole);
   nowhere.rounds[1].placed = [{ position: "7", text: "b", p: 0.5 }];
-  assert.match(read(JSON.stringify(nowhere), SCHEMA).notes[0], /truncated: round 2.*place/);
+  assert.match(read(JSON.stringify(nowhere), SCHEMA).notes[0], /truncated: round 2.*tentative/);
 });
 
 test("probes come through; one that is broken ends the trace before its round, and older rounds have none", () => {
