@@ -22,7 +22,7 @@ def test_an_error_is_a_mean_over_prompts_and_the_median_of_single_ones() -> None
     assert found is not None
     assert (found.bias, found.low, found.high) == tuple(pytest.approx(1.1) for _ in range(3))
     assert (found.typical, found.prompts, found.pairs) == (pytest.approx(0.1), 3, 4)
-    said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; a run 10 % off."
+    said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; typically ±10 %."
     assert found.sentence == said
     assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt says nothing of others"
 

@@ -61,11 +61,11 @@ class Error:
 
         Example:
             >>> Error("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
-            'Against 200 real runs on 25 prompts (text-target): predicted / measured 1.01 [0.99–1.02]; a run 3 % off.'
+            'Against 200 real runs on 25 prompts (text-target): predicted / measured 1.01 [0.99–1.02]; typically ±3 %.'
         """
         return (
             f"Against {self.pairs} real runs on {self.prompts} prompts ({self.target}): predicted / measured "
-            f"{self.bias:.2f} [{self.low:.2f}–{self.high:.2f}]; a run {100 * self.typical:.0f} % off."
+            f"{self.bias:.2f} [{self.low:.2f}–{self.high:.2f}]; typically ±{100 * self.typical:.0f} %."
         )
 
 

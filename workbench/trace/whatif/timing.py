@@ -110,7 +110,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     """
     rounds = trace.rounds
     if not any(r.emitted for r in rounds):
-        raise WorkbenchError("The trace has no rounds with tokens.", "Give a run that generated something.")
+        raise WorkbenchError("The trace has no rounds with tokens.", "Use a run with at least one token.")
     predicted = distributions(rounds)
     every, where = plain_rounds(trace, plain)
     stalled, timed, base = stalls(rounds), calm(rounds), calm(every)
@@ -163,7 +163,7 @@ def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
                     f"The plain run has another {what} than the run.", "Compare runs of one target and prompt."
                 )
         if not metrics.emitted(plain.rounds):
-            raise WorkbenchError("The plain run emitted nothing.", "Give a run that generated something.")
+            raise WorkbenchError("The plain run has no tokens.", "Use a run with at least one token.")
         return plain.rounds, "a plain run of the same prompt"
     without = [r for r in trace.rounds if not len(r.nodes) and r.emitted]
     if len(without) >= LEAST_PLAIN_ROUNDS:

@@ -12,7 +12,7 @@ const WORDS = {
   ],
   interval: [
     "95 % interval",
-    "Student's t over prompts; with one or two prompts over their repeats, and then it does not cover other prompts",
+    "Student's t over prompts; with one or two prompts, over their repeats: valid for these prompts only",
   ],
   tau: [
     "τ",

@@ -213,9 +213,8 @@ function claims(rows) {
   const about =
     "Each paper's claim, compared with the measurement made here. The verdict is computed: reproduced in size within a quarter of " +
     "the paper's range, in direction if the whole 95 % interval lies on the paper's side, contradicted if it lies on " +
-    "the other, inconclusive if it contains both. By construction: the figure cannot come out otherwise, and is not " +
-    "counted as a verdict. Answers not kept: an approximate rule loses more than 5 % of the right answers, so that its " +
-    "gain is not judged.";
+    "the other, inconclusive if it contains both. By construction: the figure follows from the method, so it gets no " +
+    "verdict. Answers not kept: an approximate rule loses more than 5 % of the right answers, so its gain gets no verdict.";
   const heads = rows.length ? rows[0].elsewhere.map((column) => `on ${column.target}`) : [];
   return board(
     "claims",

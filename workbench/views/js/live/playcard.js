@@ -97,8 +97,8 @@ function nameOf(seen, token) {
 /** State how much of p and q was recorded, and the assumption about the rest. Pure. */
 export function coverage({ rows, mass, rest }, moved, start) {
   const n = (name) => rows.filter((row) => row[name] !== null).length,
-    percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
-  const known = `Over the recorded tokens: ${n("p")} with ${percent(mass.p)} of p's mass${mass.q === null ? "" : `, ${n("q")} with ${percent(mass.q)} of q's`}.`;
+    percent = (v) => (v > 0.9995 ? "100 %" : `${(100 * v).toFixed(1)} %`);
+  const known = `Recorded probabilities: p of ${n("p")} tokens, together ${percent(mass.p)}${mass.q === null ? "" : `; q of ${n("q")} tokens, together ${percent(mass.q)}`}.`;
   const bound =
     moved.temperature === start.temperature || rest.p < 5e-4
       ? ""

@@ -104,7 +104,7 @@ test("unmoved sliders reproduce the recorded test; the unrecorded mass is stated
     outlook({ ...seen, rate: 0.4, drawn: false, expected: playing.expected(0.4, 4) }, 4, formula),
     "K = 4 drafts, each accepted with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens per round",
   );
-  assert.match(coverage(seen, start, start), /2 with 90\.0 % of p's mass, 2 with 80\.0 % of q's\.$/);
+  assert.match(coverage(seen, start, start), /p of 2 tokens, together 90\.0 %; q of 2 tokens, together 80\.0 %\.$/);
   const cold = { ...start, temperature: 0.5 }, hot = { ...start, temperature: 1.5 };
   assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, cold), cold, start), /an upper bound\.$/);
   assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, hot), hot, start), /a lower bound\.$/);

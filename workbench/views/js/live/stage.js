@@ -125,7 +125,7 @@ export function build(el) {
               {
                 type: "button",
                 className: "wb-tool",
-                title: "Show where the time went and what other drafts would give",
+                title: "Show the time per phase and the estimated speed with other drafts",
               },
               "Explain this speed",
             ),

@@ -195,7 +195,7 @@ function draw(state) {
     state.cut,
     (found.lengths?.cut_short
       ? `${found.lengths.cut_short} rounds accepted their whole draft. A longer draft might have given more tokens there; the figures do not include them.${found.lengths.costs.fitted ? "" : " The target's cost per additional token could not be estimated: all its forwards had the same size."}`
-      : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "their speed"], ["plain", "speed without drafts"]) : ""),
+      : "") + (found.lengths ? errorWords(found, ["lengths", "τ of shorter drafts"], ["speeds", "speed of shorter drafts"], ["plain", "speed without drafts"]) : ""),
   );
   kit.write(state.widths, widthWords(found.widths, found.rescues) + (found.widths.length ? errorWords(found, ["width", "τ of a tree"]) : ""));
   kit.write(
@@ -205,7 +205,7 @@ function draw(state) {
         (c) =>
           `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens that both runs emitted. The better of both at every position, or both in one tree, gives ${two(c.tau)}: ${c.first} has the longer accepted path in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
       )
-      .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "the better of both"]) : ""),
+      .join(" ") + (found.combinations.length ? errorWords(found, ["combination", "τ of the better of both"]) : ""),
   );
   kit.write(state.theory, theoryWords(found.theory) + errorWords(found, ["by-position", "τ by position"], ["iid", "τ at equal acceptance"], ["formula", "speed-up by the formula"]));
   tables.render(state.definitions, {
@@ -233,7 +233,7 @@ export function theoryWords(t) {
   const bound = t.transport
     .map(
       (b) =>
-        `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} positions accepted one; no exact rule could exceed ${share(b.bound)}`,
+        `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: a draft was accepted at ${share(b.accepted)} of ${b.places} positions; the maximum for any exact rule is ${share(b.bound)}`,
     )
     .join("; ");
   return `Theory: measured τ is ${two(t.tau)}. Predicted from the acceptance rate at each position: ${two(t.tau_by_position)}; predicted if every draft were accepted with probability ${share(t.rate)}: ${two(t.tau_iid)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;

@@ -68,7 +68,7 @@ test("theory in words: best length and bound only where they are known", () => {
   assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 draft levels would be fastest: 1.40 times"));
   assert.ok(
     theoryWords({ ...t, transport: [{ siblings: 2, places: 9, accepted: 0.5, bound: 0.7 }] }).includes(
-      "2 sampled siblings: 50 % of 9 positions accepted one; no exact rule could exceed 70 %",
+      "2 sampled siblings: a draft was accepted at 50 % of 9 positions; the maximum for any exact rule is 70 %",
     ),
   );
   assert.equal(theoryWords({ rate: null }), "");

@@ -410,7 +410,7 @@ export function mount(
     ),
     item(
       "HTML replay",
-      "one file that plays without network",
+      "one file that plays offline",
       file("html", "text/html", async (run) =>
         html(await host.sources(), { trace: run, definitions: definitions(), lexicon: lexicon() }),
         "HTML replay",
