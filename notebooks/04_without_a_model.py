@@ -610,7 +610,7 @@ else:
 
 # %% [markdown]
 # The same comparison is a command (`workbench recommend --prompts mine.jsonl --minutes 10`) and a button of the app:
-# Methods → Recommend a method
+# Methods → Recommend a method.
 
 # %% [markdown]
 # ## The same on a real model

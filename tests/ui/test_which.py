@@ -1,4 +1,4 @@
-"""Which for me: what is asked of the client, what is refused in words, and the page in a browser."""
+"""Recommend a method: what is asked of the client, what is refused in words, and the page in a browser."""
 
 from __future__ import annotations
 

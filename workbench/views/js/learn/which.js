@@ -1,4 +1,4 @@
-/** "Which for me": measure the user's prompts and rank the methods; below it, the board of methods without training by
+/** "Recommend a method": measure the user's prompts and rank the methods; below it, the board of methods without training by
  *  kind of work. */
 
 import { h } from "../shared/kit.js";

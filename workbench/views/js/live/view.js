@@ -185,7 +185,7 @@ export function panel(page, view) {
         label: measuring
           ? `Baseline ${measuring.tokens}`
           : page.wantPlain
-            ? "Baseline next"
+            ? "Baseline queued"
             : view.baselineReady
               ? "Baseline ✓"
               : "Baseline",

@@ -81,8 +81,8 @@ function build(el) {
       chips("rules", "Rule", Object.entries(RULES).map(([name, { title }]) => [name, title]), (rule) => anew({ rule })),
       (ui.ruleWords = h("p", { className: "wb-detail" })),
       (ui.paper = h("small", { className: "wb-detail" })),
-      slider("tp", "Temperature of p", states.COLDEST, states.HOTTEST, 0.05, (tp) => anew({ tp, from: "by hand", note: "" })),
-      slider("tq", "Temperature of q", states.COLDEST, states.HOTTEST, 0.05, (tq) => anew({ tq, from: "by hand", note: "" })),
+      slider("tp", "Temperature of p", states.COLDEST, states.HOTTEST, 0.05, (tp) => anew({ tp, from: "edited by hand", note: "" })),
+      slider("tq", "Temperature of q", states.COLDEST, states.HOTTEST, 0.05, (tq) => anew({ tq, from: "edited by hand", note: "" })),
       h("div", { className: "wb-turn" }, h("label", { htmlFor: ui.seed.id }, "Sampling seed"), ui.seed),
     ),
     h(

@@ -24,12 +24,12 @@ export const EXAMPLES = [
     says: "The drafter underrates the most likely token. Every rule that uses q starts at 0.6; rules differ in the gain from more drafts.",
   },
   {
-    name: "two, by hand",
+    name: "two tokens",
     p: [0.7, 0.3], q: [0.4, 0.6], k: 2, way: "independent", rule: "optimal-two",
     says: "Two independent drafts are both the second token with probability 0.6² = 0.36, but p gives it only 0.3: the bound is 1 + 0.3 − 0.36 = 0.94.",
   },
   {
-    name: "greedy crosses the bound",
+    name: "greedy draft above the bound",
     p: [0.9, 0.05, 0.05], q: [0.4, 0.3, 0.3], k: 2, way: "head", rule: "greedy-draft",
     says: "One fixed and one sampled draft cover all of p; two sampled drafts miss the likely token too often under any rule.",
   },
@@ -77,7 +77,7 @@ export function fromQuery(search) {
     else {
       const words = query.getAll("w").map((word) => word.slice(0, 40));
       Object.assign(state, {
-        p, q, from: (query.get("from") ?? "by hand").slice(0, 80), note: "",
+        p, q, from: (query.get("from") ?? "edited by hand").slice(0, 80), note: "",
         words: p.map((_, i) => words[i] ?? WORDS[i]),
       });
     }
@@ -118,7 +118,7 @@ export function caveat(state) {
 /** Return the change that sets p or q, given at its temperature. @param {State} state  @param {"p"|"q"} which */
 export function withLaw(state, which, law) {
   const temperature = state[which === "p" ? "tp" : "tq"];
-  return { [which]: tempered(law, 1 / temperature), rounds: 0, from: "by hand", note: "" };
+  return { [which]: tempered(law, 1 / temperature), rounds: 0, from: "edited by hand", note: "" };
 }
 
 /** Return the change to `n` tokens. @param {State} state */
@@ -127,7 +127,7 @@ export function resized(state, n) {
   const words = [...state.words, ...fresh].slice(0, n);
   const law = (values) =>
     normalised(words.map((_, i) => values[i] ?? 0.1), words.map(() => 1 / n));
-  return { words, p: law(state.p), q: law(state.q), rounds: 0, from: "by hand", note: "" };
+  return { words, p: law(state.p), q: law(state.q), rounds: 0, from: "edited by hand", note: "" };
 }
 
 /** Return all computed figures of a state, for a file. */

@@ -15,7 +15,7 @@ test("an address gives back the state that it was made of", () => {
   const { state: read, problems } = states.fromQuery(`?${states.toQuery(state)}`);
   assert.deepEqual(problems, []);
   assert.deepEqual({ ...read, from: "", note: "" }, { ...state, from: "", note: "" });
-  assert.equal(read.from, "by hand");
+  assert.equal(read.from, "edited by hand");
 });
 
 test("what is wrong in an address is left out and said", () => {
@@ -40,11 +40,11 @@ test("the worked examples show what is said of them", () => {
     assert.equal(words.length, p.length);
     assert.equal(new Set(words).size, words.length);
   }
-  const hand = of("two, by hand"), bound = transport(hand.p, hand.q, 2, "independent");
+  const hand = of("two tokens"), bound = transport(hand.p, hand.q, 2, "independent");
   assert.ok(Math.abs(bound.bound - 0.94) < 1e-9);
   assert.deepEqual(bound.set, [1]);
   assert.ok(Math.abs(acceptance(hand.p, hand.q, 2, "independent", "optimal-two") - 0.94) < 1e-6);
-  const cross = of("greedy crosses the bound"), greedy = acceptance(cross.p, cross.q, 2, "head", "greedy-draft");
+  const cross = of("greedy draft above the bound"), greedy = acceptance(cross.p, cross.q, 2, "head", "greedy-draft");
   assert.ok(Math.abs(greedy - 1) < 1e-9);
   assert.ok(greedy > transport(cross.p, cross.q, 2, "without").bound + 0.1);
   assert.match(words.crossing(cross, { k: 2 }), /above the bound .* independently and .* without replacement/);
@@ -58,7 +58,7 @@ test("a bar is moved as it is seen, at its temperature", () => {
   const state = { ...states.example(), tp: 2 }, wanted = [0.4, 0.3, 0.2, 0.1];
   Object.assign(state, states.withLaw(state, "p", wanted));
   lawsOf(state).p.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-9));
-  assert.equal(state.from, "by hand");
+  assert.equal(state.from, "edited by hand");
 });
 
 test("tokens come and go, each word once", () => {
