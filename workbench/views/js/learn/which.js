@@ -1,5 +1,5 @@
-/** "Recommend a method": measure the user's prompts and rank the methods; below it, the board of methods without training by
- *  kind of work. */
+/** "Recommend a method": measure the user's prompts and rank the methods; below it, the board of methods without
+ *  training by kind of work. */
 
 import { h } from "../shared/kit.js";
 import * as jobs from "../shared/jobs.js";
