@@ -350,9 +350,9 @@ def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.Monkey
     kept = SavedRunsView(allowed=True)
     assert kept.kept({}) == {"allowed": False}
     for call in (kept.keep, kept.mark, kept.forget):
-        with pytest.raises(WorkbenchError, match="this user of this machine"):
+        with pytest.raises(WorkbenchError, match="user of this machine"):
             call({})
-    with pytest.raises(WorkbenchError, match="this user of this machine"):
+    with pytest.raises(WorkbenchError, match="user of this machine"):
         kept.recording("20261122-180000-0a1b2c3d")
 
 

@@ -93,7 +93,7 @@ def test_the_last_runs_are_their_own_users_alone(
     monkeypatch.setattr("workbench.bench.recommend.of_kept_runs", lambda target, last: [_Run(kept, [1, 2])])
     heard(view, last=3)
     assert client.prompts == [(kept, [1, 2])]
-    assert "this user of this machine" in heard(view, mine=False, last=3)[-1]["error"]["message"]
+    assert "user of this machine" in heard(view, mine=False, last=3)[-1]["error"]["message"]
     public = WhichView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
     assert "does not keep runs" in heard(public, last=3)[-1]["error"]["message"]

@@ -1,4 +1,4 @@
-""""Recommend a method": measure a user's prompts in the background and find the fastest method for them."""
+"""Recommend a method: measure a user's prompts in the background and find the fastest method for them."""
 
 from __future__ import annotations
 
