@@ -25,7 +25,7 @@ const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 /** A goodness-of-fit test in words. Pure. */
 export function lawWords(law) {
   const apart = law.verdict === "measured" ? `, total variation ${law.total_variation.toFixed(3)}` : "";
-  return `${law.name}: χ² ${law.statistic.toFixed(1)} (${law.freedom} degrees of freedom), p =  ${law.p_value.toPrecision(2)}${law.tests > 1 ? `, the lowest of ${law.tests} settings` : ""}, ${law.runs} runs${apart}`;
+  return `${law.name}: χ² ${law.statistic.toFixed(1)} (${law.freedom} degrees of freedom), p = ${law.p_value.toPrecision(2)}${law.tests > 1 ? `, the lowest of ${law.tests} settings` : ""}, ${law.runs} runs${apart}`;
 }
 
 /** The paper's figure. Pure. */

@@ -71,10 +71,10 @@ test("a law is said with its statistic, and with its distance only where nothing
     runs: 1000,
     total_variation: 0.02,
   };
-  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees of freedom), p =  0.36, 1000 runs");
+  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
   assert.equal(
     lawWords({ ...law, tests: 4 }),
-    "two tokens: χ² 20.5 (19 degrees of freedom), p =  0.36, the lowest of 4 settings, 1000 runs",
+    "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, the lowest of 4 settings, 1000 runs",
   );
   assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
 });
