@@ -49,7 +49,7 @@ class Iterate:
         """
         stood = [
             rounds + 1 if old == new else 0
-            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target read
+            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target has read
         ]
         last = [0] * (len(said) - len(stood))  # the target also predicted a token after the last guess
         self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
@@ -70,11 +70,11 @@ class Jacobi(Drafter):
     """
 
     def siblings(self) -> frozenset[Sampling]:
-        """Chosen."""
+        """Return the kind of siblings: chosen, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """The guesses."""
+        """Return the name of the guesses; they depend on no parameter."""
         return "jacobi"
 
     def prime(self, row: Row, models: Models) -> Iterate:

@@ -127,7 +127,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Number of guesses in it: all positions but that of the last committed token."""
+        """Number of guesses in the window: all positions but that of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
@@ -170,7 +170,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Parameters of window and pool."""
+        """Return the name of the state, with the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:
@@ -251,9 +251,9 @@ def laid_out(
     """Return positions, parents and attention mask of a window's guesses, row by row. Shared, never written to.
 
     Args:
-        rows: of the window.
+        rows: number of rows of the window.
         width: columns; column 0 of row 0 is the last committed token, and no guess.
-        device: of the tensors.
+        device: device of the tensors.
     """
     cells = [(r, c) for r in range(rows) for c in range(width)][1:]
     number = {cell: i for i, cell in enumerate(cells)}

@@ -107,11 +107,11 @@ class NGram(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Copied."""
+        """Return the kind of siblings: copied, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Parameters of the index; it does not depend on the occurrence."""
+        """Return the name of the index with its parameters; `occurrence` is not one of them."""
         return "prompt-lookup", self.ngram
 
     def prime(self, row: Row, models: Models) -> NGramIndex:

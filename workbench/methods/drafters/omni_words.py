@@ -32,14 +32,14 @@ def pieces(tokenizer: Any, n: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Two vocabularies of the same text.
+    """Mapping between a draft model's vocabulary and the target's, by the texts of their tokens.
 
     Attributes:
-        said: the text of each of the drafter's tokens.
-        token_of: the target's token for each text that is one.
-        ends: the drafter's tokens that end a text.
-        end: the target's.
-        tokenizer: the target's, if it returns token offsets.
+        said: text of each of the drafter's tokens.
+        token_of: the target's token by its text.
+        ends: the drafter's end tokens.
+        end: the target's end token.
+        tokenizer: the target's tokenizer, if it returns token offsets.
     """
 
     said: Sequence[str]

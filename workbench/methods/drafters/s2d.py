@@ -59,7 +59,7 @@ class Block:
     """The layers before an exit, the positions they have read, and those that wait.
 
     Attributes:
-        layers: of the net.
+        layers: layers of the net.
         entries: per layer, the keys and values of the positions that it has read.
         waiting: hidden states before the block at the following positions, [m, W].
     """
@@ -87,7 +87,7 @@ class S2DState:
     Attributes:
         net: the drafter.
         models: models whose clock is used.
-        head: its LM head, over its draft vocabulary.
+        head: the drafter's LM head, over its draft vocabulary.
         blocks: one per exit.
         first: position of the first token that it reads; earlier ones (images) are never read.
         thresholds: per exit, the least top probability for using its token; for the last, below which a draft ends.

@@ -45,7 +45,7 @@ Context = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The mean of the target's distributions after a context.
+    """Mean of the target's distributions after a context.
 
     Attributes:
         tokens: the likeliest, descending.
@@ -140,7 +140,7 @@ class SparseDistributions(NodeDistributions):
     Attributes:
         tokens: in any order.
         p: their probabilities, which sum to 1.
-        size: of the vocabulary.
+        size: size of the vocabulary.
     """
 
     tokens: Int[Tensor, "w k"]
@@ -213,7 +213,7 @@ class Stand(DistributionDrafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the table."""
+        """Return the name of the table with its parameters."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:

@@ -35,11 +35,11 @@ class Search:
 
     Attributes:
         size: number of skipped halves.
-        best: the set that drafts.
-        score: its matchness on the window, once there is one.
+        best: set of skipped halves with the best score, which drafts.
+        score: matchness of `best` on the window, once there is a window.
         end: position after the window's last token that is read; None: there is no window yet.
-        tried: sets scored so far, including the first.
-        of_size: those of the present size.
+        tried: number of sets scored so far, including the first.
+        of_size: number of these sets with the present size.
         seen: scored sets, as bits over the halves that may be skipped, and their matchness.
     """
 
@@ -170,7 +170,7 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
     length of the kernel. Scores are scaled by their standard deviation.
 
     Args:
-        seen: two at least.
+        seen: scored sets, at least two.
         pool: candidate sets.
     """
     x, y = np.stack([bits for bits, _ in seen]).astype(float), np.array([score for _, score in seen])

@@ -115,7 +115,7 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def memory(self) -> Hashable:
-        """Parameters of the table, whatever tree is read from it."""
+        """Return the name of the table with its parameters, without those of the tree."""
         return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> Successors:

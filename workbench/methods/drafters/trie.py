@@ -43,7 +43,7 @@ NODE_BYTES = 450
 
 @dataclass(slots=True)
 class TrieNode:
-    """A token after a prefix: its count in outputs, and in each running request's prompt."""
+    """Node of the trie: counts of a token after a prefix, in outputs and in each running request's prompt."""
 
     children: dict[int, TrieNode]
     prompt: dict[int, float]
@@ -237,7 +237,7 @@ class LookaheadTrie(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the trie, whatever is looked up in it."""
+        """Return the name of the trie with its parameters, without those of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:

@@ -124,7 +124,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     weights on its path to all states that it passed.
 
     Args:
-        table: of weights.
+        table: table of weights.
         pair: the newest two tokens.
         length: tokens of a sentence.
         uniforms: a row of `length` numbers for each search.
