@@ -28,7 +28,7 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Most tokens, over all sequences, of a recorded forward: a longer one computes for longer than its launches take."""
+"""Largest number of tokens, over all sequences, in a recorded forward: longer ones take longer than their launches."""
 MOST_RECORDS = 48
 """Records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29

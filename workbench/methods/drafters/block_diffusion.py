@@ -12,9 +12,9 @@ One pass predicts a distribution for every masked position. Further passes *deno
 confidence get their likeliest token, and the others are predicted again with these known. A position keeps the
 distribution from the pass before it was filled in.
 
-The tokens filled in are the likeliest, never sampled ones. So all distributions of a block depend on the text alone,
-and each token of a chain is drawn from a distribution that no other draw influenced: for a verifier it is the
-distribution that the token was drawn from, whatever precedes it, and a tree may take several tokens of each. With
+The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
+alone, and each token of a draft is drawn from a distribution that no other draw has influenced. The verifier gets
+exactly the distribution that a token was drawn from, and a tree may draw several tokens from each distribution. With
 sampled tokens filled in, a token could depend on one that *follows* it. Accepting the first would then reveal something
 about the second, its true distribution would differ from the declared one, and the output would not be exact.
 

@@ -98,7 +98,7 @@ class AugmentingBlock(nn.Module):
 
 
 class CloverHeads(PrefixHeads):
-    """The augmenting block, the gates, and one step for all levels; the LM head is the target's.
+    """Augmenting block, gates, and one step for all levels; the LM head is the target's.
 
     The output of a level is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e
     that was added last. Every product has rank C.

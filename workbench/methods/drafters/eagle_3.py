@@ -101,7 +101,7 @@ class Eagle3Net(FeatureNet):
         return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """Return logits of the next token by its own LM head, over its own tokens."""
+        """Return logits of the next token over the draft vocabulary, by the net's own LM head."""
         return self.lm_head(self.lm_head_input(state))
 
     @property

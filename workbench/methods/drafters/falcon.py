@@ -9,8 +9,8 @@ k:
     predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
 The k predictions and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉
-forwards. In return, a block's later tokens do not depend on its earlier ones. Their distribution is the block's,
-whatever was drawn before them in it, and they are drawn from exactly that one, so verification is sound.
+forwards. In return, a block's later tokens do not depend on its earlier ones: the distributions of a block are fixed
+before any of its tokens is drawn. The tokens are drawn from exactly these, so verification is exact.
 
 Within a block an LSTM carries information from earlier positions to later ones.
 

@@ -178,9 +178,9 @@ class FeatureNet(DecoderLayer):
         """Return how a training batch compresses its images, for `look`; variable compression is sampled.
 
         Args:
-            n_prompts: of the batch.
-            chance: shape → uniform numbers.
-            step: number of the batch.
+            n_prompts: number of prompts in the batch.
+            chance: function that returns uniform random numbers of a shape.
+            step: index of the batch.
         """
         return None
 

@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 ENTRY_BYTES = 600
 """Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Most n-grams in a pool; the first tokens written longest ago are dropped first."""
+"""Largest number of n-grams in a pool; the first tokens written longest ago are dropped first."""
 
 POOLED = GrowthRule(
     "n-gram pool",

@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Most indexed tokens of a text; the oldest are dropped first."""
+"""Largest number of indexed tokens of a text; the oldest are dropped first."""
 FORGOTTEN = 64
 """Tokens dropped at a time."""
 ENTRY_BYTES = 320

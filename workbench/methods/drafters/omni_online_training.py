@@ -113,7 +113,7 @@ def hybrid(
     Args:
         logq: the drafter's log-distributions after each token that was read.
         direct: positions by their index in `logq`.
-        spelt: likewise.
+        spelt: the same for spelt positions.
         shared: tokens of both vocabularies.
         share: λ.
 

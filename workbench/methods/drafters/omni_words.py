@@ -17,9 +17,9 @@ from workbench.models.other_vocabulary import OtherVocabularyDrafter
 BROKEN = "\ufffd"
 """Replacement for bytes of an incomplete character."""
 LONGEST = 64
-"""Most characters of a token that is looked up; longer ones are white space or rules of punctuation."""
+"""Greatest length, in characters, of a token that is looked up; longer ones are white space or rules of punctuation."""
 BEFORE = 48
-"""Most characters of the committed text used as context when a draft is tokenised."""
+"""Largest number of characters of the committed text used as context when a draft is tokenised."""
 
 
 def pieces(tokenizer: Any, n: int) -> list[str]:

@@ -26,7 +26,7 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64
-"""Most positions per training step: the newest that wait for one."""
+"""Largest number of positions per training step; the newest ones are used."""
 
 
 class OnlineTraining(TrainedState[TrainableLayers]):

@@ -93,9 +93,9 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` likeliest are dropped. The rest is merged
-    where its paths leave the model's: they go deeper than a model of small depth. Every node records its origin. Both
-    trees depend on committed tokens alone, so tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` likeliest are dropped. The others are
+    merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
+    depend on committed tokens alone, so tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """

@@ -23,11 +23,11 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Most occurrences read, spread evenly over all; the released code reads 5,000."""
+"""Largest number of occurrences read, spread evenly over all; the released code reads 5,000."""
 LONGEST = 16
-"""Most tokens matched."""
+"""Largest number of matched tokens."""
 DEEPEST = ORDERED - LONGEST
-"""Most tokens read after a match: the suffix array orders occurrences up to this length."""
+"""Largest number of tokens read after a match: the suffix array orders occurrences up to this length."""
 
 RETRIEVED = GrowthRule(
     "rest",

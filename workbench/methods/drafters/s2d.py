@@ -50,7 +50,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Most positions that run through a block at a time: a long prompt would need a large mask."""
+"""Largest number of positions that run through a block at a time: a long prompt would need a large mask."""
 AGAIN = "Train it for this target: workbench train s2d --target …"
 
 

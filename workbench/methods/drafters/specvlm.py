@@ -45,7 +45,7 @@ class Compression:
 class SpecVLMNet(FeatureNet):
     """EagleVLM's net with images compressed by one of five operations, which a gate chooses from the question.
 
-    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations stand side
+    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations run side
     by side, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose gradient
     is that of the gate's softmax (straight-through).
     """

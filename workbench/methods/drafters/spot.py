@@ -36,7 +36,7 @@ CLIP = 0.5
 OF_FEATURES, OF_LAWS = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's distribution."""
 MOST_PLACES = 16_384
-"""Most positions of text whose features a pool keeps."""
+"""Largest number of positions of text whose features a pool keeps."""
 MOST_LAWS = 512
 """Positions per training step at which distributions are compared; the LM head is most of its cost."""
 STEPS = 2

@@ -34,11 +34,11 @@ from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Most contexts in a table; those seen longest ago are dropped first."""
+"""Largest number of contexts in a table; those seen longest ago are dropped first."""
 ENTRY_BYTES = 900
 """Bytes of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
-"""Most prompts whose tables are kept for later runs."""
+"""Largest number of prompts whose tables are kept for later runs."""
 
 Context = tuple[int, ...]
 

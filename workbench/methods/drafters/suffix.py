@@ -26,11 +26,11 @@ END = -1
 SHOWN = 4
 """Length of the strings that are shown, in tokens."""
 STORED = 65_536
-"""Most tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
+"""Largest number of tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
 LOOKED_AT = 16_384
 """Newest tokens in which the most frequent strings are counted."""
 COUNTED = 256
-"""Most occurrences counted, the newest ones."""
+"""Largest number of occurrences counted; older ones are ignored."""
 
 
 class Text:
@@ -101,7 +101,7 @@ class Text:
         return found
 
     def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the continuations at these indices, by frequency, then newest first: (token, share, indices after it)."""
+        """Return the continuations at these indices: (token, share, next indices); most frequent, then newest, first."""
         places = places[places < self.n]
         following = self.tokens[places]
         below: dict[int, list[int]] = {}

@@ -34,9 +34,9 @@ from workbench.models.loading import Models
 MAX_NODES = 65_536
 """Nodes above which a trie is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Most nodes that a prompt adds: of a longer one its newest tokens."""
+"""Largest number of nodes that a prompt adds; of a longer prompt, the newest tokens are used."""
 LONGEST = 16
-"""Most tokens of a branch after its first one."""
+"""Largest number of tokens in a branch after its first one."""
 NODE_BYTES = 450
 """Bytes of a node in memory: itself, its two dictionaries, its slot in another one."""
 

@@ -14,7 +14,7 @@ from workbench.decoders.draft_verify.inspectable_state import Arrays, Inspectabl
 from workbench.decoders.draft_verify.inspectable_state import numbers as numbers_in
 
 KEPT = 16_384
-"""Most pairs of tokens in a table; those written longest ago are dropped first."""
+"""Largest number of pairs of tokens in a table; those written longest ago are dropped first."""
 ENTRY_BYTES = 1_400
 """Bytes of a pair in memory: its key, its row, the weights in it."""
 WIDTH = 12
