@@ -9,7 +9,7 @@ layers are fused and enter each layer as keys and values beside the block's own:
     predicts                                               x(t+1)   x(t+2)   …
 
 One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
-confidence get their likeliest token, and the others are predicted again with these known. A position keeps the
+confidence get their most likely token, and the others are predicted again with these known. A position keeps the
 distribution from the pass before it was filled in.
 
 The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text

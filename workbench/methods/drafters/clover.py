@@ -159,7 +159,7 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and prediction of level 1. Arguments: result of `over`, and the newest token's projection."""
+        """Return state and LM head input of level 1, given the result of `over` and the newest token's projection."""
         if self.first is None or self.first_out is None:
             return self.step(state, told)
         return state, self.after(state + self.first_out(self.first(state)))

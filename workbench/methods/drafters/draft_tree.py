@@ -149,7 +149,7 @@ class TreeFromModel(DistributionDrafter):
 
 @dataclass(frozen=True)
 class TopKTree(TreeFromModel):
-    """Draft a tree of likeliest continuations, unless the plan names another tree builder. See `BestFirst`.
+    """Draft a tree of most likely continuations, unless the plan names another tree builder. See `BestFirst`.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
     """

@@ -163,7 +163,7 @@ class FeatureState:
         return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k likeliest tokens after each feature."""
+        """Return log-probabilities and ids of the k most likely tokens after each feature."""
         if (said := self._compiled_output(features)) is not None and k <= said.weighed.top.shape[1]:
             return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
@@ -234,7 +234,7 @@ class FeatureDrafter(DistributionDrafter):
 
     @property
     def how(self) -> Any:
-        """Return the parameters about images, for `FeatureNet.look`."""
+        """Return the parameters for images, as input of `FeatureNet.look`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:

@@ -78,7 +78,7 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward; further forwards continue at the end of the likeliest path.
+    """Draft k levels with one forward; further forwards continue at the end of the most likely path.
 
     The levels of a block do not depend on each other, so their predictions are combined as Medusa's are: a path's score
     is the product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's
@@ -98,7 +98,7 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the likeliest tokens of each level."""
+        """Return the kind of siblings: the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:

@@ -44,7 +44,7 @@ class Iterate:
         """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop those that are text now.
 
         Args:
-            said: the target's likeliest tokens after the last committed token and after each drafted guess.
+            said: the target's most likely tokens after the last committed token and after each drafted guess.
             emitted: tokens of the round.
         """
         stood = [
@@ -74,7 +74,7 @@ class Jacobi(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the name of the guesses; they depend on no parameter."""
+        """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
     def prime(self, row: Row, models: Models) -> Iterate:

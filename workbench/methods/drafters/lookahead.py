@@ -142,7 +142,7 @@ class Lookahead(Drafter):
     n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to `guesses`
     tails of n − 1 tokens.
 
-    The window guesses the likeliest token at every temperature, and no draft attends to a probe; so drafts depend on
+    The window guesses the most likely token at every temperature, and no draft attends to a probe; so drafts depend on
     the past alone, and text and distribution are the target's. A pass reads window · (n − 1) − 1 tokens besides the
     draft.
 
@@ -170,7 +170,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the name of the state, with the parameters of window and pool."""
+        """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:

@@ -150,7 +150,7 @@ class HeadsGrowth(Growth):
     Args:
         row: its sequence; its state is `Blind`.
         hidden: input of the state's `whole`.
-        logq: log-probabilities of each head's likeliest tokens, descending.
+        logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.
     """
 

@@ -111,7 +111,7 @@ class NGram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the name of the index with its parameters; `occurrence` is not one of them."""
+        """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def prime(self, row: Row, models: Models) -> NGramIndex:

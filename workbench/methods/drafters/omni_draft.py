@@ -150,7 +150,7 @@ class OmniDraft(Drafter):
             Dictionary.known(models, models.stranger)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the likeliest, so deterministic."""
+        """Return the kind of siblings: the most likely, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -158,7 +158,7 @@ class OmniDraft(Drafter):
         return WARM if self.warm and (self.rate or self.stop) else ""
 
     def memory(self) -> Hashable | None:
-        """Return the name of the trained layers, without the training schedule; None if they are not trained."""
+        """Return the memory's name, without the training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def prime(self, row: Row, models: Models) -> Reading:

@@ -154,7 +154,7 @@ class Stop:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], kept: bool) -> None:
-        """Update with the result of a draft."""
+        """Update the weights; `kept`: whether the token after this state was accepted."""
         x = _input(state)
         slope = (torch.sigmoid(self._weights @ x) - float(kept)) * x
         self._moved += slope.square()

@@ -67,7 +67,7 @@ class Dictionary:
         """Return the mapping, built once for two tokenizers and stored with the target."""
         key = ("omnidraft", models.target_name, writer.name)
         kept, of = models.shared.get(key, (None, None))
-        if kept is None or of is not writer.tokenizer:  # another model of the same name
+        if kept is None or of is not writer.tokenizer:  # another draft model, of the same name
             kept = cls.of(models, writer)
             models.shared[key] = kept, writer.tokenizer
         return kept

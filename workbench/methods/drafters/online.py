@@ -72,7 +72,7 @@ class Online(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the trained copy with its parameters, without the training schedule."""
+        """Return the memory's name, which does not contain the training schedule."""
         return "online", self.warm
 
     def prime(self, row: Row, models: Models) -> OnlineTraining:

@@ -93,7 +93,7 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` likeliest are dropped. The others are
+    Retrieved branches whose first token is not among the draft model's `top` most likely are dropped. The others are
     merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
     depend on committed tokens alone, so tokens are deterministic.
 

@@ -177,7 +177,7 @@ class S2DState:
 
 
 def largest(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """Return the probability of each row's likeliest token, without temperature."""
+    """Return the probability of each row's most likely token, without temperature."""
     found = weigh(logits, 1)
     return logits.softmax(1).amax(1) if found is None else found.p_top[:, 0]
 

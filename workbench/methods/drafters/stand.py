@@ -48,7 +48,7 @@ class Entry:
     """Mean of the target's distributions after a context.
 
     Attributes:
-        tokens: the likeliest, descending.
+        tokens: the most likely, descending.
         chances: their mean probabilities.
         n: number of distributions averaged.
     """
@@ -114,7 +114,7 @@ class Table(InspectableState):
         self._entries.clear()
 
     def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
-        """Add the target's distribution after a text: its likeliest tokens, descending, and their probabilities."""
+        """Add the target's distribution after a text: its most likely tokens, descending, and their probabilities."""
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             seen = self._entries.pop(context, None)
@@ -213,7 +213,7 @@ class Stand(DistributionDrafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the table with its parameters."""
+        """Return the memory's name, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:

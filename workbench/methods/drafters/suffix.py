@@ -101,7 +101,7 @@ class Text:
         return found
 
     def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the continuations at these indices: (token, share, next indices); most frequent, then newest, first."""
+        """Return the continuations at these indices: (token, share, next indices); by count, newest first."""
         places = places[places < self.n]
         following = self.tokens[places]
         below: dict[int, list[int]] = {}
@@ -205,7 +205,7 @@ class Suffix(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the texts, without the parameters of drafting."""
+        """Return the memory's name, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
     def prime(self, row: Row, models: Models) -> SuffixState:
@@ -245,7 +245,7 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, places: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the `budget` likeliest nodes below these indices, parents first."""
+        """Return the `budget` most likely nodes below these indices, parents first."""
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
 

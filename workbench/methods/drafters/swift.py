@@ -57,7 +57,7 @@ class Swift(Skipping):
     """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
 
     One set is tried per round: the thinned target reads a window of committed tokens again, in one pass, and its score,
-    the *matchness*, is the share of positions at which its likeliest token is that of the text. A set with a better
+    the *matchness*, is the share of positions at which its most likely token is that of the text. A set with a better
     score drafts from then on. Every few steps the set is chosen by the upper bound (μ + κ σ) of a Gaussian process over
     the scored sets, otherwise at random. First and last layer always run. If no set is good, fewer halves are skipped.
 

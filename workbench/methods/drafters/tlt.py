@@ -47,7 +47,7 @@ class Batch:
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """Return the batch of these models."""
+        """Return the batch that sequences of these models are counted in."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
@@ -105,7 +105,7 @@ class TLT(Eagle):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the net in training with its parameters, without the training schedule."""
+        """Return the memory's name, which does not contain the training schedule."""
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:

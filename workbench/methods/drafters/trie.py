@@ -237,7 +237,7 @@ class LookaheadTrie(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the trie with its parameters, without those of the look-up."""
+        """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:

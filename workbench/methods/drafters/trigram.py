@@ -71,7 +71,7 @@ class AdaptiveTrigram(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Return the name of the table with its parameters, without those of the search."""
+        """Return the memory's name, which contains the parameters of the table but not those of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def prime(self, row: Row, models: Models) -> Trigrams:
