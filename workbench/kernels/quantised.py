@@ -31,7 +31,7 @@ from workbench.kernels.devices import why_not_compiled
 from workbench.kernels.packed import LARGEST_MODEL
 
 GROUP = 64
-"""Inputs of an output that share a scale; the width of a product has to be a multiple of it."""
+"""Number of inputs of one output that share a scale; the width of a product has to be a multiple of it."""
 STEPS = 127
 """Largest magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 

@@ -28,14 +28,14 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Most tokens, over all sequences, of a recorded forward: a longer one computes for longer than its launches take."""
+"""Largest number of tokens, over all sequences, in a recorded forward: longer ones take longer than their launches."""
 MOST_RECORDS = 48
 """Records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
 """Largest memory of the inputs and outputs of a model's records, in bytes."""
 AGAIN = 16
-"""Times that a shape whose record was dropped is seen before it is recorded again: with more shapes than records each
-would otherwise be recorded whenever it comes, which takes as long as several forwards."""
+"""Number of times that a shape with a dropped record must be seen before it is recorded again. With more shapes than
+records, each would otherwise be recorded at every use, which takes as long as several forwards."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest difference of logits between a replay and its forward, as a share of the largest logit: the kernels are the
 same, except for products that a library splits differently."""

@@ -1,7 +1,7 @@
-"""Passes over few tokens on a CPU as machine code, made by numba for the processor at hand and kept for next time.
+"""Forward passes over few tokens on a CPU, compiled by numba for this processor and cached on disk.
 
-What is kept belongs to these files as they are: numba alone would look at the file of a function, not at those whose
-functions it calls.
+The cache folder is named by a hash of all files in this package: numba alone checks the file of a function, not the
+files of the functions that it calls.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ try:
     from workbench.kernels.compiled import distributions as distributions
     from workbench.kernels.compiled import draft_levels as draft_levels
     from workbench.kernels.compiled import feature_inputs as feature_inputs
-    from workbench.kernels.compiled import forward as forward  # a function's folder is chosen when it is declared
+    from workbench.kernels.compiled import forward as forward  # numba sets a function's cache folder at declaration
     from workbench.kernels.compiled import layer_steps as layer_steps
     from workbench.kernels.compiled import overlaps as overlaps
     from workbench.kernels.compiled import pairs as pairs

@@ -1,11 +1,12 @@
-"""Products by tiles of bfloat16 (AMX): 16 outputs × 16 tokens × 32 inputs an instruction, where a processor has them.
+"""Matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
 
-A tile multiplies so fast that even 64 tokens wait for weights to be read. The weights are read where the model has
-them, an output a row; inputs come in pairs, tokens side by side (`pack`). **An input in float32 is two of bfloat16**,
-what is nearest to it and what is nearest to the rest, so that nothing beyond 2⁻¹⁷ of it is lost, and sums are in
-float32, made in one order for any number of tokens: what a token gets does not depend on which others are in the pass.
+Tiles multiply so fast that even 64 tokens wait for the weights to be read. Weights are read from the model's own
+tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
+bfloat16 numbers**, the nearest one and the nearest one to the remainder, with an error below 2⁻¹⁷ of the input. Sums
+are in float32 and in the same order for any number of tokens: a token's result does not depend on the other tokens in
+the pass.
 
-Subnormal numbers count as nothing in these instructions.
+These instructions treat subnormal numbers as 0.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import LANES, SIZE
 
 TILE = 16
-"""Rows of a tile: outputs that are made together; and most tokens that share them."""
+"""Rows of a tile: outputs computed together, and the largest number of tokens in a group."""
 INPUTS = 32
-"""Inputs that a tile has of each of its rows."""
+"""Inputs per row of a tile."""
 CONFIG = 64
-"""Bytes that say what shape tiles have."""
+"""Bytes of a tile configuration."""
 AHEAD = 8
-"""Steps by which fetching goes before reading, of one block of outputs; of two, half as many."""
+"""Prefetch distance in steps of `INPUTS`, for one block of outputs; half of it for two blocks."""
 _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Tiles: of two blocks' outputs times two groups' tokens; of two blocks' weights; of inputs and of what is left."""
+"""Tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their remainders."""
 _ADDRESS = types.int64
 
 
 def are_there() -> bool:
-    """Whether what is compiled here may use tiles: this machine has them, and no setting of numba's forbids it."""
+    """Return whether compiled code may use tiles: this machine has them, and no numba setting forbids it."""
     settings: Any = config
     features = get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
     return settings.CPU_NAME in (None, "host") and "+amx-bf16" in str(features).split(",")
@@ -44,8 +45,8 @@ def are_there() -> bool:
 
 @no_type_check
 def _call(b, name, *arguments):
-    """An instruction on tiles, whose numbers are part of it."""
-    if not are_there():  # where no tiles are, nobody comes here, and there is nothing to compile it to
+    """Emit a tile instruction; tile numbers are immediate operands."""
+    if not are_there():  # never executed without AMX, and LLVM could not compile it
         return
     kinds = [argument.type for argument in arguments]
     known = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(ir.VoidType(), kinds), name)
@@ -59,7 +60,7 @@ def _tile(number):
 
 @no_type_check
 def _at_config(name):
-    """An instruction that reads or writes the shapes of tiles at an address."""
+    """Return the type and code of an instruction that loads or stores a tile configuration at an address."""
 
     def codegen(ctx, b, sig, args):
         _call(b, name, b.inttoptr(args[0], llvm.I8.as_pointer()))
@@ -71,25 +72,26 @@ def _at_config(name):
 @intrinsic
 @no_type_check
 def configure(context, address):
-    """Give tiles the shapes that `CONFIG` bytes at an address say; what tiles held is gone."""
+    """Load a tile configuration of `CONFIG` bytes from an address; this clears the tiles."""
     return _at_config("llvm.x86.ldtilecfg")
 
 
 @intrinsic
 @no_type_check
 def keep(context, address):
-    """Write the shapes that tiles have now to an address."""
+    """Store the current tile configuration at an address."""
     return _at_config("llvm.x86.sttilecfg")
 
 
 @intrinsic
 @no_type_check
 def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
-    """Products of 16 or 32 neighbouring outputs (`blocks` 1 or 2) with one or two groups of `tokens` tokens each.
+    """Compute 16 or 32 neighbouring outputs (`blocks` 1 or 2) for one or two groups of `tokens` tokens each.
 
-    out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`, or that added to it where `add` is 1; no group stands for a token
-    that is alone in its pass. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` of what `pack`
-    made, at its group; `out` of float32, `per_row` of them from one token to the next. Tiles have their shapes.
+    out[t, o] = Σᵢ x[t, i] w[o, i] for t < `rows`; added to `out` if `add` is 1. `groups` 0 means a single token that is
+    alone in its pass. `w` is the address of the first output's weights, bfloat16 [·, n]; `x` the address of the group
+    in the array that `pack` wrote; `out` an address of float32, `per_row` numbers from one token to the next. Tiles
+    must be configured (`begin`).
     """
 
     def codegen(ctx, b, sig, args):
@@ -124,7 +126,7 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
             loop.end([])
 
         def put(sums, to):
-            """A token's 16 sums."""
+            """Store 16 outputs of a token."""
             to, adds = llvm.at(b, to, llvm.VECTOR), b.icmp_signed("!=", add, llvm.number(0))
             b.store(b.select(adds, b.fadd(sums, b.load(to, align=4)), sums), to, align=4)
 
@@ -158,10 +160,11 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
 @intrinsic
 @no_type_check
 def pack_group(context, is_dealt, rows, there, n, tokens, out):
-    """Inputs of a group's tiles: of each 32, 16 pairs of bfloat16 and 16 pairs of what is left; of a pair all tokens'.
+    """Write a group's inputs in tile layout: per 32 inputs, 16 pairs of bfloat16, then 16 pairs of their remainders.
 
-    `rows` is the address of float32 [there, n], in the order of `pieces.deal` where `is_dealt`; `out` of
-    int32 [n / 32, 2, 16, tokens], tokens ≥ there, behind which 60 bytes are written over.
+    Each pair is stored for all tokens side by side. `rows` is the address of float32 [there, n], in the even-odd order
+    of `layer_steps.deal` if `is_dealt`; `out` of int32 [n / 32, 2, 16, tokens] with tokens ≥ there. 60 bytes after the
+    end of `out` are overwritten.
     """
 
     def codegen(ctx, b, sig, args):
@@ -199,7 +202,7 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
                 at = [llvm.past(b, llvm.past(b, of[t], loop.i, 4), LANES * h, 4) for h in range(2)]
                 pairs.append(halves([b.load(llvm.at(b, place, llvm.VECTOR), align=4) for place in at], dealt))
             to = llvm.past(b, out, b.mul(loop.i, tokens), 4)
-            for part in range(2):  # a vector is longer than what a row has, and the next row is written over its end
+            for part in range(2):  # a vector may be longer than its row; the next row overwrites the excess
                 for row in [pairs[0][part]] if alone else llvm.turned(b, [pair[part] for pair in pairs]):
                     b.store(row, llvm.at(b, to, llvm.WORDS), align=4)
                     to = llvm.past(b, to, TILE if alone else tokens, 4)
@@ -215,7 +218,7 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tokens_of(rows):
-    """Tokens of a group: all groups of a pass have as many, the last one may lack some."""
+    """Return the number of tokens per group: the same for all groups of a pass; the last group may have fewer."""
     groups = (rows + TILE - 1) // TILE
     return (rows + groups - 1) // groups
 
@@ -223,10 +226,10 @@ def tokens_of(rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def begin(by_tiles, rows):
-    """Give tiles the shapes for a pass over so many rows, if it goes by tiles; what `end` needs.
+    """Configure tiles for a pass over `rows` tokens if it uses them; return the previous configuration for `end`.
 
-    Sums and inputs have a column for each token of a group. A thread has one set of shapes, and torch's products do not
-    ask whether it is still theirs.
+    Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's products
+    do not check whether it is still theirs.
     """
     before, now = np.zeros(CONFIG, np.uint8), np.zeros(CONFIG, np.uint8)
     if not by_tiles:
@@ -243,7 +246,7 @@ def begin(by_tiles, rows):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def end(before):
-    """Give tiles back the shapes that they had."""
+    """Restore the tile configuration that `begin` returned."""
     if before.shape[0] > 0:
         configure(before.ctypes.data)
 
@@ -251,7 +254,7 @@ def end(before):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def pack(is_dealt, rows, out):
-    """Rows, float32 [T, n], as `tiled` takes them, into int32 of `groups` · `tokens_of` · n numbers and 16 more."""
+    """Pack rows, float32 [T, n], for `tiled` into int32 of groups · `tokens_of` · n numbers and 16 more."""
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)
     for first in range(0, n_rows, tokens):
@@ -264,7 +267,7 @@ def pack(is_dealt, rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def tiled(w, n, lo, hi, x, rows, out, per_row, add):
-    """Outputs lo to below hi, multiples of 16, of all rows; `out` is where output 0 of row 0 would be."""
+    """Compute outputs lo ≤ o < hi, multiples of 16, for all rows; `out` is the address of output 0 of row 0."""
     tokens = tokens_of(rows)
     groups, o = (rows + TILE - 1) // TILE, lo
     while o < hi:

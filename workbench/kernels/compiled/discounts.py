@@ -1,4 +1,4 @@
-"""K-SEQ's discount, place by place: each has its laws in the caches while ρ is looked for."""
+"""K-SEQ's discount ρ, one position at a time: its distributions stay in the processor's caches during the search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.kernels.compiled.siblings import put
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns that are added up in float32; their sums are in float64."""
+"""Columns per block, summed in float32; blocks are summed in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
@@ -30,7 +30,7 @@ def _without(p, q, by, share):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _beside(p, q, special, by, share):
-    """Σ (p − share · min(q, by · p))₊ over the tokens that are not `special`, which rise and differ."""
+    """Return Σ (p − share · min(q, by · p))₊ over all tokens outside `special`, a sorted array without duplicates."""
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
@@ -45,7 +45,7 @@ def _beside(p, q, special, by, share):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _any(beta, k):
-    """The chance that one of k tests passes, each with chance β."""
+    """Return the probability that at least one of k tests passes, each with probability β."""
     return -np.expm1(k * np.log1p(-min(beta, 1.0)))
 
 
@@ -59,7 +59,7 @@ def _excess(p, q, rho, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _discount(p, q, k, halvings, least):
-    """As `workbench.methods.verifiers.k_seq.discount` has it."""
+    """Compute `workbench.methods.verifiers.k_seq.discount` for one position."""
     low, high = 1.0, k
     f_low, f_high = _excess(p, q, low, k), _excess(p, q, high, k)
     near = (k - 1) * least
@@ -85,22 +85,22 @@ def _discount(p, q, k, halvings, least):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
-    """The discount of each place, and sums that follow from it.
+    """Compute the discount of each position, and sums that follow from it.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next place that nobody has.
+    Any number of threads may call it with the same arrays; each takes the next free position (see `work_sharing`).
 
-    What it takes:
-        p: float32 [m, V], laws of the target.
-        p_at: int64 [R], row of p of each place.
-        q: float32 [M, V], laws of the drafter.
-        q_at: int64 [R], row of q of each place.
-        token: int64 [R, F], drafted for each place.
+    Args:
+        p: float32 [m, V], the target's distributions.
+        p_at: int64 [R], row of p for each position.
+        q: float32 [M, V], the drafter's distributions.
+        q_at: int64 [R], row of q for each position.
+        token: int64 [R, F], tokens drafted at each position.
         there: bool [R, F], whether there is such a child.
-        halvings: of the bracket, at most.
-        least: how near to the root ρ is looked for, of k − 1.
-        found: float32 [R, 4], written: ρ; the share of min(q, p / ρ) that was accepted in the end; what is left of p
-            beside the children's tokens, and what is left of all of it.
-        taken: int64 [2], zeros: places that were taken, places that are done.
+        halvings: largest number of steps that narrow the bracket.
+        least: precision of ρ, as a fraction of k − 1.
+        found: float32 [R, 4], written: ρ; accepted share of min(q, p / ρ); residual mass of p outside the children's
+            tokens; residual mass of p in total.
+        taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, f = token.shape
     space = np.empty(f, np.int64)

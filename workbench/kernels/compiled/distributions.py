@@ -1,7 +1,7 @@
-"""What the trace wants of wide laws, in one pass over each: their likeliest tokens and their entropy.
+"""The trace's statistics of distributions over the vocabulary, in one pass over each: top tokens and entropy.
 
-`look` reads laws that were made. Of greedy decoding nobody reads the law itself: `weigh` finds the same from logits in
-the type in which the model gave them, and writes nothing as wide as they are.
+`look` reads distributions that exist already. Greedy decoding needs no distribution: `weigh` computes the same from
+logits in the model's own dtype and writes no array of the vocabulary's size.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Columns that are looked into only if their largest is among the likeliest so far."""
+"""Columns per block of `look`. A block is searched only if its largest value exceeds the k-th largest so far."""
 WIDER = 512
-"""The same where they are made into powers, too: of fewer at a time a loop over vectors is mostly its beginning."""
+"""Columns per block of `weigh`, which also computes exponentials: a shorter vector loop is mostly start-up cost."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _product(p, x):
-    """Σ p·x; where x is −∞, p is 0, and so is their product."""
+    """Return Σ p·x, where x = −∞ (then p = 0) contributes 0."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += p[i] * (x[i] if x[i] > np.float32(-1e30) else np.float32(-1e30))
@@ -33,18 +33,18 @@ def _product(p, x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def look(x, p, heat, top, p_top, entropy, taken):
-    """Likeliest tokens of each row, falling, of equal ones the first, and the row's entropy in nats.
+    """Compute the k most likely tokens of each row (ties: lower token first) and its entropy in nats.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
+    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    What it takes:
+    Args:
         x: float32 [n, V], logits before temperature.
-        p: float32 [n, V], laws; V is as large as k at least.
-        heat: the temperature, 1 where there is none.
-        top: int64 [n, k], written.
-        p_top: float32 [n, k], written; what numbers there are of a law that is not one.
-        entropy: float32 [n], written: log Z − Σ p·score, log Z by the likeliest token.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+        p: float32 [n, V], distributions; V ≥ k.
+        heat: temperature; 1 if there is none.
+        top: int64 [n, k], written: the tokens, in falling order of probability.
+        p_top: float32 [n, k], written: their probabilities. NaN entries of p are skipped; −1 if too few numbers remain.
+        entropy: float32 [n], written: log Z − Σ p·score, with log Z computed from the most likely token.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
     k = top.shape[1]
@@ -56,7 +56,7 @@ def look(x, p, heat, top, p_top, entropy, taken):
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
             mean += _product(p[row, lo:hi], x[row, lo:hi])
-            if largest_of(bits[lo:hi]) > most[k - 1]:  # of −1, too, the bits are less
+            if largest_of(bits[lo:hi]) > most[k - 1]:  # also true for −1, whose bits are a negative integer
                 for i in range(lo, hi):
                     if p[row, i] > p_top[row, k - 1]:
                         at = k - 1
@@ -74,7 +74,10 @@ def look(x, p, heat, top, p_top, entropy, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _powers(x, most):
-    """Σ exp(x − most), and Σ exp(x − most) · (x − most); of what is 87 less, or −∞, no more than 1e-38 each."""
+    """Return Σ exp(x − most) and Σ exp(x − most) · (x − most).
+
+    Terms with x ≤ most − 87, or x = −∞, are clamped to x = most − 87: exp(−87) is about 1e-38.
+    """
     total, product = np.float32(0), np.float32(0)
     for i in range(x.shape[0]):
         less = x[i] - most
@@ -88,7 +91,7 @@ def _powers(x, most):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _weigh(x, top, p_top, logs):
-    """One row: float32 [V]. Writes its likeliest tokens; returns its largest logit, Σ exp(x − that) and its entropy."""
+    """Write the top tokens of one row, float32 [V]; return its largest logit, Σ exp(x − largest) and its entropy."""
     size, k = x.shape[0], top.shape[0]
     p_top[:] = -np.inf
     top[:] = 0
@@ -105,7 +108,7 @@ def _weigh(x, top, p_top, logs):
     found = k
     while found > 0 and p_top[found - 1] == -np.inf:
         found -= 1
-    for i in range(size if found < k else 0):  # no token comes twice, though there are no more that can be said
+    for i in range(size if found < k else 0):  # fewer than k finite logits: fill up with tokens of logit −∞, each once
         if found < k and x[i] == -np.inf:
             top[found] = i
             found += 1
@@ -125,17 +128,18 @@ def _weigh(x, top, p_top, logs):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def weigh(x, top, p_top, logs, entropy, scale, taken):
-    """Of logits without a temperature: likeliest tokens of each row's softmax, of equal logits the first; and the rest.
+    """Compute the k most likely tokens of each row's softmax, and more, from logits without temperature.
 
-    Any number of threads run it on the same arrays, as `look`.
+    Threads share the work as in `look`.
 
-    What it takes:
-        x: float32 [n, V]; V is as large as k at least.
-        top: int64 [n, k], written.
-        p_top: float32 [n, k], written: their probabilities. logs: the same, their logarithms.
-        entropy: float32 [n], written, in nats.
-        scale: float64 [n, 2], written: a token's probability is exp(its logit less the first) over the second.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+    Args:
+        x: float32 [n, V], logits; V ≥ k.
+        top: int64 [n, k], written: the tokens, in falling order; of equal logits the lower token first.
+        p_top: float32 [n, k], written: their probabilities.
+        logs: float32 [n, k], written: logarithms of these probabilities.
+        entropy: float32 [n], written: entropy in nats.
+        scale: float64 [n, 2], written: largest logit m and Z = Σ exp(x − m); a token's probability is exp(x − m) / Z.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n = x.shape[0]
     row = take(taken, n)
@@ -149,7 +153,7 @@ def weigh(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def weigh_halves(bits, top, p_top, logs, entropy, scale, taken):
-    """The same of bfloat16, whose bits are int16 [n, V]."""
+    """Compute `weigh` for bfloat16 logits, whose bits are int16 [n, V]."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)

@@ -1,8 +1,8 @@
-"""A level of a feature drafter's tree in one call: its pairs, its layer, its LM head, and what is likeliest.
+"""One level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
 
-Pairs are two products: what enters the stream, and what queries, keys and values read beside it; a drafter may have one
-of them alone, or neither. Each of the five is shared by threads on its own; one behind the other they need no Python in
-between, which for so small a layer costs as much as reading its weights.
+There are two input products: the input of the residual stream, and the term added to queries, keys and values. A
+drafter may have both, one or neither. Threads share each of the five functions separately. Calling them from compiled
+code avoids Python in between, which for so small a layer costs as much time as reading its weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from workbench.kernels.compiled.forward import read_logits, run_layers
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def level(joined, beside, layered, read, weighed):
-    """Any number of threads run it on the same arrays. Tuples of the functions' arguments, which share arrays."""
+    """Compute one level; each argument is the tuple of arguments of one function.
+
+    Any number of threads may call it with the same arrays.
+    """
     join(*joined)
     join(*beside)
     run_layers(*layered)
@@ -30,9 +33,10 @@ def level(joined, beside, layered, read, weighed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def list_seen(sees, before, seen, count):
-    """Which entries each of n nodes sees: the first `before`, and behind them those where `sees`, bool [n, s], says so.
+    """List the KV-cache entries that each of n nodes attends to: the first `before`, then those where `sees` is true.
 
-    Writes `seen`, int32 [n, before + s], in increasing order, and `count`, int64 [n].
+    `sees` is bool [n, s] over the entries after these. Writes `seen`, int32 [n, before + s], in increasing order, and
+    `count`, int64 [n].
     """
     for t in range(sees.shape[0]):
         for j in range(before):

@@ -1,7 +1,7 @@
-"""What enters a feature drafter, of token ids and features: both normed and fused, without a thread of torch's.
+"""Inputs of a feature drafter: token embeddings and features, normed, concatenated and projected, without torch.
 
-Its product is a small one, but torch's threads wait for more work with their core busy, which is the core that the
-compiled layer behind it needs.
+The product is small, but torch's threads keep their core busy while they wait for more work. The compiled layer that
+follows needs that core.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workbench.kernels.compiled.layer_steps import widen
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 OUTS = 64
-"""Outputs of a piece."""
+"""Outputs per piece."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -31,7 +31,7 @@ def _product(one, other):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _norm(x, weight, eps):
-    """RMS norm in place; without a weight nothing happens."""
+    """Apply RMS norm in place; do nothing if `weight` is empty."""
     if weight.shape[0] > 0:
         by = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
         for i in range(x.shape[0]):
@@ -41,19 +41,20 @@ def _norm(x, weight, eps):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def join(table, tokens, features, norms, eps, fuse, out, taken):
-    """Each token's embedding and its feature, normed, side by side, times a matrix. Any number of threads run it.
+    """Multiply each token's normed embedding and normed feature, concatenated, by a matrix.
 
-    Either may be left out: it then has no numbers. Without outputs nothing happens.
+    Any number of threads may call it with the same arrays. Embedding or feature may have width 0. If the matrix has no
+    rows (E = 0), nothing happens.
 
-    What it takes:
-        table: int16 [V, D], bits of bfloat16, as all that is not said to be float32.
+    Args:
+        table: int16 [V, D], embeddings; int16 arrays hold the bits of bfloat16.
         tokens: int64 [n].
         features: int16 [n, F].
-        norms: float32 [D] and [F], weights of the norms of embeddings and features; [0] of one that is not normed.
-        eps: float32, of the norms.
+        norms: float32 [D] and [F], norm weights of embeddings and features; [0] for one that is not normed.
+        eps: float32, epsilon of the norms.
         fuse: int16 [E, D + F].
-        out: float32 [n, E], written, with the precision of bfloat16.
-        taken: int64 [2], zeros: pieces that were taken, pieces that are done.
+        out: float32 [n, E], written, rounded to bfloat16.
+        taken: int64 [2], zeros: number of pieces taken, number of pieces done.
     """
     n, size = tokens.shape[0], table.shape[1]
     width, both = fuse.shape

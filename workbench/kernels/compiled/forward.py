@@ -1,21 +1,21 @@
-"""A forward of a Llama-like decoder over a few tokens, as one function without Python in it.
+"""Forward pass of a Llama-like decoder over a few tokens, as one compiled function without Python.
 
-Any number of threads run the same function on the same arrays. A layer has five phases (queries, keys and values;
-attention; its output; gate and up; down), a phase has pieces, and each thread takes the next piece that nobody has
-taken. So a thread that comes late, or loses its core to another program, holds up no more than the piece it has, and
-one alone does all. Which thread computes a piece changes nothing in it (see `instructions`).
+Any number of threads call the same function with the same arrays. A layer has five phases (queries, keys and values;
+attention; its output; gate and up; down). A phase consists of pieces, and each thread takes the next free piece. So a
+thread that starts late, or loses its core to another program, delays at most the piece that it has, and a single thread
+can do everything. The result does not depend on which thread computes a piece (see `instructions`).
 
-Arrays of a pass over T tokens, layers L, width D, heads H over G, head size d, feed-forward F:
+Arrays of a pass over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width F:
     x: float32 [T, D], the residual stream, changed in place.
-    weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs]; `scales` the same, of
-        float32 [outputs, inputs / 64], where weights are bytes.
-    biases: float32 [L, 1, (H + 2 G) d], or of each token its own, [L, T, …]; [0, 0, 0] where there is none.
+    weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs].
+    scales: int64 [L, 7], addresses of float32 [outputs, inputs / 64] if weights are int8.
+    biases: float32 [L, 1, (H + 2 G) d], or one per token, [L, T, …]; [0, 0, 0] if there is none.
     norms: float32 [L, 2, D].
-    cos, sin: float32 [T, d], of each token's place in the sequence.
-    cache: int64 [5]: address of the cache, and bytes from one layer, part (keys, values), row and head to the next.
-    row, place: int64 [T], where in the cache each token is kept.
-    seen, count: int32 [T, used] and int64 [T], which places each token sees, in increasing order, and how many.
-    taken: int64 [phases, 2], zeros: pieces that were taken, pieces that are done.
+    cos, sin: float32 [T, d], for each token's position in the sequence.
+    cache: int64 [5], address of the KV cache, and its strides in bytes by layer, part (keys, values), row and head.
+    row, place: int64 [T], row and position of the KV cache at which each token is stored.
+    seen, count: int32 [T, used] and int64 [T], positions that each token attends to, in increasing order; their number.
+    taken: int64 [phases, 2], zeros: number of pieces taken, number of pieces done.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from workbench.kernels.compiled.llvm import TILES
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 PHASES = 5
-"""Of a layer."""
+"""Phases per layer."""
 _OUT, _WIDE, _HEAD = 96, 256, 2048
-"""Outputs of a piece: behind attention and feed-forward, within it, and of the LM head. Fewer share the work more
-evenly, more of them read memory in longer runs."""
+"""Outputs per piece: of the output and down projections, of gate and up, of the LM head. Smaller pieces balance the
+work better between threads; larger ones read memory in longer runs."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -44,10 +44,10 @@ def run_layers(
     kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
     count, taken, query, mixed, wide,
 ):  # fmt: skip
-    """Run layers, int64 indices, over x; of each its attention and its feed-forward where `halves`, int64, has a 1.
+    """Run `layers` (int64 indices) over x; `halves`, int64 [·, 2], is 1 where attention and MLP of the layer are run.
 
-    Besides the arrays of the module's docstring: `kind` of the weights; `sizes` (H, G, d, F); `scale` of the scores;
-    scratch in float32: `query` and `mixed` [T, H, d], dealt; `wide` [T, F].
+    Further arguments, besides the arrays in the module's docstring: `kind` of the weights; `sizes` (H, G, d, F);
+    `scale` of the scores; scratch in float32: `query` and `mixed` [T, H, d], in even-odd order; `wide` [T, F].
     """
     n_tokens, width = x.shape
     heads, groups, size, forward = sizes
@@ -153,9 +153,10 @@ def run_layers(
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
-    """Norm and LM head: `hidden` [T, D] becomes x behind the norm whose weight is `last`, `out` its product.
+    """Apply the final norm and the LM head: write the normed x to `hidden` [T, D] and the logits to `out`.
 
-    `kind` is the weight's; `out` takes the bits of bfloat16, int16 [T, V]; `taken` is of one phase, int64 [2].
+    `last` is the norm's weight; `kind` is that of the LM head's weight; `out` is int16 [T, V], bits of bfloat16;
+    `taken` is one phase, int64 [2].
     """
     n_tokens, width = x.shape
     size = out.shape[1]
@@ -186,7 +187,7 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def list_seen(mask, seen, count):
-    """Which places each token sees: those where its additive mask, float32 [T, used], is 0."""
+    """List the positions that each token attends to: those where its additive mask, float32 [T, used], is 0."""
     for t in range(mask.shape[0]):
         m = 0
         for j in range(mask.shape[1]):

@@ -1,17 +1,17 @@
-"""What a pass over few tokens is made of, as instructions: products, attention, and how threads share the work.
+"""Instructions of a forward pass over few tokens, emitted as LLVM code: products, attention, atomic counters.
 
-A lone token reads every weight once and does two operations with it, so its time is that of memory. torch's products
-reach about two thirds of what memory gives: they do not ask for a line early enough, and each starts and ends threads
-of its own. Here a product fetches weights ahead, and up to eight tokens share each weight while it is in a register.
-Sums are in float32: what multiplies pairs of bfloat16 (vdpbf16ps) does so at half the pace of float32 on the machine
-that this was measured on (two cores, Intel Xeon, AVX-512: 90 against 186 G products a second). There SmolLM2's 269 MB
-are read in 10.3 ms by one row, 12.3 by 5, 14.4 by 8, 22 by 16 and 77 by 64 rows.
+A single token reads every weight once and does two operations with it, so memory bandwidth limits it. torch's products
+reach about two thirds of that bandwidth: they prefetch too late, and each starts and ends its own threads. Here a
+product prefetches weights, and up to eight tokens share each weight while it is in a register. Sums are in float32: the
+instruction that multiplies pairs of bfloat16 (vdpbf16ps) runs at half the pace of float32 on the machine used for
+measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). There SmolLM2's 269 MB are read in
+10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
 
-**What a token gets does not depend on which others are in the pass**: each output is summed in the same order for any
-number of rows, and attention walks the tokens that are seen, in their order, wherever they lie in the cache. So text
-drafted and verified on these is plain decoding's bit for bit, in bfloat16 too.
+**A token's result does not depend on the other tokens in the pass**: each output is summed in the same order for any
+number of rows, and attention visits positions in the order of `seen`, wherever they lie in the KV cache. So text
+drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
 
-Everything takes addresses: `pieces` makes steps of a layer of it, `forward` a pass.
+All functions take addresses. `layer_steps` builds the steps of a layer from them, `forward` a pass.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import BF16, INT8, LANES, SIZE
 
 STEP = 32
-"""Inputs that a product takes at a time, in an order of their own (`pieces.deal`); sizes are multiples of it."""
+"""Inputs per step of a product, in even-odd order (`layer_steps.deal`); input sizes are multiples of it."""
 GROUP = 64
-"""Bytes of a weight that share a scale, as in `workbench.kernels.quantised`; compiled code needs its own."""
+"""Int8 weights that share a scale, as in `workbench.kernels.quantised`; compiled code needs its own constant."""
 OUTS = 4
-"""Outputs that are made together: numbers of outputs are multiples of it."""
+"""Outputs computed together; the number of outputs must be a multiple of it."""
 ROWS = 8
-"""Rows of a product that share each weight that is read, at most."""
+"""Largest number of rows that share each weight read."""
 VECTORS = (2, 4, 6, 8)
-"""Head sizes that attention knows, in sixteenths."""
+"""Head sizes for which attention is compiled, in vectors of 16 numbers."""
 HEADS = 3
-"""Queries of a token that share the keys and values that are read, at most: more have no registers."""
+"""Largest number of a token's queries that share one read of keys and values: there are no registers for more."""
 AHEAD = 9216
-"""Bytes by which fetching goes before reading: memory's answer takes as long as eight tokens' work on so many."""
+"""Prefetch distance in bytes: work on this many takes eight tokens about as long as memory's latency."""
 
 _ADDRESS = types.int64
 
@@ -46,14 +46,14 @@ _ADDRESS = types.int64
 @intrinsic
 @no_type_check
 def block(context, kind, rows, w, x, n, out, per_row, scale, add):
-    """Products of `OUTS` neighbouring outputs with up to `ROWS` rows.
+    """Compute `OUTS` neighbouring outputs for up to `ROWS` rows.
 
-    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i], or that added to it where `add` is 1. `kind` is the weights'. `w` is the
-    address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n], n a multiple of `STEP`, in the order of
-    `pieces.deal`; `out` of float32, `per_row` of them from one row to the next; `scale` of float32 [OUTS, n / GROUP],
-    read for bytes alone, and then once for all rows.
+    out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is that of the weights. `w` is the
+    address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order (`layer_steps.deal`), n
+    a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the next; `scale` of float32 [OUTS, n /
+    GROUP], read only for int8 weights, once for all rows.
 
-    The sums stay in registers, of which there are 32: beyond six rows two outputs are made at a time.
+    The sums stay in the 32 registers: with more than six rows, two outputs are computed at a time.
     """
 
     def codegen(ctx, b, sig, args):
@@ -107,11 +107,11 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
 @intrinsic
 @no_type_check
 def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
-    """Scores of the keys that queries see: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
+    """Compute attention scores: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
 
-    `vectors` is one of `VECTORS`, `heads` at most `HEADS`. `query` is the address of float32 [heads, head size], dealt;
-    `keys` of bfloat16 [·, head size], `seen` of int32 [m], `out` of float32 [heads, per_head], where `per_head` ≥
-    m + 15: what stands behind m means nothing.
+    `vectors` is one of `VECTORS`, `heads` at most `HEADS`. `query` is the address of float32 [heads, head size] in
+    even-odd order; `keys` of bfloat16 [·, head size]; `seen` of int32 [m]; `out` of float32 [heads, per_head] with
+    per_head ≥ m + 15. Entries after the first m are undefined.
     """
 
     def codegen(ctx, b, sig, args):
@@ -145,7 +145,7 @@ def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
 
 
 def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
-    """The key or value at the place that `seen` names, in float32, dealt."""
+    """Load the key or value at position seen[at] as float32, in even-odd order."""
     place = b.zext(b.load(llvm.at(b, llvm.past(b, seen, at, 4), llvm.I32)), llvm.I64)
     row = llvm.past(b, rows, place, n_vectors * LANES * 2)
     return [half for v in range(0, n_vectors, 2) for half in llvm.pair(b, BF16, llvm.past(b, row, v * LANES, 2))]
@@ -154,9 +154,9 @@ def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
 @intrinsic
 @no_type_check
 def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
-    """The values seen, mixed: out[h] = Σⱼ weights[h, j] · values[seen[j]] over j < m, m > 0, in the order of j, dealt.
+    """Compute the weighted sum out[h] = Σⱼ weights[h, j] · values[seen[j]] for j < m, m > 0, in the order of j.
 
-    Arguments as of `scores`.
+    `out` is in even-odd order. Arguments as in `scores`.
     """
 
     def codegen(ctx, b, sig, args):
@@ -183,7 +183,7 @@ def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
 @intrinsic
 @no_type_check
 def put(context, address, value):
-    """Store a float32 as bfloat16, rounded to the nearest, ties to even."""
+    """Store a float32 as bfloat16, rounded to nearest, ties to even."""
 
     def codegen(ctx, b, sig, args):
         bits = b.bitcast(args[1], llvm.I32)
@@ -198,7 +198,7 @@ def put(context, address, value):
 @intrinsic
 @no_type_check
 def float_of(context, bits):
-    """The float32 whose bits an int32 has."""
+    """Return the float32 with the bits of an int32."""
 
     def codegen(ctx, b, sig, args):
         return b.bitcast(args[0], llvm.F32)
@@ -209,7 +209,7 @@ def float_of(context, bits):
 @intrinsic
 @no_type_check
 def fetch_add(context, address, by):
-    """What an int64 was before `by` was added to it, in one step that all threads see in the same order."""
+    """Add `by` to an int64 atomically (sequentially consistent) and return its previous value."""
 
     def codegen(ctx, b, sig, args):
         return b.atomic_rmw("add", b.inttoptr(args[0], llvm.I64.as_pointer()), args[1], "seq_cst")
@@ -220,7 +220,7 @@ def fetch_add(context, address, by):
 @intrinsic
 @no_type_check
 def give_way(context):
-    """Let another thread have this core, if one waits for it."""
+    """Yield this core to a waiting thread, if there is one."""
 
     def codegen(ctx, b, sig, args):
         known = b.module.globals.get("sched_yield")

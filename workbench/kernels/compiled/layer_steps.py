@@ -1,6 +1,6 @@
-"""The steps of a layer for a handful of tokens: product, norm, rotation, attention, gate.
+"""Steps of a decoder layer for a few tokens: product, norm, rotary embedding, attention, gate.
 
-A division by nothing gives an infinity, as in numpy: an error in the middle of a piece would leave others waiting.
+Division by zero gives infinity, as in numpy: an exception within a piece would leave the other threads waiting.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _BYTES = np.array(SIZE)
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
-    """Outputs lo to below hi, multiples of `OUTS`, of all rows of x (dealt); `out` is where output 0 of row 0 would be.
+    """Compute outputs lo ≤ o < hi, multiples of `OUTS`, for all rows of x; `out` is the address of output 0 of row 0.
 
-    Up to eight rows share each weight that is read; more go in parts as even as can be, of which six rows are the best.
-    By tiles, lo and hi are multiples of 16, and x is what `ready` made of it.
+    x is what `ready` returned. Up to eight rows share each weight read; more rows are split as evenly as possible into
+    parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
     """
     if kind == TILES:
         tiled(w, n, lo, hi, x, rows, out, per_row, add)
@@ -53,7 +53,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def deal(rows, out):
-    """Rows, [T, n], in the order in which `product` reads them: of 32 numbers those at even places, then the others."""
+    """Copy rows, [T, n], in even-odd order: of each 32 numbers those at even positions, then those at odd ones."""
     for t in range(rows.shape[0]):
         for lo in range(0, rows.shape[1], STEP):
             for i in range(LANES):
@@ -64,7 +64,7 @@ def deal(rows, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def widen(bits, words):
-    """Float32 of the bits of bfloat16, int16, as bits."""
+    """Convert bfloat16 bits, int16, to float32 bits, int32."""
     for i in range(bits.shape[0]):
         words[i] = np.int32(bits[i]) << np.int32(16)
 
@@ -72,9 +72,10 @@ def widen(bits, words):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def ready(kind, rows, dealt, packed):
-    """The address of rows, float32 [T, n], as `product` takes them: `dealt`, or, for tiles, `packed`; both are scratch.
+    """Bring rows, float32 [T, n], into the order that `product` reads, and return their address.
 
-    Rows that are dealt already come as both.
+    They are written to `dealt` (even-odd order) or, for tiles, to `packed`; both are scratch. If `rows` and `dealt` are
+    the same array, it is in even-odd order already.
     """
     is_dealt = rows.ctypes.data == dealt.ctypes.data
     if kind == TILES:
@@ -88,7 +89,7 @@ def ready(kind, rows, dealt, packed):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def room(kind, rows, width):
-    """Where `ready` packs rows of up to so many numbers; nothing where it does not."""
+    """Allocate the scratch in which `ready` packs rows of up to `width` numbers; empty if the kind is not `TILES`."""
     if kind != TILES:
         return np.empty(0, np.int32)
     groups = (rows + TILE - 1) // TILE
@@ -98,7 +99,7 @@ def room(kind, rows, width):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def norm(x, weight, eps, out):
-    """RMS norm of each row of x, float32 [T, D], into `out`."""
+    """Write the RMS norm of each row of x, float32 [T, D], to `out`."""
     for t in range(x.shape[0]):
         square = np.float32(0)
         for i in range(x.shape[1]):
@@ -111,7 +112,7 @@ def norm(x, weight, eps, out):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def turn(head, cos, sin):
-    """Rotate a query or key, float32 [d], to its place, in place: first half against second (Su et al. 2021)."""
+    """Apply rotary embedding in place to a query or key, float32 [d]: first half with second half (Su et al. 2021)."""
     half = head.shape[0] // 2
     for i in range(half):
         a, b = head[i], head[i + half]
@@ -122,7 +123,7 @@ def turn(head, cos, sin):
 @njit(nogil=True, cache=True, inline="always", error_model="numpy")
 @no_type_check
 def exp(x):
-    """The exponential, to 1e-7 of it: a power of two times a polynomial of what is left (Cephes' coefficients)."""
+    """Return eˣ with a relative error of 1e-7: a power of two times a polynomial of the remainder (from Cephes)."""
     x = np.minimum(np.maximum(x, np.float32(-87)), np.float32(88))
     whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
     r = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
@@ -139,16 +140,16 @@ def exp(x):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _ordered(bits):
-    """Of a float's bits the integer whose order is the float's, and back."""
+    """Map a float's bits to an integer with the same order as the float, or back."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
 def largest_of(bits):
-    """The bits of the largest of numbers that are not negative, from theirs: int32, in the same order.
+    """Return the bits of the largest of some non-negative floats, given their bits as int32; both have the same order.
 
-    LLVM makes no loop that takes several at once of the largest of floats; of integers it does, ten times as fast.
+    LLVM does not vectorise the maximum of floats. It does that of integers, which is ten times as fast.
     """
     top = bits[0]
     for j in range(1, bits.shape[0]):
@@ -159,7 +160,7 @@ def largest_of(bits):
 @njit(nogil=True, cache=True)
 @no_type_check
 def largest(numbers):
-    """Of float32 that are none of them NaN, one behind the other in memory: see `largest_of`."""
+    """Return the largest of contiguous float32 numbers without NaN; see `largest_of`."""
     bits = numbers.view(np.int32)
     top = _ordered(bits[0])
     for j in range(1, bits.shape[0]):
@@ -171,7 +172,7 @@ def largest(numbers):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def _odds(scored):
-    """Scores become weights that sum to what is returned."""
+    """Replace scores by exp(score − largest) and return the sum of these weights."""
     top = largest(scored)
     for j in range(scored.shape[0]):
         scored[j] = exp(scored[j] - top)
@@ -184,7 +185,7 @@ def _odds(scored):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def gate(rows, up):
-    """SiLU of a row times another, in its place."""
+    """Replace each entry of `rows` by its SiLU times the entry of `up`."""
     for i in range(rows.shape[0]):
         rows[i] = rows[i] / (np.float32(1) + exp(-rows[i])) * up[i]
 
@@ -192,7 +193,7 @@ def gate(rows, up):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def aligned(rows, width):
-    """Scratch that begins where a line of the processor's caches does: a vector across two of them costs two reads."""
+    """Allocate scratch aligned to a cache line: a vector that crosses two lines costs two reads."""
     whole = np.empty(rows * width + 16, np.float32)
     skip = (64 - whole.ctypes.data % 64) % 64 // 4
     return whole[skip : skip + rows * width].reshape((rows, width))
@@ -201,9 +202,9 @@ def aligned(rows, width):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def attend(query, keys, values, seen, m, scale, weights, out):
-    """What the queries of a token that share keys and values, [heads, d] and dealt, read of the m places it sees.
+    """Compute attention over the m positions in `seen` for queries of a token that share keys and values.
 
-    `out` [heads, d] comes dealt, too. `weights` is scratch for `HEADS` rows of m + 15.
+    `query` and `out` are [heads, d] in even-odd order. `weights` is scratch for `HEADS` rows of m + 15.
     """
     size, per_head = query.shape[1], weights.shape[1]
     for first in range(0, query.shape[0], HEADS):

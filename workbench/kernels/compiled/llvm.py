@@ -1,6 +1,6 @@
-"""What `instructions` are written with: vectors of 16 numbers, addresses, loops and choices, in LLVM's own terms.
+"""Helpers that emit LLVM code for `instructions`: vectors of 16 numbers, addresses, loops and branches.
 
-`b` is llvmlite's builder throughout, and what these functions return are values of it, not numbers.
+`b` is llvmlite's builder throughout. These functions return LLVM values, not Python numbers.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from typing import Any
 from llvmlite import ir
 
 BF16, INT8, TILES = 0, 1, 2
-"""Kinds of weights: bfloat16, signed bytes with scales, and bfloat16 that tiles multiply. Keys and values are
-bfloat16."""
+"""Kinds of weights: bfloat16; int8 with scales; bfloat16 multiplied by AMX tiles. Keys and values are bfloat16."""
 SIZE = (2, 1, 2)
-"""Bytes of a number of each kind."""
+"""Bytes per weight of each kind."""
 LANES = 16
-"""Numbers of a vector."""
+"""Numbers in a vector."""
 F32, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 VECTOR, WORDS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 
 def number(value: int, kind: Any = I64) -> Any:
-    """A constant."""
+    """Return a constant."""
     return ir.Constant(kind, value)
 
 
 def at(b: Any, address: Any, kind: Any) -> Any:
-    """An address as a pointer to what is of a kind."""
+    """Return an address as a pointer to values of type `kind`."""
     return b.inttoptr(address, kind.as_pointer())
 
 
 def past(b: Any, address: Any, count: Any, size: int = 1) -> Any:
-    """An address `count` numbers of `size` bytes further on."""
+    """Return the address `count` numbers of `size` bytes further on."""
     if isinstance(count, int):
         return b.add(address, number(count * size))
     return b.add(address, b.mul(count, number(size)))
 
 
 def pair(b: Any, kind: int, address: Any) -> list[Any]:
-    """32 weights at an address, in float32, in two vectors.
+    """Load 32 weights from an address as two vectors of float32.
 
-    Of bfloat16 the first are those at even places and the second those at odd ones: two of them are a word, and a shift
-    and a mask take it apart, where 16 in their order cost twice as much. Bytes lie in that order.
+    For bfloat16 the first vector has the weights at even positions and the second those at odd ones: two weights are
+    one 32-bit word, which a shift and a mask split. Extracting 16 in their order costs twice as much. Int8 weights stay
+    in order.
     """
     if kind == INT8:
         raw = [b.load(at(b, past(b, address, LANES * h), ir.VectorType(I8, LANES)), align=1) for h in range(2)]
@@ -52,12 +52,15 @@ def pair(b: Any, kind: int, address: Any) -> list[Any]:
 
 
 def every(word: int) -> Any:
-    """A vector of one word."""
+    """Return a vector that repeats one 32-bit word."""
     return ir.Constant(WORDS, [word] * LANES)
 
 
 def sums(b: Any, vectors: list[Any]) -> Any:
-    """One vector of the sums of up to 16, in their order; each is made by the same tree wherever it comes."""
+    """Return a vector whose lane i is the sum over the lanes of vector i, for up to 16 vectors.
+
+    Each sum is added in the same order, whichever lane it goes to.
+    """
     level, half = [*vectors, *[ir.Constant(VECTOR, [0.0] * LANES)] * (LANES - len(vectors))], LANES // 2
     while half:
         level = [_fold(b, *two, half) for two in zip(level[: len(level) // 2], level[len(level) // 2 :], strict=True)]
@@ -66,7 +69,7 @@ def sums(b: Any, vectors: list[Any]) -> Any:
 
 
 def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
-    """Lanes in blocks of 2 · half, their halves added: the first half of each block of `one`, the second of `other`."""
+    """Add the halves of each block of 2 · half lanes; each result has a half block of `one`, then of `other`."""
     is_first = [i // half % 2 == 0 for i in range(LANES)]
     own = [i if first else LANES + i for i, first in enumerate(is_first)]
     across = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
@@ -74,7 +77,7 @@ def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
 
 
 def turned(b: Any, rows: list[Any]) -> list[Any]:
-    """16 vectors of 16 numbers as a matrix: its columns. Squares of 1, 2, 4, 8 numbers change places in turn."""
+    """Transpose a matrix of 16 vectors with 16 numbers, exchanging blocks of 1, 2, 4 and 8 numbers in turn."""
     half = 1
     while half < LANES:
         is_own = [i & half == 0 for i in range(LANES)]
@@ -89,13 +92,13 @@ def turned(b: Any, rows: list[Any]) -> list[Any]:
 
 
 def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    """The product of x and y, and z: rounded once."""
+    """Return x · y + z, rounded once."""
     name = f"llvm.fma.v{LANES}f32"
     return b.call(b.module.declare_intrinsic(name, (), ir.FunctionType(VECTOR, [VECTOR] * 3)), [x, y, z])
 
 
 def fetch(b: Any, address: Any) -> None:
-    """Ask memory for a line of the cache, and do not wait for it."""
+    """Prefetch a cache line."""
     pointer = I8.as_pointer()
     ask = b.module.declare_intrinsic(
         "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
@@ -104,7 +107,10 @@ def fetch(b: Any, address: Any) -> None:
 
 
 class Loop:
-    """`for i in range(0, n, step)` whose body, written between `with` and its end, carries vectors along; n > 0."""
+    """A loop `for i in range(0, n, step)`, n > 0, with `carried` vectors that start at 0 and are updated per iteration.
+
+    Code emitted between the constructor and `end` is the body.
+    """
 
     def __init__(self, b: Any, n: Any, step: int, carried: int) -> None:
         self._b, self._n, self._step = b, n, step
@@ -128,7 +134,7 @@ class Loop:
 
 
 def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], None]) -> None:
-    """Code for each option, of which a number chooses when it is run; the number is one of them."""
+    """Emit code for each option, and a branch to the one that equals `value` at run time; one of them must."""
     after, places = b.append_basic_block("after"), [b.append_basic_block("case") for _ in options]
     choice = b.switch(value, places[-1])
     for option, place in zip(options, places, strict=True):
@@ -141,7 +147,7 @@ def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], Non
 
 
 def broadcast(b: Any, value: Any, lanes: int = LANES) -> Any:
-    """A vector of one number, float32."""
+    """Return a vector that repeats one float32."""
     kind = ir.VectorType(F32, lanes)
     alone = b.insert_element(ir.Constant(kind, ir.Undefined), value, number(0, I32))
     return b.shuffle_vector(alone, alone, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))

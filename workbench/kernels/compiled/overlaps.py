@@ -1,4 +1,4 @@
-"""What two wide laws have in common, by how much one exceeds the other, and what rules pay: nothing wide is kept."""
+"""Sums over two distributions, such as Σ min(p, q) and Σ (p − q)₊, without temporary arrays of vocabulary size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns that are added up in float32; their sums are in float64."""
+"""Columns per block, summed in float32; blocks are summed in float64."""
 LEAST = np.float32(2.0**-100)
-"""What `add_up` divides by at least: below it all that there is of by·p is less than a sum of q can tell."""
+"""Smallest divisor in `add_up`. Below it, by·p is smaller than the rounding error of a sum of q."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -28,7 +28,7 @@ def _common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _excess(p, q, by):
-    """Σ (p − by·q)₊."""
+    """Return Σ (p − by·q)₊."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         more = p[i] - by * q[i]
@@ -39,7 +39,7 @@ def _excess(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_common(p, q, by):
-    """Σ min(p, by·q) of float32 [V] and [V], in float64."""
+    """Return Σ min(p, by·q) for p and q, float32 [V], in float64."""
     total = 0.0
     for lo in range(0, p.shape[0], BLOCK):
         hi = min(p.shape[0], lo + BLOCK)
@@ -50,19 +50,19 @@ def add_common(p, q, by):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def add_up(p, q, by, out, taken):
-    """Σ (by·p − q)₊ of each row, as by · Σ (p − q / by)₊.
+    """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
 
-    A block that hardly anything is left of has so small a `by` that by·p would be no normal number, and a processor
-    takes a hundred times as long over those.
+    If hardly any mass is left, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
+    as long for subnormal numbers.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
+    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    What it takes:
+    Args:
         p: float32 [R, V].
         q: float32 [R, V].
         by: float32 [R].
         out: float64 [R], written.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
     row = take(taken, n)
@@ -80,7 +80,7 @@ def add_up(p, q, by, out, taken):
 @njit(nogil=True, cache=True)
 @no_type_check
 def _all_there(p):
-    """Whether none of a law's numbers is 0: of what is not negative the bits are in the order of the numbers."""
+    """Return whether no probability is 0. The bits of non-negative floats have the same order as the floats."""
     bits = p.view(np.int32)
     least = bits[0]
     for i in range(bits.shape[0]):
@@ -111,15 +111,15 @@ def _allowed(p, q, x, sure):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def unseen(p, q, x, sure, out, taken):
-    """What `workbench.methods.verifiers.sums.unseen` says of each row; threads share it as in `add_up`.
+    """Compute `workbench.methods.verifiers.sums.unseen` for each row; threads share the work as in `add_up`.
 
-    What it takes:
+    Args:
         p: float32 [R, V].
         q: float32 [R, V].
-        x: float32 [R, V], logits; read only where something of p is 0: elsewhere nothing is forbidden.
-        sure: float32.
+        x: float32 [R, V], logits; read only in blocks where some p is 0, since elsewhere no token is forbidden.
+        sure: float32, the threshold of q.
         out: float64 [R], written.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
     row = take(taken, n)
@@ -158,15 +158,15 @@ def _between(p, q, least, kept):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def keeping(p, q, row_of, least, out, taken):
-    """What `workbench.core.relaxed.price_of_keeping` says of drawn drafts; threads share it as in `add_up`.
+    """Compute `workbench.core.relaxed.price_of_keeping` for sampled drafts; threads share the work as in `add_up`.
 
-    What it takes:
+    Args:
         p: float32 [R, V].
         q: float32 [M, V].
-        row_of: int64 [R], row of q for each of p.
-        least: float32 [R].
+        row_of: int64 [R], row of q for each row of p.
+        least: float32 [R], the threshold of p.
         out: float64 [R], written.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
     row = take(taken, n)

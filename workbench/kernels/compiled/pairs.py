@@ -1,4 +1,4 @@
-"""The search of `workbench.methods.verifiers.optimal_two` for weights by which one of two drafts is chosen."""
+"""Search for the weights with which `workbench.methods.verifiers.optimal_two` chooses one of two drafts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from workbench.kernels.compiled.work_sharing import done, take, wait
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
-"""Tokens that are looked into only if the largest chance of them is among the largest so far."""
+"""Tokens per block. A block is searched only if its largest probability can be among the largest overall."""
 ADDED = 1024
-"""Columns that are added up in float32; their sums are in float64."""
+"""Columns per block, summed in float32; blocks are summed in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _stand_out(p, q, p_bits, q_bits, at, top):
-    """The tokens of the largest max(p, q), falling, of equal ones the first; as many as `at` has places, V at least."""
+    """Write to `at` the tokens with the largest max(p, q), in falling order (ties: lower token first); len(at) ≤ V."""
     size, last = p.shape[0], at.shape[0] - 1
     blocks = np.empty((size + BLOCK - 1) // BLOCK, np.int32)
     for b in range(blocks.shape[0]):
         lo, hi = b * BLOCK, min(size, (b + 1) * BLOCK)
         blocks[b] = max(largest_of(p_bits[lo:hi]), largest_of(q_bits[lo:hi]))
     least, low = np.int32(0), blocks.shape[0] - 1 - last
-    if low >= 0:  # as many blocks have a token of this chance or more: in all others nothing stands out
+    if low >= 0:  # len(at) blocks have a token of at least this probability; skip all others
         least = np.partition(blocks, low)[low]
     top[:] = -_ONE
     at[:] = 0
@@ -48,7 +48,7 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _beaten(own, w, q, g):
-    """Σ q / (own + w) and Σ g / (own + w)."""
+    """Return Σ q / (own + w) and Σ g / (own + w)."""
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
         by = _ONE / (own + w[j])
@@ -60,7 +60,7 @@ def _beaten(own, w, q, g):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 @no_type_check
 def _sums(w, q, g, from_q, from_g):
-    """Σ q′ / (w + w′) and Σ g′ / (w + w′) over all others, times w, of each."""
+    """For each i, write wᵢ · Σⱼ qⱼ / (wᵢ + wⱼ) and wᵢ · Σⱼ gⱼ / (wᵢ + wⱼ) over all j ≠ i."""
     for i in range(w.shape[0]):
         own_q, own_g = q[i], g[i]
         q[i] = g[i] = _NONE
@@ -72,7 +72,7 @@ def _sums(w, q, g, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
-    """Weights of the largest acceptance that were met, and their sums as `_sums` has them."""
+    """Iterate w ← w · p / r; write the weights with the largest acceptance to `best`, and their sums as of `_sums`."""
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
     most_kept = -_ONE
@@ -94,7 +94,7 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _group_of(p_bits, q_bits, groups, of):
-    """As `workbench.methods.verifiers.optimal_two.group` has it."""
+    """Compute `workbench.methods.verifiers.optimal_two.group` for each token."""
     for x in range(p_bits.shape[0]):
         octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
         of[x] = min(max(octaves, 0), groups - 1)
@@ -111,7 +111,10 @@ def _with_itself(q, found):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add(one, two, of, into):
-    """Two laws at once, and eight banks: neighbours are often of one group, and each sum would wait for that before."""
+    """Sum two distributions by group, in eight banks.
+
+    Neighbouring tokens are often in the same group; with one bank, each addition would wait for the one before.
+    """
     banks, whole = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
     for x in range(0, whole, 8):
         for i in range(8):
@@ -142,7 +145,10 @@ def _add_one(probs, of, into):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
-    """`r` is what q meets of itself, q² / (1 − q), before it is the law; and q / (1 − q) is q and that."""
+    """Write to `r` the distribution of the chosen draft if the two drafts differ.
+
+    On entry r is q² / (1 − q), so that q / (1 − q) = q + r.
+    """
     half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
     for x in range(q.shape[0]):
         r[x] = (q[x] + r[x]) * (half_q[of[x]] - q[x]) + q[x] * half_g[of[x]]
@@ -159,7 +165,7 @@ def _distribution(q, of, q_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _rest(p, r, rest):
-    """(p − r)₊, and its sum."""
+    """Write (p − r)₊ to `rest` and return its sum."""
     total = _NONE
     for x in range(p.shape[0]):
         more = p[x] - r[x]
@@ -171,7 +177,7 @@ def _rest(p, r, rest):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
-    """One place: as `improve` has it, of its own `weight`, where `of` says which weight a token has: groups first."""
+    """Compute `improve` for one position; `of` gives each token's index into `weight`, where the groups come first."""
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
     sums = np.zeros((6, groups + m), np.float32)
     _group_of(p_bits, q_bits, groups, of)
@@ -179,7 +185,7 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     for i in range(m):
         of[at[i]] = groups + i
     _add(p, q, of, sums[:2])
-    if without:  # q / (1 − q) is q and q² / (1 − q), and q² / (1 − q) is what q meets of itself
+    if without:  # q / (1 − q) = q + q² / (1 − q); q² / (1 − q) stands for pairs of equal tokens, which cannot occur
         _with_itself(q, r)
         _add_one(r, of, sums[3])
     sums[2] = sums[1] + sums[3]
@@ -193,22 +199,22 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
-    """Weights of the largest acceptance that were met, and the law of the draft that they choose.
+    """Compute the weights with the largest acceptance found, and the resulting distribution of the chosen draft.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
+    Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    What it takes:
-        p: float32 [R, V], the target's law.
-        q: the same of the drafter's.
-        p_bits: int32 [R, V], the bits of p.
-        q_bits: the same of q.
-        at: int64 [R, m], written: tokens with weights of their own, those of the largest max(p, q).
-        without: whether the two drafts differ.
-        steps: improvements.
-        most: largest weight, float32; the least is its inverse.
-        best: float32 [R, m + G], written: weights of those tokens, and of the groups of all others.
-        r: float32 [R, V], written.
-        taken: int64 [2], zeros: rows that were taken, rows that are done.
+    Args:
+        p: float32 [R, V], the target's distributions.
+        q: float32 [R, V], the drafter's distributions.
+        p_bits: int32 [R, V], bits of p.
+        q_bits: int32 [R, V], bits of q.
+        at: int64 [R, m], written: tokens with individual weights, those with the largest max(p, q).
+        without: whether the two drafts differ (drawn without replacement).
+        steps: number of iterations.
+        most: largest weight, float32; the smallest is its inverse.
+        best: float32 [R, m + G], written: weights of these tokens, then of the groups of all others.
+        r: float32 [R, V], written: distribution of the chosen draft.
+        taken: int64 [2], zeros: number of rows taken, number of rows done.
     """
     n, size = p.shape
     m, groups = at.shape[1], best.shape[1] - at.shape[1]
@@ -244,16 +250,16 @@ def judge(
     left,
     taken,
 ):
-    """What `OptimalTwo.tests` says of places, and of the law that it leaves what it has at the children's tokens.
+    """Compute `OptimalTwo.tests` at each position, and the residual probabilities of the children's tokens.
 
-    What it takes, beside what `siblings.judge` takes and `improve`:
-        free: tokens with weights of their own.
-        groups: of all others.
-        kept: float32 [R, F], written: the chance that the tests end with each child.
-        ends: float32 [R, F], written: the law at the children's tokens if none was kept.
-        beside: float32 [R], written: what that law has beside them.
-        left: float32 [R, V], written: that law; or [0, V].
-        taken: int64 [2], zeros: places that were taken, places that are done.
+    Args, besides those of `siblings.judge` and `improve`:
+        free: number of tokens with individual weights.
+        groups: number of groups of all other tokens.
+        kept: float32 [R, F], written: probability that each child is the accepted one.
+        ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution.
+        beside: float32 [R], written: total probability of all other tokens in it.
+        left: float32 [R, V], written: the residual distribution; or [0, V].
+        taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     (n, f), size = token.shape, p.shape[1]
     of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
@@ -277,7 +283,7 @@ def judge(
         total = 0.0
         for lo in range(0, size, ADDED):
             total += _rest(mine[lo : lo + ADDED], probs[lo : lo + ADDED], rest[lo : lo + ADDED])
-        if total <= 0:  # reached with chance 0
+        if total <= 0:  # reached with probability 0
             rest[:], total = mine, 1.0
         later = there[row].copy()
         later[:2] = False

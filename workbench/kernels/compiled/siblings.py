@@ -1,8 +1,8 @@
-"""Siblings tested one after the other, place by place, in one pass over the vocabulary a test; nothing wide is kept.
+"""Sequential tests of siblings, position by position, in one pass over the vocabulary per test.
 
-What tests leave of a law is (p − C · q)₊ at all tokens that no test looks at, whatever their number: a rejection takes
-c · q off, and ((p − C · q)₊ − c · q)₊ is (p − (C + c) · q)₊. So C is all that is kept of them, and what tests look at,
-drafted tokens and their neighbours, is followed token by token.
+After rejections, the residual at every token that no test treats separately is (p − C · q)₊: a rejection subtracts
+c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's size.
+Only drafted tokens and their neighbours are tracked one by one; they are called `special` here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns that are added up in float32; their sums are in float64."""
+"""Columns per block, summed in float32; blocks are summed in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 
@@ -57,7 +57,7 @@ def _weigh(p, q, by, weight, out):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _far(p, q, own, by, weight):
-    """Σ |own · p + weight · (p − by · q)₊|."""
+    """Return Σ |own · p + weight · (p − by · q)₊|."""
     total = _NONE
     for i in range(p.shape[0]):
         more = p[i] - by * q[i]
@@ -68,7 +68,7 @@ def _far(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _farther(p, q, own, by, weight):
-    """The same with four of each, as a rejection of each of four siblings leaves them."""
+    """Compute `_far` with four terms weightᵢ · (p − byᵢ · q)₊, one per rejection of up to four siblings."""
     total, a, b, c, d = _NONE, by[0], by[1], by[2], by[3]
     for i in range(p.shape[0]):
         one, two, three, four = p[i] - a * q[i], p[i] - b * q[i], p[i] - c * q[i], p[i] - d * q[i]
@@ -90,7 +90,10 @@ def _length(x):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def left_over(p, q, by, special):
-    """Σ (p − by · q)₊ over the tokens that are not `special`, which rise and differ; p, q float32 [V], by float32."""
+    """Return Σ (p − by · q)₊ over all tokens outside `special`, which is sorted and has no duplicates.
+
+    p and q are float32 [V], `by` is a float32.
+    """
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
@@ -105,7 +108,7 @@ def left_over(p, q, by, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def others(q, special):
-    """Σ q over the tokens that are not `special`."""
+    """Return Σ q over all tokens outside `special`."""
     total, lo = 0.0, 0
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else q.shape[0]
@@ -120,7 +123,7 @@ def others(q, special):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _apart(p, q, special, by, weight, n):
-    """Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over the tokens that are not `special`, of the first n of both; by₀ is 0."""
+    """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over all tokens outside `special`, for i < n; by₀ = 0."""
     total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     few = np.zeros((2, 4), np.float32)
     few[0, : min(n, 5) - 1], few[1, : min(n, 5) - 1] = by[1 : min(n, 5)], weight[1 : min(n, 5)]
@@ -146,7 +149,7 @@ def _apart(p, q, special, by, weight, n):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def put(special, n, token):
-    """Put a token into its place among the first n, which rise, unless it is there; how many there are now."""
+    """Insert a token into the first n entries of `special`, which are sorted, unless it is there; return the new n."""
     at = n
     while at > 0 and special[at - 1] >= token:
         at -= 1
@@ -161,7 +164,7 @@ def put(special, n, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def place_of(special, token):
-    """Where a token stands that is among them."""
+    """Return the index of a token in `special`, which contains it."""
     at = 0
     while special[at] != token:
         at += 1
@@ -171,9 +174,9 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """The siblings of one place, as `judge` says; what they have beside their tokens in the end, and `apart`.
+    """Test the siblings at one position (arguments as in `judge`); return its `beside` and `apart`.
 
-    `probs` may be any weights, which are `total` together.
+    `probs` may be unnormalised weights with the sum `total`.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
@@ -192,7 +195,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
         value[s], chance[s], out[s] = probs[special[s]], ahead[special[s]], -probs[special[s]]
     by, weight = np.zeros(f + 2), np.zeros(f + 2)
     off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
-    rest_q = -1.0  # what q gives to all others, once somebody asks
+    rest_q = -1.0  # Σ q over the other tokens, computed at first use
     for i in range(last + 1):
         if not there[i]:
             continue
@@ -218,7 +221,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
             scale = reach / (total * share)
             for s in range(m):
                 rest = max(0.0, asked[s] - (0.0 if gone[s] else step * chance[s]))
-                out[s] += scale * (asked[s] - rest)  # what was kept is min(q, what it was tested with), a difference
+                out[s] += scale * (asked[s] - rest)  # accepted mass: min(q, a) = a − (a − q)₊
                 asked[s] = rest
                 over += rest
             weight[terms - 1] += scale
@@ -275,31 +278,34 @@ def judge(
     apart,
     taken,
 ):
-    """What `workbench.core.relaxed` says of siblings that one law was drawn from; with share 1, and none near, exact.
+    """Compute `workbench.core.relaxed` for siblings drawn from one distribution.
 
-    Any number of threads run it on the same arrays, as in `forward`: each takes the next place that nobody has.
+    The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call it with the same arrays; each
+    takes the next free position (see `work_sharing`).
 
-    What it takes:
-        p: float32 [m, V], laws of the target.
-        p_at: int64 [R], row of p of each place.
-        q: float32 [M, V], laws of the drafter.
-        q_at: int64 [R], row of q of each place.
-        token: int64 [R, F], drafted for each place, in the order of testing.
+    Args:
+        p: float32 [m, V], the target's distributions.
+        p_at: int64 [R], row of p for each position.
+        q: float32 [M, V], the drafter's distributions.
+        q_at: int64 [R], row of q for each position.
+        token: int64 [R, F], tokens drafted at each position, in the order of testing.
         there: bool [R, F], whether there is such a child.
-        tested: bool [R, F], whether it is tested. What is not, and comes before all that is, is passed over; of q it is
-            taken out with the others.
-        near: int64 [R, F, K], tokens that lend what they have to it, nearest first.
-        mass: float32, most that they lend; with `ratio`, see `workbench.core.relaxed.Lift`.
-        ratio: float32.
-        share: by which q counts.
-        without: whether children were drawn without their elders.
-        figures: float32 [R, F, 4], written for tested children, 0 of others: the chance of being kept; what elders
-            left at the token, of 1; its chance in q without them; what it was tested with.
-        ends: float32 [R, F], written: the law at the children's tokens if none was kept; or [0, F].
-        beside: float32 [R], written: what that law has beside them; or [0].
-        left: float32 [R, V], written: that law; or [0, V].
+        tested: bool [R, F], whether the child is tested. Untested children before the last tested one are skipped; with
+            `without`, they are removed from q like the others.
+        near: int64 [R, F, K], neighbour tokens whose probability is added to the child's, nearest first.
+        mass: float32, bound δ of the added probability; with `ratio`, see `workbench.core.relaxed.Lift`.
+        ratio: float32, λ′ of `Lift`.
+        share: λ of `Lift`; the residual distribution is divided by it.
+        without: whether siblings were drawn without replacement.
+        figures: float32 [R, F, 4], written for tested children, 0 for others: acceptance probability; residual
+            probability of the token after its earlier siblings; its probability in q without earlier siblings; the
+            raised probability against which it was tested.
+        ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution after all
+            rejections; or [0, F].
+        beside: float32 [R], written: total probability of all other tokens in that distribution; or [0].
+        left: float32 [R, V], written: that distribution; or [0, V].
         apart: float32 [R], written: see `workbench.core.relaxed.Relaxed.apart`; or [0].
-        taken: int64 [2], zeros: places that were taken, places that are done.
+        taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, nothing = token.shape[0], np.empty(0, np.float32)
     row = take(taken, n)

@@ -1,6 +1,6 @@
-"""How threads that run one function on the same arrays share its work: each takes the next piece that nobody has.
+"""Work sharing between threads that run one function on the same arrays: each takes the next free piece.
 
-A phase is int64 [2], zeros: pieces that were taken, pieces that are done.
+A phase is int64 [2], zeros at first: number of pieces taken, number of pieces done.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from numba import njit
 from workbench.kernels.compiled.instructions import fetch_add, give_way
 
 _SPINS = 4000
-"""Looks at a phase that others have not ended, after which a core is left to whoever wants it."""
+"""Number of checks of an unfinished phase before the waiting thread yields its core."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def take(phase, pieces):
-    """The next piece of a phase, or −1."""
+    """Return the index of the next free piece of a phase, or −1 if there is none."""
     piece = fetch_add(phase.ctypes.data, 1)
     return piece if piece < pieces else -1
 
@@ -26,14 +26,14 @@ def take(phase, pieces):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def done(phase):
-    """One piece more is done."""
+    """Count one more piece as done."""
     fetch_add(phase.ctypes.data + 8, 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def wait(phase, pieces):
-    """Until all pieces are done, whoever has them."""
+    """Wait until all pieces are done, by any thread."""
     spins = 0
     while fetch_add(phase.ctypes.data + 8, 0) < pieces:
         spins += 1

@@ -20,7 +20,7 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Alignment:
-    """The source, and the position of the output in it.
+    """Source text, and the position in it that the output has reached.
 
     Attributes:
         source: the prompt, from the start of the text to be edited.
@@ -76,7 +76,7 @@ class Aggressive(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Copied."""
+        """Return the kind of siblings: copied, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:

@@ -19,7 +19,7 @@ _Net = TypeVar("_Net", bound="AttentionNet")
 
 
 class Entries:
-    """A drafter's keys and values for one text: stable ones, followed by speculative ones.
+    """KV cache of a drafter for one text: stable entries, followed by speculative ones.
 
     Stable entries were computed from features of the target, speculative ones from the drafter's own predictions while
     it built a tree. `forget` drops the latter; this happens after every verification, even for accepted nodes.
@@ -76,12 +76,12 @@ class AttentionNet(TrainedNet):
     """Causal attention with rotary positions, added to the residual stream. Subclasses add other parts and norms.
 
     Args:
-        width: D, of the residual stream.
+        width: D, width of the residual stream.
         heads: attention heads.
         context: longest sequence, in positions.
-        eps: of the norms.
-        rope: positions, as in transformers' `rope_parameters`; None: plain ones of base 10,000.
-        bias: whether queries, keys and values have one.
+        eps: epsilon of the norms.
+        rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
+        bias: whether the query, key and value projections have a bias.
         head_size: size of a head; 0: the heads share the width.
 
     Raises:
@@ -219,7 +219,7 @@ def _scaled(said: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    make: Any = LlamaConfig  # its stubs lack parameters
+    make: Any = LlamaConfig  # transformers' type stubs lack parameters
     config = make(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
     rates, scale = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, torch.device("cpu"))
     return rates.double(), float(scale)

@@ -9,12 +9,12 @@ layers are fused and enter each layer as keys and values beside the block's own:
     predicts                                               x(t+1)   x(t+2)   …
 
 One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
-confidence get their likeliest token, and the others are predicted again with these known. A position keeps the
+confidence get their most likely token, and the others are predicted again with these known. A position keeps the
 distribution from the pass before it was filled in.
 
-The tokens filled in are the likeliest, never sampled ones. So all distributions of a block depend on the text alone,
-and each token of a chain is drawn from a distribution that no other draw influenced: for a verifier it is the
-distribution that the token was drawn from, whatever precedes it, and a tree may take several tokens of each. With
+The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
+alone, and each token of a draft is drawn from a distribution that no other draw has influenced. The verifier gets
+exactly the distribution that a token was drawn from, and a tree may draw several tokens from each distribution. With
 sampled tokens filled in, a token could depend on one that *follows* it. Accepting the first would then reveal something
 about the second, its true distribution would differ from the declared one, and the output would not be exact.
 
@@ -48,7 +48,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Most positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
+"""Largest number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
 AGAIN = "Train it for this target: workbench train block-diffusion --target …"
 
 
@@ -98,8 +98,8 @@ class BlockNet(TrainedNet):
         ffn: width of the gated MLP.
         taps: T layers of the target whose outputs are fused, counted from 1, ascending.
         block: positions of a block, including the known token's.
-        layers: of the drafter.
-        cond: rank of the fusion from T · D to D: at full rank it would be most of a drafter of two layers.
+        layers: number of the drafter's layers.
+        cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
         context: longest sequence, in positions.
         head_size: size of an attention head; 0: the heads share the width.
 
@@ -113,7 +113,7 @@ class BlockNet(TrainedNet):
 
     kind: ClassVar[str] = "block-diffusion"
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: how often each rank at each position is right was not measured."""
+    """Empty: the accuracy of each rank at each position was not measured."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class BlockNet(TrainedNet):
 
     @property
     def each(self) -> list[BlockLayer]:
-        """Its layers."""
+        """The layers, with their type."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def injected(
@@ -166,7 +166,7 @@ class BlockNet(TrainedNet):
             x: embeddings of the known tokens, the mask at the others.
             places: positions in the text, per sequence [B, m] or shared [m].
             behind: keys and values of the text, per layer.
-            mask: which of these, and of the blocks' own, each position attends to; None: all.
+            mask: entries of the text and of the blocks that each position attends to; None: all.
         """
         for layer, read in zip(self.each, behind, strict=True):
             x = layer(x, places, read, mask)
@@ -212,7 +212,7 @@ class BlockNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         layer = self.each[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),
@@ -233,15 +233,15 @@ def unmasked(step: int, steps: int, masks: int) -> int:
 
 @dataclass(slots=True)
 class BlockState:
-    """What the drafter knows about one text. Its laws at a place know nothing of what is drawn before it.
+    """Drafting state of one text. The predictions at a position do not depend on drafted tokens before it.
 
     Attributes:
         net: the drafter.
-        models: whose target's embedding and LM head it shares.
-        head: the target's LM head, over the tokens that the drafter keeps.
-        entries: of each layer, the text's keys and values.
-        place: the position that the next block begins at: all before it is read, or waits in `fresh`.
-        fresh: the target's streams, [1, m, T · D] each, that have not been read yet.
+        models: models whose target embedding and LM head the drafter shares.
+        head: the target's LM head over the drafter's vocabulary.
+        entries: KV cache of the text, per layer.
+        place: position at which the next block begins; all earlier positions are in `entries` or `fresh`.
+        fresh: hidden states of the target, [1, m, T · D] each, whose keys and values have not been computed yet.
     """
 
     net: BlockNet
@@ -269,7 +269,7 @@ class BlockState:
         """Return logits of a block's masked positions after a token, from the pass before each was filled in.
 
         Args:
-            token: the newest of the text.
+            token: newest token of the text.
             steps: passes; each fills in the positions with the highest confidence, the last one all others.
         """
         net, target, masks = self.net, self.models.target, self.net.block - 1
@@ -306,7 +306,7 @@ class BlockState:
 class BlockDiffusion(DistributionDrafter):
     """Draft a block of the trained length in one pass or a few; the plan uses as many positions as it needs.
 
-    A tree over them is Medusa's: the distribution of a level is the same after all nodes of the level before. In a
+    A tree over them is built as Medusa's: all nodes of a level have the same distribution for their children. In a
     prompt with images it reads only the text after them.
 
     Attributes:
@@ -329,7 +329,7 @@ class BlockDiffusion(DistributionDrafter):
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states of the prompt that it reads."""
+        """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return streams_of(_net(models).taps)
 
     def prime(self, row: Row, models: Models) -> BlockState:
@@ -367,7 +367,7 @@ class BlockDiffusion(DistributionDrafter):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> None:
-        """Return None: it reads no image."""
+        """Return None: this drafter reads no images."""
 
 
 def _net(models: Models) -> BlockNet:

@@ -27,7 +27,10 @@ def keep_chain(row: Row, slot: Slot, outcome: RoundFeedback) -> None:
 
 
 def reach_of(row: Row, slot: Slot) -> int:
-    """Return the levels that fit the draft model's context: the first needs the committed tokens, the next one more."""
+    """Return the number of levels that fit the draft model's context.
+
+    The first level needs the committed tokens, the next one one token more, and so on.
+    """
     assert row.models.drafter is not None
     return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
 

@@ -27,7 +27,7 @@ from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
-"""Of the encoder."""
+"""Tokens that the trigram encoder reads."""
 
 
 class FusionLayer(DecoderLayer):
@@ -40,7 +40,10 @@ class FusionLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B n C"], places: Int[Tensor, " n"], mask: Bool[Tensor, "n used"], entries: Entries
     ) -> Float[Tensor, "B n C"]:
-        """Return states for inputs, which replace the inputs among the entries. Arguments: see `AttentionNet.mix`."""
+        """Return the states of new inputs, and store the states' keys and values instead of the inputs'.
+
+        Arguments: see `AttentionNet.mix`.
+        """
         state = self.after(self.fed(self.mix(x, places, mask, entries)))
         entries.replace(self.held(state, places))
         return state
@@ -51,7 +54,7 @@ class FusionLayer(DecoderLayer):
 
 
 class ChimeraHeads(PrefixHeads):
-    """The encoder, the fusion layer and K heads, of width C; the LM head is the target's.
+    """Trigram encoder, fusion layer and K heads, all of width C; the LM head is the target's.
 
     Head k computes W (f(t) + H(k) [u(t) ; g(t + k)]), u the state projected to width C. Each starts as the identity.
 
@@ -81,7 +84,7 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def trigram(self, told: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """Return the encoding of three consecutive tokens. `told`: their projected embeddings, the newest last."""
+        """Return the encoding of three consecutive tokens from their projected embeddings, newest last."""
         return self.speaks(told + nn.functional.silu(self.mixes(told)))
 
     def forward(
@@ -91,14 +94,14 @@ class ChimeraHeads(PrefixHeads):
 
         Args:
             features: f(t).
-            states: g of the tokens after which it predicts the next.
+            states: g at the tokens after which the head predicts the next one.
             block: the level, from 0.
         """
         return features + self.says[block](torch.cat([self.enter(features), states], -1))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
@@ -114,7 +117,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """State of a text: the target's true states are the fusion layer's entries; its last feature follows."""
+    """Drafting state of a text; the fusion layer's KV cache holds the target's true states."""
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
@@ -123,11 +126,11 @@ class ChimeraState(PrefixState):
 
 
 class ChimeraGrowth(Growth):
-    """A tree in which each node's state comes from the last three tokens of its path.
+    """A tree in which each node's state is computed from the last three tokens of its path.
 
     Args:
-        row: its sequence.
-        feature: f(t).
+        row: the sequence.
+        feature: f(t), the target's newest hidden state.
     """
 
     def __init__(self, row: Row, feature: Float[Tensor, " D"]) -> None:
@@ -152,9 +155,12 @@ class ChimeraGrowth(Growth):
         return self.net.project(self.row.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
-        """Read three tokens per node: all attend to the text and the root's state, and within the tree by `sees`."""
+        """Return the distributions after nodes, given the last three tokens of each path.
+
+        All nodes attend to the text and the root's state; `sees` is the attention mask among tree nodes.
+        """
         clock, entries = self.row.models.target.clock, self.state.entries[0]
-        start, self._tails = clock.mark(), tails  # of the nodes expanded last
+        start, self._tails = clock.mark(), tails  # those of the nodes expanded last
         w, level = len(tails), len(self.tokens)
         mask = torch.ones(w, entries.stable + 1 + self.sees.shape[1], dtype=torch.bool, device=self.device)
         if level:
@@ -168,7 +174,7 @@ class ChimeraGrowth(Growth):
 
 @dataclass(frozen=True)
 class Chimera(HydraPlusPlus):
-    """Draft with approximated states, made of three tokens that attend to all true ones.
+    """Draft with approximated hidden states; each is computed from three tokens that attend to all true hidden states.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """

@@ -34,7 +34,7 @@ class AttentionDecoder(nn.Module):
     It attends to that token alone, so it is a gate.
 
     Args:
-        width: of states, D.
+        width: D, width of a state.
         cond: width of a token's projected embedding, C.
         heads: H.
 
@@ -78,16 +78,16 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """The layers, typed."""
+        """The layers, with their type."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
         self, states: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: list[Entries] | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return their outputs for states at consecutive positions.
+        """Return the layers' outputs for states at consecutive positions.
 
         Args:
-            states: of a text, following those in `entries`.
+            states: states of a text, at the positions after those in `entries`.
             places: positions.
             entries: keys and values of each layer; None: there are none before.
         """
@@ -98,7 +98,7 @@ class AugmentingBlock(nn.Module):
 
 
 class CloverHeads(PrefixHeads):
-    """The augmenting block, the gates, and one step for all levels; the LM head is the target's.
+    """Augmenting block, gates, and one step for all levels; the LM head is the target's.
 
     The output of a level is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e
     that was added last. Every product has rank C.
@@ -144,7 +144,7 @@ class CloverHeads(PrefixHeads):
         """Return speculation states after each position of texts.
 
         Args:
-            features: the target's.
+            features: features of the target.
             told: projected embedding of the token after each position, if `mixes`.
             places: positions; by default from 0.
             entries: keys and values of earlier positions, for each of the block's layers.
@@ -159,7 +159,7 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and prediction of level 1. Arguments: result of `over`, and the newest token's projection."""
+        """Return state and LM head input of level 1, given the result of `over` and the newest token's projection."""
         if self.first is None or self.first_out is None:
             return self.step(state, told)
         return state, self.after(state + self.first_out(self.first(state)))
@@ -173,7 +173,7 @@ class CloverHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         block = {"prefix_heads": self.gate.heads, "ffn": self.ffn, "augmenting": len(self.block.layers)}
         return super().sizes | block | {"mixes": self.mixes}
 
@@ -206,7 +206,7 @@ class CloverGrowth(Growth):
     """A tree in which each node has a state: its parent's, with its token added.
 
     Args:
-        row: its sequence.
+        row: the sequence.
         state: the text's speculation state, from `CloverHeads.over`.
     """
 
@@ -232,7 +232,7 @@ class CloverGrowth(Growth):
     ) -> HydraDistributions:
         """Record the step that began at `start`, and return the distributions after its nodes."""
         self.row.models.meter.add(start, self.row.models.target.clock.mark())
-        self._states = states  # of the nodes expanded last
+        self._states = states  # those of the nodes expanded last
         return HydraDistributions(self.state, guesses, self.row)
 
 

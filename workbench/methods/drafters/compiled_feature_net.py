@@ -35,12 +35,12 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class Level(NamedTuple):
-    """Outputs after pairs.
+    """Outputs of the layer and the LM head after k pairs.
 
     Attributes:
         states: [k, D], predicted features.
         logits: bfloat16 [k, K], over the draft vocabulary.
-        weighed: the likeliest of them, `TOP` at most.
+        weighed: the most likely tokens, at most `TOP`.
     """
 
     states: Tensor
@@ -49,7 +49,7 @@ class Level(NamedTuple):
 
 
 OWN = ("forward", "reads", "left", "said", "pairs", "taken")
-"""Methods that a net must share with the class that defines how its pairs enter."""
+"""Methods that a net must inherit unchanged from the class that sets `enters`."""
 
 
 class CompiledFeatureNet:
@@ -74,8 +74,8 @@ class CompiledFeatureNet:
         """Return the compiled version of a net, or None if the net overrides a part of the forward.
 
         Args:
-            net: settled.
-            head: the target's, over the draft vocabulary, or the net's own.
+            net: net prepared for drafting (`settle`).
+            head: LM head: the target's, over the draft vocabulary, or the net's own.
             embed: the target's embedding.
             capacity: longest sequence with its scratch, in tokens.
         """
@@ -108,15 +108,15 @@ class CompiledFeatureNet:
         entries: Entries,
         last_only: bool = False,
     ) -> Level:
-        """Read pairs of a token and a feature, which become entries; all in one compiled call.
+        """Run the layer and the LM head on pairs of a token and a feature, in one compiled call.
 
         Args:
-            tokens: ids.
-            features: the target's, as the engine provides them, or states from which a draft continues.
-            places: their positions in the text.
-            sees: which of the newest entries each attends to, besides all others; None: all before it, and itself.
-            entries: as of `FeatureNet.forward`.
-            last_only: return outputs after the last pair alone.
+            tokens: token ids.
+            features: features of the target, as the engine provides them, or states from which a draft continues.
+            places: positions of the pairs in the text.
+            sees: attention of each pair over the newest entries, besides all older ones; None: causal.
+            entries: KV cache; the pairs' keys and values are appended.
+            last_only: return outputs after the last pair only.
         """
         n = tokens.shape[0]
         room, start = entries.reserve(n)
@@ -131,13 +131,13 @@ class CompiledFeatureNet:
         left = stream[-1:] if last_only else stream
         logits, states, read = self._fused.reading(left)
         weighed, weigh = weighing(logits, min(TOP, logits.shape[1]))
-        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # its address is an argument
+        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # `room` has to stay alive
         return Level((left if self._is_state else states).to(features.dtype), logits, weighed)
 
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the residual stream, and the arguments of `joining.join` for it and for the input beside it."""
+        """Return the residual stream, and arguments of `feature_inputs.join` for it and for the input of q, k and v."""
         of_token, of_feature = self._norms
         none = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:
@@ -157,7 +157,7 @@ class CompiledFeatureNet:
         norms: tuple[np.ndarray, np.ndarray],
         weight: np.ndarray,
     ) -> tuple[Any, ...]:
-        """Return arguments of `joining.join`; the last but one is its output. None: no embeddings or features."""
+        """Return arguments of `feature_inputs.join`, the last but one its output. None: no embeddings or features."""
         n = len(tokens)
         embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
         beside = np.empty((n, 0), np.int16) if features is None else _bits(features)
@@ -198,7 +198,7 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
     """Return a decoder of one layer that shares the net's weights, with these rows as its LM head."""
     inner, ffn = net.heads * net.head_size, net.down.in_features
-    make: Any = LlamaConfig  # its stubs lack parameters
+    make: Any = LlamaConfig  # transformers' type stubs lack parameters
     config = make(
         vocab_size=4, hidden_size=net.width, num_hidden_layers=1, num_attention_heads=net.heads,
         num_key_value_heads=net.heads, head_dim=net.head_size, intermediate_size=ffn, rms_norm_eps=net.eps,

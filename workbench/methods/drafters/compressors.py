@@ -1,4 +1,4 @@
-"""Compress an image of N vision tokens for a drafter, with few native operations each."""
+"""Compressors that reduce an image of N vision tokens for a drafter, each with a few torch operations."""
 
 from __future__ import annotations
 

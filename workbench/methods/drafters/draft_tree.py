@@ -29,8 +29,8 @@ class GrowthState:
 
     Attributes:
         slot: the slot.
-        scratch_of: scratch index of each node that was read; none for nodes that were read as one.
-        is_tree: whether the last draft was built here, and was no chain drafted in lock-step with others.
+        scratch_of: scratch index of each node that was read; nodes that were read together as one have none.
+        is_tree: whether the last draft was built as a tree, not as a chain in lock-step with other sequences.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -91,10 +91,10 @@ def distributions_of(
     """Return the distributions of a model's logits, warped as the target's are.
 
     Args:
-        row: its sequence.
-        logits: after w nodes.
+        row: the sequence.
+        logits: logits after w nodes.
         paths: tokens from the root to each of them; used only if sampling depends on the text before.
-        hidden: input of its LM head there.
+        hidden: input of the model's LM head at these nodes.
     """
     assert row.models is not None
     logits, sampling = fit_vocabulary(logits, row.models.target.vocab_size), row.sampling
@@ -149,7 +149,7 @@ class TreeFromModel(DistributionDrafter):
 
 @dataclass(frozen=True)
 class TopKTree(TreeFromModel):
-    """Draft a tree of likeliest continuations, unless the plan names another tree builder. See `BestFirst`.
+    """Draft a tree of most likely continuations, unless the plan names another tree builder. See `BestFirst`.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
     """

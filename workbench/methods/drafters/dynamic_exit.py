@@ -1,6 +1,6 @@
 """DEL: choose the exit layer in every round, by what each layer would have predicted for the text so far.
 
-The *shadow token* of layer E at a position is the likeliest token by the final norm and LM head after that layer.
+The *shadow token* of layer E at a position is the most likely token by the final norm and LM head after that layer.
 Verification runs all layers at all accepted positions, so their hidden states show how often each exit is right.
 
 """

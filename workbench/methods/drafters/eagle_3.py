@@ -79,12 +79,12 @@ class Eagle3Net(FeatureNet):
 
     @property
     def speaks(self) -> bool:
-        """Whether it has an LM head of its own."""
+        """Whether the net has its own LM head."""
         return hasattr(self, "lm_head")
 
     @property
     def kept(self) -> Int[Tensor, " W"]:
-        """Target ids of its tokens, ascending."""
+        """Target ids of the draft vocabulary, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def taken(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
@@ -101,12 +101,12 @@ class Eagle3Net(FeatureNet):
         return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """Return logits of the next token by its own LM head, over its own tokens."""
+        """Return logits of the next token over the draft vocabulary, by the net's own LM head."""
         return self.lm_head(self.lm_head_input(state))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.speaks else 0}
 
 
@@ -129,14 +129,14 @@ def usual_taps(layers: int) -> tuple[int, ...]:
 
 
 class OwnHead(SharedHead):
-    """The drafter's own LM head over its own tokens, with the interface of a part of the target's.
+    """The drafter's own LM head over its draft vocabulary.
 
     Args:
         net: the drafter.
-        size: V, the target's tokens.
+        size: V, size of the target's vocabulary.
 
     Raises:
-        ModelError: one of its tokens is none of the target's, or two are the same one.
+        ModelError: a token of the draft vocabulary is not in the target's vocabulary, or occurs twice.
     """
 
     def __init__(self, net: Eagle3Net, size: int) -> None:
@@ -152,7 +152,7 @@ class OwnHead(SharedHead):
 
     @property
     def rows(self) -> Float[Tensor, "W D"]:
-        """Its weights."""
+        """Weights of the LM head."""
         return self._weight
 
 
@@ -173,7 +173,7 @@ class Eagle3(FeatureDrafter):
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states of the prompt that it reads."""
+        """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return streams_of(_net(models).taps)
 
     def prime(self, row: Row, models: Models) -> FeatureState:
@@ -210,7 +210,7 @@ class Eagle3(FeatureDrafter):
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> None:
-        """Return None: it reads no image."""
+        """Return None: this drafter reads no images."""
 
 
 def _net(models: Models) -> Eagle3Net:
@@ -230,7 +230,7 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """Return its LM head: its own, or the target's for the tokens of its draft vocabulary; packed once.
+    """Return a net's LM head: its own, or the target's over the draft vocabulary; packed once.
 
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.
@@ -244,7 +244,7 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
 
 
 def streams_of(taps: Sequence[int]) -> CaptureSelection:
-    """Return the outputs of these layers, counted from 1, as wanted states of a prompt."""
+    """Select the outputs of these layers, counted from 1, for capture during prefill."""
     return CaptureSelection(layers=frozenset(layer - 1 for layer in taps))
 
 

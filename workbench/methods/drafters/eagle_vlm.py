@@ -1,4 +1,4 @@
-"""EAGLE for vision-language targets: the drafter is fed everything the target saw."""
+"""EAGLE for vision-language targets: the drafter reads the whole prompt, images included."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 
 class EagleVLMNet(FeatureNet):
-    """Every position enters alike: its feature, fused with the embedding that follows it, whether word or patch."""
+    """Feature net that reads text and images alike: each position's feature, fused with the next embedding."""
 
     kind = "eagle-vlm"
 
 
 @dataclass(frozen=True)
 class EagleVLM(FeatureDrafter):
-    """The whole prompt, vision tokens and all, goes into a one-layer drafter with EAGLE-2's tree.
+    """Draft EAGLE-2's tree with one decoder layer that reads the whole prompt, vision tokens included.
 
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.1: the baseline EagleVLM.
     """

@@ -146,5 +146,5 @@ class EarlyExit(Exiting):
         return ExitStates()
 
     def exit_of(self, row: Row) -> int:
-        """Return the parameter."""
+        """Return the parameter `exit_layer`."""
         return self.exit_layer

@@ -9,8 +9,8 @@ k:
     predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
 The k predictions and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉
-forwards. In return, a block's later tokens do not depend on its earlier ones. Their distribution is the block's,
-whatever was drawn before them in it, and they are drawn from exactly that one, so verification is sound.
+forwards. In return, a block's later tokens do not depend on its earlier ones: the distributions of a block are fixed
+before any of its tokens is drawn. The tokens are drawn from exactly these, so verification is exact.
 
 Within a block an LSTM carries information from earlier positions to later ones.
 
@@ -33,7 +33,7 @@ from workbench.methods.drafters.feature import FeatureDistributions, FeatureDraf
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 LONGEST = 4
-"""Most positions of a block."""
+"""Largest number of positions in a block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
 """Names of the LSTM's weights: gates from the input, and gates from the previous state."""
 
@@ -52,9 +52,9 @@ class FalconNet(FeatureNet):
         block: k, positions of a block, which predict as many positions ahead; with 1 it is EAGLE's layer and an LSTM
             without memory.
         cond: C, size of the LSTM's state; 0: a third of D.
-        norms: as of `FeatureNet`.
-        head_size: as of `FeatureNet`.
-        options: of `AttentionNet`.
+        norms: see `FeatureNet`.
+        head_size: see `FeatureNet`.
+        options: further arguments of `AttentionNet`.
 
     Raises:
         ValueError: a block has no position, or more than `LONGEST`.
@@ -67,7 +67,7 @@ class FalconNet(FeatureNet):
     layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.layers)
     begins: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: how often each rank of each level is right was not measured."""
+    """Empty: the accuracy of each rank at each level was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,
@@ -81,7 +81,7 @@ class FalconNet(FeatureNet):
             setattr(self, entering, nn.Linear(read, 4 * self.cond, bias=False))
             setattr(self, going_on, nn.Linear(self.cond, 4 * self.cond, bias=False))
         self.recall = nn.Linear(self.cond, width, bias=False)
-        nn.init.zeros_(self.recall.weight)  # it starts as EAGLE's
+        nn.init.zeros_(self.recall.weight)  # initialised as EAGLE's layer: the LSTM adds nothing
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class FalconNet(FeatureNet):
     def remembered(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
         """Return the LSTM's state at each pair, after the pairs of its block up to it.
 
-        Written by hand, as torch's own takes twice as long over so few positions. Gates are in torch's order.
+        Not torch's LSTM, which takes twice as long for so few positions. Gates are in torch's order.
         """
         n = x.shape[1]
         read = nn.functional.pad(x, (0, 0, -n % self.block, 0)).reshape(-1, self.block, x.shape[2])
@@ -148,7 +148,7 @@ class FalconNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return super().sizes | {"block": self.block, "cond": self.cond}
 
 
@@ -195,14 +195,14 @@ class FalconState(FeatureState):
 class BlockGrowth(FeatureGrowth):
     """A tree built in blocks of k levels after the newest pair.
 
-    A node's children are predicted in the block that its path is in. Below the block's last level, all of the path's
-    tokens in it are known and enter as the next block, each with the prediction that it was drawn from. Above that
-    level nothing has to be computed.
+    The block that contains a node predicts its children. At the last level of a block, all tokens of the path in it are
+    known. They enter the layer as the next block, each with the predicted feature that it was drawn from. At other
+    levels nothing has to be computed.
 
     Args:
-        row: its sequence.
+        row: the sequence.
         source: name of the drafter in the trace.
-        guess: of the newest block.
+        guess: predictions of the newest block, [k, D].
     """
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:

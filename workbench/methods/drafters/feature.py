@@ -41,7 +41,7 @@ class FeatureState:
         net: the drafter.
         models: models whose target embedding and LM head it shares.
         head: the target's LM head, over the tokens of the draft vocabulary.
-        entries: its keys and values.
+        entries: KV cache of the drafter.
         place: position of the next pair.
         guess: the state at the newest stable pair, [1, D], or as many as the drafter predicts at once; None before the
             first.
@@ -163,7 +163,7 @@ class FeatureState:
         return logits
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k likeliest tokens after each feature."""
+        """Return log-probabilities and ids of the k most likely tokens after each feature."""
         if (said := self._compiled_output(features)) is not None and k <= said.weighed.top.shape[1]:
             return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
@@ -189,7 +189,7 @@ class FeatureDistributions(NodeDistributions):
         return FullDistributions.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the best of the draft vocabulary, without temperature."""
+        """Return the most likely tokens of the draft vocabulary, without temperature."""
         return self.state.best(self.features, k)
 
 
@@ -199,7 +199,7 @@ class FeatureGrowth(Growth):
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
         self.state: FeatureState = row.state.drafter
-        self._states = guess  # of the nodes expanded last
+        self._states = guess  # those of the nodes expanded last
         self.root = self._distributions()
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
@@ -230,15 +230,15 @@ class FeatureDrafter(DistributionDrafter):
     state: ClassVar[type[FeatureState]] = FeatureState
     usual: ClassVar[TreeBuilder | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
-    """Recipe that trains its net."""
+    """Name of the training recipe for the net."""
 
     @property
     def how(self) -> Any:
-        """Return the parameters about images, for `FeatureNet.look`."""
+        """Return the parameters for images, as input of `FeatureNet.look`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the features of the prompt as wanted states."""
+        """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> FeatureState:

@@ -39,9 +39,9 @@ def explain_feature_drafter(
 
     Args:
         net: the drafter.
-        how: the method's parameters about images.
-        models: the run's.
-        request: the run's, with its images and their changes.
+        how: the method's parameters for images.
+        models: models of the run.
+        request: request of the run, with its images and their changes.
         tokens: all emitted tokens.
         told: progress callback, called with the share that is done.
     """

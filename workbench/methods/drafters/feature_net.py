@@ -1,7 +1,7 @@
 """The drafter of the EAGLE family: one decoder layer that reads features of the target and predicts the next one.
 
-A *feature* f(s) is the target's LM head input at position s. It decides the token at s + 1, and the drafter knows only
-the embedding e(s + 1) of that token, so the two enter together; the layer returns a prediction of f(s + 1), which the
+A *feature* f(s) is the target's LM head input at position s. The token at s + 1 was drawn from it, so the feature and
+the embedding e(s + 1) of that token enter together. The layer returns a prediction of f(s + 1), which the
 target's own LM head turns into the distribution of the token at s + 2:
 
     position     s         s + 1        s + 2
@@ -30,13 +30,14 @@ from workbench.models.checkpoints.description import Checkpoint
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and the feature, of the attention's input, and of the output."""
 FUSED, BESIDE, OWN_WAY = "fused", "beside", ""
-"""One product fuses embedding and feature to the stream; or the stream is the state, and queries, keys and values read
-the embedding beside it; or neither."""
+"""Ways in which a pair enters the layer (`FeatureNet.enters`): one product fuses embedding and feature into the
+residual stream; or the state is the residual stream, and queries, keys and values also read the embedding; or another
+way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Prompts as the target read them. All prompts of a batch have their images at the same positions.
+    """Target embeddings and features of prompts. All prompts of a batch have their images at the same positions.
 
     Attributes:
         embeds: inputs of the target's decoder, at every position.
@@ -110,8 +111,8 @@ class FeatureNet(DecoderLayer):
         context: longest sequence, in positions.
         norms: which of `NORMS` there are; EAGLE's own layer has none of them.
         fuse_bias: whether the fusion has a bias.
-        head_size: of `AttentionNet`.
-        options: of `AttentionNet`.
+        head_size: see `AttentionNet`.
+        options: further arguments of `AttentionNet`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The input norms are those of EagleVLM (Huang et al. 2025,
     arXiv:2509.11815, §3.1); the output norm, initialised as the target's final norm, is ours.
@@ -146,7 +147,7 @@ class FeatureNet(DecoderLayer):
         self.fuse = nn.Linear(2 * width, width, bias=fuse_bias)
         self.feeds(ffn)
 
-    # -- what enters ----------------------------------------------------------------------------------------------
+    # -- inputs ---------------------------------------------------------------------------------------------------
 
     def taken(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
         """Return the target's features as inputs: here unchanged."""
@@ -167,7 +168,7 @@ class FeatureNet(DecoderLayer):
             seen: the prompt.
             pairs: features and embeddings, fused at every position as if all were text.
             picture: index of the image in the prompt.
-            how: the method's parameters about it.
+            how: the method's parameters for images.
         """
         start, end = seen.spans[picture]
         inputs = pairs[:, start:end]
@@ -177,9 +178,9 @@ class FeatureNet(DecoderLayer):
         """Return how a training batch compresses its images, for `look`; variable compression is sampled.
 
         Args:
-            n_prompts: of the batch.
-            chance: shape → uniform numbers.
-            step: number of the batch.
+            n_prompts: number of prompts in the batch.
+            chance: function that returns uniform random numbers of a shape.
+            step: index of the batch.
         """
         return None
 
@@ -251,7 +252,7 @@ class FeatureNet(DecoderLayer):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         names = {name for name, _ in self.named_parameters()}
         mine: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),

@@ -52,7 +52,7 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """Return C mixtures of the image's features, or the first `how`. Weights are those of the first prompt."""
+        """Return C weighted sums of the image's features, or the first `how`. Weights are those of the first prompt."""
         start, end = seen.spans[picture]
         features, queries = seen.features[:, start:end], self.queries[:how]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
@@ -78,7 +78,7 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward; further forwards continue at the end of the likeliest path.
+    """Draft k levels with one forward; further forwards continue at the end of the most likely path.
 
     The levels of a block do not depend on each other, so their predictions are combined as Medusa's are: a path's score
     is the product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's
@@ -98,7 +98,7 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the likeliest tokens of each level."""
+        """Return the kind of siblings: the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
@@ -107,7 +107,7 @@ class Flash(FeatureDrafter):
         guess = state.newest()
         if guess is None:
             return DraftTree.empty(device=row.models.target.device)
-        found: dict[tuple[int, ...], tuple[float, int, float]] = {}  # → score, token, probability
+        found: dict[tuple[int, ...], tuple[float, int, float]] = {}  # ranks on the path → score, token, probability
         trunk: tuple[int, ...] = ()
         score = 0.0
         while True:
@@ -127,7 +127,7 @@ class Flash(FeatureDrafter):
             places = torch.arange(len(trunk) - len(chance) + 1, len(trunk) + 1, device=guess.device)
             guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
         state.entries.forget()
-        # a child is never likelier than its parent, and at a tie the shorter path comes first: what is kept is a tree
+        # a child is never more likely than its parent, and ties go to the shorter path, so the kept nodes form a tree
         most = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
         paths = sorted(sorted(found, key=lambda path: (-found[path][0], len(path)))[:most], key=len)
         return DraftTree.of(

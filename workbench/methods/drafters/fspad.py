@@ -33,9 +33,9 @@ class FSPADNet(FeatureNet):
         context: longest sequence, in positions.
         wide: width of the gated space, in multiples of D.
         apart: whether the LM head reads a projection of the prediction instead of the prediction.
-        norms: as of `FeatureNet`.
-        head_size: as of `FeatureNet`.
-        options: of `AttentionNet`.
+        norms: see `FeatureNet`.
+        head_size: see `FeatureNet`.
+        options: further arguments of `AttentionNet`.
 
     Raises:
         ValueError: `wide` is less than 1.
@@ -61,7 +61,7 @@ class FSPADNet(FeatureNet):
         self.fuse = nn.Linear(wide * width, width, bias=False)
         self.voice = nn.Linear(width, width, bias=False) if apart else None
         if self.voice is not None:
-            nn.init.zeros_(self.voice.weight)  # it starts as EAGLE: the LM head reads the prediction
+            nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return each feature gated by the token that follows it."""
@@ -74,7 +74,7 @@ class FSPADNet(FeatureNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return super().sizes | {"wide": self.wide, "apart": self.voice is not None}
 
 

@@ -10,7 +10,7 @@ def drawn_from_text(row: Row, n: int, level: int = 0) -> list[int]:
     """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
-        row: its sequence; random numbers belong to the text's length.
+        row: the sequence; the random numbers depend on the length of its text.
         n: number of tokens.
         level: index of the random stream at that length.
     """

@@ -63,7 +63,7 @@ class Transfers(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return {"width": self.width, "transfers": self.levels, "transfer_layer": self.transfer_layer}
 
 

@@ -44,7 +44,9 @@ class SequentialHeads(TrainedNet):
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """How often the r-th best token of each block was right on held-out text after a right path, [K, 10]."""
+        """Share of held-out positions, after correct paths, at which each block's r-th best token was correct,
+        [K, 10].
+        """
         self.norm = Norm(width, eps=1e-6)
         self.narrow = nn.Linear(width, cond, bias=False)
 
@@ -58,7 +60,7 @@ class SequentialHeads(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return {"width": self.width, "blocks": self.blocks, "cond": self.cond}
 
     def config(self) -> dict[str, Any]:
@@ -104,9 +106,9 @@ class HydraHeads(SequentialHeads):
         """Return a block's output for features and the tokens since.
 
         Args:
-            features: of the target.
+            features: features of the target.
             told: projected embeddings of block + 1 tokens, the newest committed one first.
-            block: its number, from 0.
+            block: index of the block, from 0.
         """
         inner = self.read[block](features) + self.beside[block](told)
         return features + self.direct[block](told) + nn.functional.silu(inner)
@@ -133,7 +135,7 @@ class HydraDistributions(NodeDistributions):
         return FullDistributions.of(self.state.head.spread(self._logits()), self.row.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the best of the draft vocabulary, without temperature."""
+        """Return the most likely tokens of the draft vocabulary, without temperature."""
         return self.state.head.ranked(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
@@ -149,7 +151,7 @@ class HydraGrowth(Growth):
     """A tree in which the block of each level reads the path to each node.
 
     Args:
-        row: its sequence.
+        row: the sequence.
         hidden: input of the blocks: the target's LM head input for the newest token, or a state computed from it.
     """
 
@@ -160,7 +162,7 @@ class HydraGrowth(Growth):
         self._hidden = hidden.unsqueeze(0)
         self._projected = self._of(
             to_device(row.committed[-1:], hidden.device)
-        )  # of the paths to the nodes expanded last
+        )  # of the paths to the nodes that were expanded last
         self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:

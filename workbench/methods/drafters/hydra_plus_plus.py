@@ -40,7 +40,7 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
     ) -> Float[Tensor, "B n C"]:
-        """Return its outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
+        """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
         return self.after(self.fed(self.mix(self.enter(features), places, None, entries)))
 
 
@@ -112,7 +112,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         prefix = {"prefix_heads": self.prefix.heads, "ffn": self.prefix.down.in_features}
         return super().sizes | {"deep": self.deep} | prefix
 
@@ -142,7 +142,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def read(self, row: Row) -> Tensor | None:
-        """Let the text's layers read all accepted features in one call, and return the heads' input."""
+        """Run the layers that read the text on all accepted features in one call, and return the heads' input."""
         found, self.features = self.features, []
         if any(map(len, found)):
             features, begin = torch.cat(found), self.entries[0].used
@@ -171,7 +171,7 @@ class HydraPlusPlus(Hydra):
     called: ClassVar[str] = "Hydra++"
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the features of the prompt as wanted states."""
+        """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> PrefixState:
@@ -194,15 +194,15 @@ class HydraPlusPlus(Hydra):
         clock = row.models.target.clock
         start = clock.mark()
         hidden = row.state.drafter.read(row)
-        row.models.meter.add(start, clock.mark(), is_part=True)  # the first block's forward goes on from it
+        row.models.meter.add(start, clock.mark(), is_part=True)  # a part of the first block's forward
         return None if hidden is None else self.growth(row, hidden)
 
     def growth(self, row: Row, hidden: Float[Tensor, " R"]) -> Growth:
-        """A tree without nodes. `hidden`: what the net made of the text."""
+        """Return a tree without nodes. `hidden`: the heads' input at the newest feature."""
         return HydraGrowth(row, hidden)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Take the true features of the root and of the accepted nodes."""
+        """Store the true features of the root and of the accepted nodes."""
         rows = outcome.places
         assert outcome.hidden is not None
         row.state.drafter.features.append(outcome.hidden[rows])

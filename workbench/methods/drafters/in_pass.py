@@ -44,14 +44,16 @@ class ProbeNet(TrainedNet):
     """Net that computes probes."""
 
     levels: int
-    """Most probes after one position: as many levels can be drafted."""
+    """Largest number of probes after one position, and of draft levels."""
     ensemble: int = 1
-    """Probes per step, whose guesses are averaged; each attends only to those of its own number."""
+    """Probes per step, whose predictions are averaged. A probe attends only to probes with its own index in the
+    ensemble.
+    """
     accuracy: tuple[tuple[float, ...], ...] = ()
-    """How often the r-th best token of each probe was right on held-out text, [levels, 10]."""
+    """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return logits of probes from the target's logits, in `laid_out`'s order."""
+        """Return logits per probe step: the target's logits, in `laid_out`'s order, averaged over the ensemble."""
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 
@@ -70,11 +72,11 @@ class ProbeState:
     """Drafting state of the probes and of one text.
 
     Attributes:
-        net: computes the probes.
+        net: net that computes the probes.
         guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
         end: length of the text that they are for.
         attached: probes per node of the current pass.
-        probing: its probes.
+        probing: probes of the current pass.
     """
 
     net: Any
@@ -101,7 +103,7 @@ class InPass(DistributionDrafter):
 
     reads_target: ClassVar[bool] = True
     called: ClassVar[str]
-    """Name of its probes, in the plural, for a round's signals."""
+    """Display name of the probes, in the plural."""
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
         """Return the probes with their inputs. `bare`: their positions and attention mask; its tokens are −1."""
@@ -165,9 +167,9 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
     """Return the number of probes after the root and each node: as the tree builder planned, otherwise as many as fit.
 
     Args:
-        row: its sequence.
+        row: the sequence.
         tree: its draft.
-        useful: most after one position; none for a token after the text's end.
+        useful: largest useful number after one position; less near the end of the text.
     """
     planned = planned_behind(row, tree) if len(tree) else None
     wanted = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
@@ -183,14 +185,14 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Probes in a pass, position by position, step by step.
+    """Probes of a pass, ordered by position, then by step.
 
     Attributes:
-        place: position that each follows: 0 the root, i + 1 node i.
-        step: number of probes before it there, of its part of the ensemble.
-        own: its index among all that the net has, step by step.
-        before: index of its predecessor; −1: it is the first after its position.
-        sees: attention mask: each attends to those of its position and its part of the ensemble up to itself.
+        place: position that each probe follows: 0 is the root, i + 1 is node i.
+        step: number of earlier probes after the same position, in the same part of the ensemble.
+        own: index of the probe's input in the net, ordered by step.
+        before: index of the previous probe in the same part of the ensemble; −1 for the first after a position.
+        sees: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
     """
 
     place: Int[Tensor, " P"]

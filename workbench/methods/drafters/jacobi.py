@@ -44,12 +44,12 @@ class Iterate:
         """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop those that are text now.
 
         Args:
-            said: the target's likeliest tokens after the last committed token and after each drafted guess.
+            said: the target's most likely tokens after the last committed token and after each drafted guess.
             emitted: tokens of the round.
         """
         stood = [
             rounds + 1 if old == new else 0
-            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target read
+            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target has read
         ]
         last = [0] * (len(said) - len(stood))  # the target also predicted a token after the last guess
         self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
@@ -70,11 +70,11 @@ class Jacobi(Drafter):
     """
 
     def siblings(self) -> frozenset[Sampling]:
-        """Chosen."""
+        """Return the kind of siblings: chosen, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """The guesses."""
+        """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
     def prime(self, row: Row, models: Models) -> Iterate:

@@ -74,7 +74,7 @@ class ExitAdapter(AttentionNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
 
 
@@ -147,7 +147,7 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the exit states of the prompt as wanted states."""
+        """Select the prompt's exit states, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def prime(self, row: Row, models: Models) -> KangarooState:

@@ -58,7 +58,7 @@ class UnitGrowth(Growth):
         return FullDistributions.of(logits, row.sampling)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
-        """See `of_level`."""
+        """Return the distribution of the next level; see `of_level`."""
         return self.of_level()
 
 
@@ -110,7 +110,7 @@ class LexicalUnit(DistributionDrafter):
         among = (unit.unsqueeze(1) == unit) & (which.unsqueeze(1) >= which)
         whole = torch.cat([above.repeat_interleave(m, 0), among], 1)
         places = (above.sum(1, keepdim=True) + torch.arange(1, m + 1, device=device)).flatten()
-        chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # the placeholder before
+        chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # index of the previous placeholder
         first = torch.arange(len(places), device=device) % m == 0
         parents = torch.where(first, ends.repeat_interleave(m), chained)
         tokens = torch.full_like(parents, row.state.drafter.blank)

@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 ENTRY_BYTES = 600
 """Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Most n-grams in a pool; the first tokens written longest ago are dropped first."""
+"""Largest number of n-grams in a pool; the first tokens written longest ago are dropped first."""
 
 POOLED = GrowthRule(
     "n-gram pool",
@@ -127,7 +127,7 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Number of guesses in it: all positions but that of the last committed token."""
+        """Number of guesses in the window: all positions but that of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
@@ -142,7 +142,7 @@ class Lookahead(Drafter):
     n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to `guesses`
     tails of n − 1 tokens.
 
-    The window guesses the likeliest token at every temperature, and no draft attends to a probe; so drafts depend on
+    The window guesses the most likely token at every temperature, and no draft attends to a probe; so drafts depend on
     the past alone, and text and distribution are the target's. A pass reads window · (n − 1) − 1 tokens besides the
     draft.
 
@@ -170,7 +170,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Parameters of window and pool."""
+        """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:
@@ -251,9 +251,9 @@ def laid_out(
     """Return positions, parents and attention mask of a window's guesses, row by row. Shared, never written to.
 
     Args:
-        rows: of the window.
+        rows: number of rows of the window.
         width: columns; column 0 of row 0 is the last committed token, and no guess.
-        device: of the tensors.
+        device: device of the tensors.
     """
     cells = [(r, c) for r in range(rows) for c in range(width)][1:]
     number = {cell: i for i, cell in enumerate(cells)}

@@ -43,7 +43,7 @@ GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 
 
 class Adapter(nn.Module):
-    """x + B C x, with C [R, D] and B [D, R]; B is initialised to zero, so that the adapter is the identity."""
+    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B is initialised to zero, so that it returns x."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Accelerators(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return {"width": self.width, "exit_layer": self.exit_layer, "rank": self.rank}
 
 

@@ -43,7 +43,7 @@ class MedusaHeads(TrainedNet):
         super().__init__()
         self.width = width
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """How often the r-th best token of each stack was right on held-out text, [K, 10]."""
+        """Share of held-out positions at which each stack's r-th best token was correct, [K, 10]."""
         stacks = [nn.ModuleList(nn.Linear(width, width) for _ in range(blocks)) for _ in range(layers)]
         self.heads, self.more = stacks[0], nn.ModuleList(stacks[1:])
         for stack in stacks:
@@ -74,7 +74,7 @@ class MedusaHeads(TrainedNet):
         self._together = []
         for stack in self.stacks:
             weight, bias = (torch.stack([h.get_parameter(part) for h in stack]) for part in ("weight", "bias"))
-            for k, head in enumerate(stack):  # held once
+            for k, head in enumerate(stack):  # share the stacked memory, so that no second copy is held
                 head.get_parameter("weight").data, head.get_parameter("bias").data = weight[k], bias[k]
             self._together.append((weight, bias))
         return self
@@ -137,7 +137,7 @@ class Blind(Protocol):
 
     @property
     def net(self) -> Any:
-        """Net whose `accuracy` has the rate at which each rank of each level was right."""
+        """Net; its `accuracy` is the measured accuracy of each rank at each level."""
 
     def whole(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level, from 0, over all of the target's tokens."""
@@ -150,7 +150,7 @@ class HeadsGrowth(Growth):
     Args:
         row: its sequence; its state is `Blind`.
         hidden: input of the state's `whole`.
-        logq: log-probabilities of each head's likeliest tokens, descending.
+        logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.
     """
 
@@ -188,7 +188,7 @@ class HeadDistributions(NodeDistributions):
         return FullDistributions.of(logits, self.of.row.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the best of the draft vocabulary, without temperature; at most ten."""
+        """Return the most likely tokens of the draft vocabulary, at most ten, without temperature."""
         logq, tokens = self.of.logq[self.level, :k], self.of.guesses[self.level, :k]
         return logq.repeat(self.n, 1), tokens.repeat(self.n, 1)
 

@@ -14,7 +14,7 @@ from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
 
 
 class MSDNet(FeatureNet):
-    """Text enters as pairs with the next word, an image as its raw vision embeddings.
+    """Feature net that reads text as pairs of feature and next embedding, and images as raw vision embeddings.
 
     So the target's features at vision positions are not used. Where text stops before an image, the first embedding
     after the image counts as the next one.
@@ -40,7 +40,7 @@ class MSDNet(FeatureNet):
 
 @dataclass(frozen=True)
 class MSD(FeatureDrafter):
-    """Draft with words as the target's feature and the next word's embedding, and patches as projector outputs.
+    """Draft from text as pairs of feature and next embedding, and from images as the projector's outputs.
 
     Source: Lin et al. 2025, Speculative decoding reimagined for multimodal large language models, arXiv:2505.14260, §3.
     """

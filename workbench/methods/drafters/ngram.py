@@ -22,7 +22,7 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Most indexed tokens of a text; the oldest are dropped first."""
+"""Largest number of indexed tokens of a text; the oldest are dropped first."""
 FORGOTTEN = 64
 """Tokens dropped at a time."""
 ENTRY_BYTES = 320
@@ -107,11 +107,11 @@ class NGram(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Copied."""
+        """Return the kind of siblings: copied, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Parameters of the index; it does not depend on the occurrence."""
+        """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def prime(self, row: Row, models: Models) -> NGramIndex:

@@ -41,12 +41,12 @@ class Reading:
     Attributes:
         writer: the draft model.
         words: both vocabularies; None: they are the same, and nothing is translated.
-        ids: the committed text in its tokens.
+        ids: the committed text in the draft model's tokens.
         text: the committed text, if it is translated.
         broken: whether the text ends within a character; then nothing can be drafted.
         study: online-training state.
-        owned: the part of it that can be viewed, saved and loaded; None: its layers are not trained.
-        slot: slot of its cache; None: the text exceeds its context.
+        owned: trained state that can be viewed, saved and loaded; None if the layers are not trained.
+        slot: slot of the draft model's cache; None if the text exceeds its context.
         fed: tokens with cache entries, including drafts of the last round.
     """
 
@@ -62,7 +62,7 @@ class Reading:
     _seen: tuple[int, tuple[int, ...]] | None = None
 
     def read(self, row: Row) -> list[int]:
-        """Return the committed text in its own tokens, without special tokens and without an incomplete character."""
+        """Return the committed text in the draft model's tokens, without special tokens and incomplete characters."""
         if self.words is None:
             return list(row.committed)
         now = len(row.committed), tuple(row.committed[-4:])
@@ -150,7 +150,7 @@ class OmniDraft(Drafter):
             Dictionary.known(models, models.stranger)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the likeliest, so deterministic."""
+        """Return the kind of siblings: the most likely, so deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -158,7 +158,7 @@ class OmniDraft(Drafter):
         return WARM if self.warm and (self.rate or self.stop) else ""
 
     def memory(self) -> Hashable | None:
-        """Parameters of the trained layers, whatever the training schedule; None: they are not trained."""
+        """Return the memory's name, without the training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def prime(self, row: Row, models: Models) -> Reading:
@@ -198,7 +198,7 @@ class OmniDraft(Drafter):
         return Study(kept.trainable if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
 
     def reach(self, row: Row) -> int:
-        """Return as many levels as it has positions: one of its tokens seldom spells less than one of the target's."""
+        """Return the number of free positions as levels: a drafter's token seldom spells less than a target's token."""
         state: Reading = row.state.drafter
         return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
 

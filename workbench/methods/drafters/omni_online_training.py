@@ -113,7 +113,7 @@ def hybrid(
     Args:
         logq: the drafter's log-distributions after each token that was read.
         direct: positions by their index in `logq`.
-        spelt: likewise.
+        spelt: the same for spelt positions.
         shared: tokens of both vocabularies.
         share: λ.
 
@@ -154,7 +154,7 @@ class Stop:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], kept: bool) -> None:
-        """Update with the result of a draft."""
+        """Update the weights; `kept`: whether the token after this state was accepted."""
         x = _input(state)
         slope = (torch.sigmoid(self._weights @ x) - float(kept)) * x
         self._moved += slope.square()
@@ -174,10 +174,10 @@ class Study:
         trainable: trained layers; None: none.
         stop: stopping head; None: none.
         waiting: (index of a committed token, the target's LM head input before it), oldest first.
-        rounds: with training data, since the last training step.
-        written: of the last draft: the state before each token, and the token's end in the text after the committed.
-        before: characters of the committed text then.
-        whose: the draft model that it belongs to.
+        rounds: number of rounds with training data since the last training step.
+        written: per token of the last draft, the state before it, and its end in characters after the committed text.
+        before: length of the committed text at that draft, in characters.
+        whose: draft model that is trained.
     """
 
     trainable: TrainableLayers | None = None
@@ -190,7 +190,7 @@ class Study:
 
     @property
     def is_due(self) -> bool:
-        """Return whether there is anything to train."""
+        """Return whether layers are trained and the limit of steps is not reached."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def heard(self, kept: int, rejected: bool) -> None:

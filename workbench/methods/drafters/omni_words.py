@@ -17,9 +17,9 @@ from workbench.models.other_vocabulary import OtherVocabularyDrafter
 BROKEN = "\ufffd"
 """Replacement for bytes of an incomplete character."""
 LONGEST = 64
-"""Most characters of a token that is looked up; longer ones are white space or rules of punctuation."""
+"""Greatest length, in characters, of a token that is looked up; longer ones are white space or rules of punctuation."""
 BEFORE = 48
-"""Most characters of the committed text used as context when a draft is tokenised."""
+"""Largest number of characters of the committed text used as context when a draft is tokenised."""
 
 
 def pieces(tokenizer: Any, n: int) -> list[str]:
@@ -32,14 +32,14 @@ def pieces(tokenizer: Any, n: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Two vocabularies of the same text.
+    """Mapping between a draft model's vocabulary and the target's, by the texts of their tokens.
 
     Attributes:
-        said: the text of each of the drafter's tokens.
-        token_of: the target's token for each text that is one.
-        ends: the drafter's tokens that end a text.
-        end: the target's.
-        tokenizer: the target's, if it returns token offsets.
+        said: text of each of the drafter's tokens.
+        token_of: the target's token by its text.
+        ends: the drafter's end tokens.
+        end: the target's end token.
+        tokenizer: the target's tokenizer, if it returns token offsets.
     """
 
     said: Sequence[str]
@@ -67,7 +67,7 @@ class Dictionary:
         """Return the mapping, built once for two tokenizers and stored with the target."""
         key = ("omnidraft", models.target_name, writer.name)
         kept, of = models.shared.get(key, (None, None))
-        if kept is None or of is not writer.tokenizer:  # another model of the same name
+        if kept is None or of is not writer.tokenizer:  # another draft model, of the same name
             kept = cls.of(models, writer)
             models.shared[key] = kept, writer.tokenizer
         return kept

@@ -26,7 +26,7 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64
-"""Most positions per training step: the newest that wait for one."""
+"""Largest number of positions per training step; the newest ones are used."""
 
 
 class OnlineTraining(TrainedState[TrainableLayers]):
@@ -35,7 +35,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
     Attributes:
         slot: slot in the draft model's cache.
         wrong: (index of a committed token, the target's LM head input before it), oldest first.
-        rounds: with such a position, since the last training step.
+        rounds: number of rounds with such a position since the last training step.
     """
 
     def __init__(self, trainable: TrainableLayers, slot: Slot, shared: bool) -> None:
@@ -72,7 +72,7 @@ class Online(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the trained copy; it does not depend on the training schedule."""
+        """Return the memory's name, which does not contain the training schedule."""
         return "online", self.warm
 
     def prime(self, row: Row, models: Models) -> OnlineTraining:

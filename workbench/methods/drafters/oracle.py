@@ -1,4 +1,4 @@
-"""Oracle: a drafter that knows the target's distribution, with an acceptance rate set by the user."""
+"""Oracle: draft from a mixture with the target's own distribution, at an acceptance rate set by the user."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class PARDNet(FeatureNet):
     guesses_features: ClassVar[bool] = False
     enters: ClassVar[str] = OWN_WAY
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
-    """Empty: how often each rank at each position is right was not measured."""
+    """Empty: the accuracy of each rank at each position was not measured."""
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, head_size: int = 0, **options: Any
@@ -67,7 +67,7 @@ class PARDNet(FeatureNet):
 
         Args:
             following: embeddings of the tokens that follow the features.
-            features: of the target.
+            features: features of the target.
             columns: per step, the pairs after which it is computed: step 0 after all, each later step after a subset of
                 those of the step before, whose masks it attends to.
 
@@ -117,7 +117,7 @@ class PARDState(FeatureState):
 class PARD(FeatureDrafter):
     """Draft all levels of the plan by one pass of the layer and one product with the target's LM head.
 
-    A tree over them is Medusa's: the distribution of a level is the same after all nodes of the level before.
+    A tree over them is built as Medusa's: all nodes of a level have the same distribution for their children.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the pass). Its drafter is a separate language model; here it
     reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).

@@ -11,16 +11,16 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartOfTarget:
-    """Properties that `draft_chain` needs besides a forward: the target's own."""
+    """Base class with the properties that `draft_chain` needs besides a forward, taken from the target."""
 
     target: Runner
 
     @property
     def device(self) -> torch.device:
-        """The target's."""
+        """Device of the target."""
         return self.target.device
 
     @property
     def vocab_size(self) -> int:
-        """The target's."""
+        """Size of the target's vocabulary."""
         return self.target.vocab_size

@@ -44,7 +44,7 @@ class PromptTokens(ProbeNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         return {"width": self.width, "prompts": self.levels, "ensemble": self.ensemble}
 
 

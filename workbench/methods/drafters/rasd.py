@@ -33,9 +33,9 @@ from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
-"""Origin of a node."""
+"""Origins of a node, for the trace."""
 OWN = BestFirst(ranked=False)
-"""The only tree builder for its draft model's tree: others draw siblings."""
+"""Tree builder for the draft model's tree, the only one supported: others draw siblings."""
 
 
 class FusedState(GrowthState):
@@ -65,8 +65,8 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
     """Merge a tree into another one by the longest common prefix of each path.
 
     Args:
-        tokens: of the existing tree; it keeps its nodes and their numbers.
-        parents: of it.
+        tokens: tokens of the existing tree; its nodes keep their numbers.
+        parents: parents in the existing tree.
         other: tree to merge, parents first.
         most: most nodes of `other` to add.
 
@@ -93,9 +93,9 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` likeliest are dropped. The rest is merged
-    where its paths leave the model's: they go deeper than a model of small depth. Every node records its origin. Both
-    trees depend on committed tokens alone, so tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` most likely are dropped. The others are
+    merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
+    depend on committed tokens alone, so tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -156,8 +156,8 @@ def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequen
     """Return the merged tree with the scores of its nodes, and the reasons for them.
 
     Args:
-        whole: the model's nodes, then those of the datastore.
-        tree: the model's.
+        whole: the merged tree: the draft model's nodes, then those of the datastore.
+        tree: the draft model's tree.
         found: retrieved and pruned branches.
         added: the nodes of them that were merged.
     """

@@ -23,11 +23,11 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Most occurrences read, spread evenly over all; the released code reads 5,000."""
+"""Largest number of occurrences read, spread evenly over all; the released code reads 5,000."""
 LONGEST = 16
-"""Most tokens matched."""
+"""Largest number of matched tokens."""
 DEEPEST = ORDERED - LONGEST
-"""Most tokens read after a match: the suffix array orders occurrences up to this length."""
+"""Largest number of tokens read after a match: the suffix array orders occurrences up to this length."""
 
 RETRIEVED = GrowthRule(
     "rest",
@@ -72,7 +72,7 @@ class Retrieved:
     """Continuations found in a datastore, as a tree, the most frequent first.
 
     Attributes:
-        tokens: of its nodes, parents first.
+        tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
         counts: number of read occurrences whose continuation contains the path to each node.
         read: occurrences read.
@@ -121,7 +121,7 @@ def retrieve(
         shortest: fewest tokens of a match.
         nodes: most nodes of the tree.
         depth: most levels of it.
-        vocabulary: of the target, which may have fewer tokens than the datastore's tokenizer; None: no fewer.
+        vocabulary: size of the target's vocabulary, if it may be smaller than that of the datastore's tokenizer.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:
@@ -153,7 +153,7 @@ def retrieve(
 
 
 class StoreInUse(InspectableState):
-    """A datastore that a request reads, and its matches there."""
+    """The datastore that a request reads, as shown to the user."""
 
     title = "Datastore of texts"
     unit = "tokens"
@@ -162,7 +162,7 @@ class StoreInUse(InspectableState):
         self.store, self.sources = store, sources
 
     def look(self, n: int) -> Look:
-        """Return its largest texts."""
+        """Return the size of the datastore and its `n` largest texts."""
         card, n_bytes = self.store.card, self.store.tokens.nbytes + self.store.suffixes.nbytes
         ends = [*(start for _, start in card.texts[1:]), len(self.store)]
         sizes = sorted(((end - start, name) for (name, start), end in zip(card.texts, ends, strict=True)), reverse=True)

@@ -50,7 +50,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Most positions that run through a block at a time: a long prompt would need a large mask."""
+"""Largest number of positions that run through a block at a time: a long prompt would need a large mask."""
 AGAIN = "Train it for this target: workbench train s2d --target …"
 
 
@@ -59,7 +59,7 @@ class Block:
     """The layers before an exit, the positions they have read, and those that wait.
 
     Attributes:
-        layers: of the net.
+        layers: layers of the net.
         entries: per layer, the keys and values of the positions that it has read.
         waiting: hidden states before the block at the following positions, [m, W].
     """
@@ -87,7 +87,7 @@ class S2DState:
     Attributes:
         net: the drafter.
         models: models whose clock is used.
-        head: its LM head, over its draft vocabulary.
+        head: the drafter's LM head, over its draft vocabulary.
         blocks: one per exit.
         first: position of the first token that it reads; earlier ones (images) are never read.
         thresholds: per exit, the least top probability for using its token; for the last, below which a draft ends.
@@ -177,7 +177,7 @@ class S2DState:
 
 
 def largest(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """Return the probability of each row's likeliest token, without temperature."""
+    """Return the probability of each row's most likely token, without temperature."""
     found = weigh(logits, 1)
     return logits.softmax(1).amax(1) if found is None else found.p_top[:, 0]
 

@@ -77,7 +77,7 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Return the layers before each exit, after the one before."""
+        """Return, for each exit, the layers between the previous exit and this one."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
@@ -104,7 +104,7 @@ class S2DNet(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         layer, (vocabulary, cond) = self.blocks[0][0], self.embed.weight.shape
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "cond": cond,

@@ -71,7 +71,7 @@ class Skipping(Thinning):
         raise NotImplementedError
 
     def part(self, row: Row) -> Thinned:
-        """Return the target without them; record a strip of halves."""
+        """Return the target without these halves, and record the halves for display."""
         target, without = row.models.target, self.without(row)
         row.report.signals.update(strip(without, target.n_layers))
         return Thinned(target, without)

@@ -30,7 +30,7 @@ class Compression:
     Attributes:
         compressor: "gate", "all", or one of `MENU`.
         ratio: vision tokens merged into one, for prune, pool and conv.
-        seed: of the subset that pruning keeps.
+        seed: seed of the random subset that pruning keeps.
         noise: Gumbel noise, one row per prompt: given in training, where the gate samples its choice.
         even: in training, prompts whose operation is drawn uniformly instead, so that all operations are trained.
     """
@@ -43,9 +43,9 @@ class Compression:
 
 
 class SpecVLMNet(FeatureNet):
-    """EagleVLM's inputs, with the image's compressed by one of five operations that a gate chooses by the question.
+    """EagleVLM's net with images compressed by one of five operations, which a gate chooses from the question.
 
-    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations stand side
+    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations run side
     by side, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose gradient
     is that of the gate's softmax (straight-through).
     """

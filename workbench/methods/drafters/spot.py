@@ -34,9 +34,9 @@ from workbench.models.runner import SCRATCH, Runner
 CLIP = 0.5
 """Largest norm of the gradient of a training step."""
 OF_FEATURES, OF_LAWS = 1.0, 0.1
-"""Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's law."""
+"""Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's distribution."""
 MOST_PLACES = 16_384
-"""Most positions of text whose features a pool keeps."""
+"""Largest number of positions of text whose features a pool keeps."""
 MOST_LAWS = 512
 """Positions per training step at which distributions are compared; the LM head is most of its cost."""
 STEPS = 2
@@ -45,13 +45,13 @@ STEPS = 2
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text while it is written, and the target's LM head inputs at each of its positions but the last.
+    """A text that is being generated, and the target's LM head inputs at all of its positions but the last.
 
     Attributes:
-        step: of the target's weights, when the text began.
+        step: step of the target's weights when the text began.
         n_prompt: tokens of the prompt, which are not trained on.
         tokens: prompt and answer.
-        features: in pieces, as they arrived.
+        features: features of the text, in pieces.
     """
 
     step: int
@@ -60,11 +60,11 @@ class Text:
     features: list[Float[Tensor, "m D"]]
 
     def __len__(self) -> int:
-        """Positions with a feature."""
+        """Number of positions with a feature."""
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
-        """Return all of its features."""
+        """Return the features of the whole text."""
         self.features = [torch.cat(self.features)]
         return self.features[0]
 
@@ -84,7 +84,7 @@ class Pool:
     Attributes:
         texts: stored texts; one that is being written still grows.
         step: number of changes of the target's weights.
-        most: most positions; the newest text stays, whatever its length.
+        most: largest number of positions; the newest text stays, whatever its length.
     """
 
     def __init__(self, most: int = MOST_PLACES) -> None:
@@ -92,7 +92,7 @@ class Pool:
         self.step, self.most = 0, most
 
     def __len__(self) -> int:
-        """Positions with a feature."""
+        """Number of positions with a feature."""
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
@@ -145,7 +145,7 @@ class OnlineHead(OnlineTrainer):
         pool: texts to train on.
         seconds: this process's CPU time spent on training.
         version: counts changes of the net or the head.
-        rounds: since the last training step, over all sequences.
+        rounds: number of rounds since the last training step, over all sequences.
     """
 
     called = "head"

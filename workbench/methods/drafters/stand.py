@@ -34,21 +34,21 @@ from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Most contexts in a table; those seen longest ago are dropped first."""
+"""Largest number of contexts in a table; those seen longest ago are dropped first."""
 ENTRY_BYTES = 900
 """Bytes of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
-"""Most prompts whose tables are kept for later runs."""
+"""Largest number of prompts whose tables are kept for later runs."""
 
 Context = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The mean of the target's distributions after a context.
+    """Mean of the target's distributions after a context.
 
     Attributes:
-        tokens: the likeliest, descending.
+        tokens: the most likely, descending.
         chances: their mean probabilities.
         n: number of distributions averaged.
     """
@@ -114,7 +114,7 @@ class Table(InspectableState):
         self._entries.clear()
 
     def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
-        """Add the target's distribution after a text: its likeliest tokens, descending, and their probabilities."""
+        """Add the target's distribution after a text: its most likely tokens, descending, and their probabilities."""
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             seen = self._entries.pop(context, None)
@@ -140,7 +140,7 @@ class SparseDistributions(NodeDistributions):
     Attributes:
         tokens: in any order.
         p: their probabilities, which sum to 1.
-        size: of the vocabulary.
+        size: size of the vocabulary.
     """
 
     tokens: Int[Tensor, "w k"]
@@ -213,7 +213,7 @@ class Stand(DistributionDrafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the table."""
+        """Return the memory's name, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:

@@ -26,11 +26,11 @@ END = -1
 SHOWN = 4
 """Length of the strings that are shown, in tokens."""
 STORED = 65_536
-"""Most tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
+"""Largest number of tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
 LOOKED_AT = 16_384
 """Newest tokens in which the most frequent strings are counted."""
 COUNTED = 256
-"""Most occurrences counted, the newest ones."""
+"""Largest number of occurrences counted; older ones are ignored."""
 
 
 class Text:
@@ -45,7 +45,7 @@ class Text:
 
     @property
     def tokens(self) -> np.ndarray:
-        """int32 [n]."""
+        """Stored tokens, int32 [n]."""
         return self._room[: self.n]
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -80,13 +80,13 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes in memory."""
+        """Size in bytes."""
         return self._room.nbytes
 
     def matches(self, context: Sequence[int], longest: int) -> list[np.ndarray]:
-        """Return, as entry m − 1, ascending indices after the continued occurrences of the context's last m tokens.
+        """Return, for m = 1, 2, …, the ascending indices that follow occurrences of the context's last m tokens.
 
-        The list ends before the first m without any.
+        The list ends before the first m without an occurrence.
         """
         text, found = self.tokens, list[np.ndarray]()
         places = np.flatnonzero(text[:-1] == context[-1]) + 1
@@ -101,7 +101,7 @@ class Text:
         return found
 
     def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the continuations there: (token, its share, indices after it); most frequent, then newest, first."""
+        """Return the continuations at these indices: (token, share, next indices); by count, newest first."""
         places = places[places < self.n]
         following = self.tokens[places]
         below: dict[int, list[int]] = {}
@@ -130,9 +130,9 @@ class Guess:
 
 @dataclass
 class SuffixState(InspectableState):
-    """One request's own text, the start of its drafted part, and a store, if any.
+    """State of one request: its own text, the index where the drafted part starts, and a store, if any.
 
-    The store has the outputs of earlier runs, if it is shared, or the content of a file.
+    The store holds the outputs of earlier runs, if it is shared, or the content of a file.
     """
 
     title = "Suffixes of texts"
@@ -205,7 +205,7 @@ class Suffix(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the texts, whatever is drafted from them."""
+        """Return the memory's name, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
     def prime(self, row: Row, models: Models) -> SuffixState:
@@ -245,7 +245,7 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, places: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the `budget` likeliest nodes below these indices, parents first."""
+        """Return the `budget` most likely nodes below these indices, parents first."""
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
 

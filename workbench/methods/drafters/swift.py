@@ -35,11 +35,11 @@ class Search:
 
     Attributes:
         size: number of skipped halves.
-        best: the set that drafts.
-        score: its matchness on the window, once there is one.
+        best: set of skipped halves with the best score, which drafts.
+        score: matchness of `best` on the window, once there is a window.
         end: position after the window's last token that is read; None: there is no window yet.
-        tried: sets scored so far, including the first.
-        of_size: those of the present size.
+        tried: number of sets scored so far, including the first.
+        of_size: number of these sets with the present size.
         seen: scored sets, as bits over the halves that may be skipped, and their matchness.
     """
 
@@ -57,7 +57,7 @@ class Swift(Skipping):
     """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
 
     One set is tried per round: the thinned target reads a window of committed tokens again, in one pass, and its score,
-    the *matchness*, is the share of positions at which its likeliest token is that of the text. A set with a better
+    the *matchness*, is the share of positions at which its most likely token is that of the text. A set with a better
     score drafts from then on. Every few steps the set is chosen by the upper bound (μ + κ σ) of a Gaussian process over
     the scored sets, otherwise at random. First and last layer always run. If no set is good, fewer halves are skipped.
 
@@ -170,7 +170,7 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
     length of the kernel. Scores are scaled by their standard deviation.
 
     Args:
-        seen: two at least.
+        seen: scored sets, at least two.
         pool: candidate sets.
     """
     x, y = np.stack([bits for bits, _ in seen]).astype(float), np.array([score for _, score in seen])

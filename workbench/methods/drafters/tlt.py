@@ -24,8 +24,8 @@ class Batch:
     """Sequences that draft for one target with TLT, counted to know when there is time to train.
 
     Attributes:
-        running: sequences that have started and not ended.
-        began: largest number at once since none ran.
+        running: number of sequences that have started and not ended.
+        began: largest number of sequences at once since none was running.
     """
 
     running: int = 0
@@ -47,7 +47,7 @@ class Batch:
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """Return the batch of these models."""
+        """Return the batch that sequences of these models are counted in."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
@@ -56,9 +56,9 @@ class TLTState(FeatureState):
     """State of a drafter in training for one text.
 
     Attributes:
-        owned: its net in training, and its owner; set when the sequence is prefilled.
+        owned: the net in training, with its owner; set when the sequence is prefilled.
         text: the written text with features, for training; None with images, which are not trained on.
-        version: of the net, when the entries were computed.
+        version: version of the net with which the entries were computed.
         batch: batch that the sequence is counted in, until it ends.
     """
 
@@ -105,7 +105,7 @@ class TLT(Eagle):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the net in training; they do not include the training schedule."""
+        """Return the memory's name, which does not contain the training schedule."""
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:

@@ -1,4 +1,4 @@
-"""Token recycling: a table of each token's likeliest successors, read as a tree."""
+"""Token recycling: a table of each token's most likely successors, read as a tree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Successors(InspectableState):
         self.shared = shared
 
     def write(self, token: int, top: Sequence[int]) -> None:
-        """Store the target's likeliest successors of a token."""
+        """Store the target's most likely successors of a token."""
         self.table[token, : len(top)] = top[:RANKS]
         self.seen[token] += 1
 
@@ -76,7 +76,7 @@ class Successors(InspectableState):
 
 @torch.inference_mode()
 def read_prompt(table: Successors, row: Row, models: Models) -> None:
-    """Write the likeliest successors of all committed tokens but the last into a table; later positions win."""
+    """Write the most likely successors of all committed tokens but the last into a table; later positions win."""
     features, at = read_features(row, models), 0
     for start in range(0, len(features), AT_ONCE):
         logits = models.target.lm_head(features[start : start + AT_ONCE])
@@ -87,7 +87,7 @@ def read_prompt(table: Successors, row: Row, models: Models) -> None:
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Store, for every token, the target's 8 likeliest successors at its last verification; draft by following them.
+    """Store, for every token, the target's 8 most likely successors at its last verification; draft by following them.
 
     Every verified node updates the table, accepted or not: rejected candidates are drafts of later rounds. Tokens never
     verified propose nothing.
@@ -115,7 +115,7 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def memory(self) -> Hashable:
-        """Parameters of the table, whatever tree is read from it."""
+        """Return the memory's name, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> Successors:
@@ -148,7 +148,7 @@ class TokenRecycling(Drafter):
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Write the target's likeliest successors of every verified token; nodes nearest the root win."""
+        """Write the target's most likely successors of every verified token; nodes nearest the root win."""
         state: Successors = row.state.drafter
         places = [outcome.root, *outcome.tokens]
         for token, top in zip(reversed(places), reversed(outcome.top), strict=True):

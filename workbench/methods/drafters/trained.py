@@ -24,7 +24,7 @@ class TrainedNet(nn.Module):
     """Base class of trained heads; a method declares its own in `Method.head`."""
 
     kind: ClassVar[str]
-    """Its kind in `config.json`, and in a drafter's needs."""
+    """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
     begins: ClassVar[tuple[str, ...]] = ()
     """Parts of names of weights that keep the constructor's initial values, not small random ones."""
     width: int
@@ -32,11 +32,11 @@ class TrainedNet(nn.Module):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild this net."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """Its configuration: enough for `of`."""
+        """Return the configuration, from which `of` rebuilds the net."""
         return {"hidden_size": self.width, "net": self.sizes}
 
     @classmethod
@@ -44,7 +44,7 @@ class TrainedNet(nn.Module):
         """Return a net without its weights.
 
         Args:
-            config: as `config` returned it.
+            config: result of `config`.
             context: longest sequence, in positions.
 
         Raises:
@@ -59,7 +59,7 @@ class TrainedNet(nn.Module):
         Args:
             checkpoint: of the architecture whose heads are of this kind (`workbench.models.checkpoints`).
             context: longest sequence, in positions.
-            layers: of the target.
+            layers: number of the target's layers.
 
         Raises:
             ModelError: no method here drafts with this layout yet, or the weights cannot be read.

@@ -34,16 +34,16 @@ from workbench.models.loading import Models
 MAX_NODES = 65_536
 """Nodes above which a trie is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Most nodes that a prompt adds: of a longer one its newest tokens."""
+"""Largest number of nodes that a prompt adds; of a longer prompt, the newest tokens are used."""
 LONGEST = 16
-"""Most tokens of a branch after its first one."""
+"""Largest number of tokens in a branch after its first one."""
 NODE_BYTES = 450
 """Bytes of a node in memory: itself, its two dictionaries, its slot in another one."""
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """A token after a prefix: its count in outputs, and in each running request's prompt."""
+    """Node of the trie: counts of a token after a prefix, in outputs and in each running request's prompt."""
 
     children: dict[int, TrieNode]
     prompt: dict[int, float]
@@ -237,7 +237,7 @@ class LookaheadTrie(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the trie, whatever is looked up in it."""
+        """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:

@@ -40,9 +40,9 @@ class AdaptiveTrigram(Drafter):
     the draft: it balances likely tokens and untried ones (mcts), or takes the largest products of weights (best-first).
 
     Attributes:
-        nodes: most drafted nodes.
+        nodes: largest number of drafted nodes.
         search: how to choose sentences.
-        iterations: of the search.
+        iterations: number of iterations of the search.
         increment: weight that a tri-gram gains each time it is written.
         rate: step size towards the target's distribution at each verified node; 0 is the released code's adaptation.
         warm: later runs continue with the table.
@@ -71,7 +71,7 @@ class AdaptiveTrigram(Drafter):
         return WARM if self.warm else ""
 
     def memory(self) -> Hashable:
-        """Parameters of the table, however it is searched."""
+        """Return the memory's name, which contains the parameters of the table but not those of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def prime(self, row: Row, models: Models) -> Trigrams:

@@ -14,7 +14,7 @@ from workbench.decoders.draft_verify.inspectable_state import Arrays, Inspectabl
 from workbench.decoders.draft_verify.inspectable_state import numbers as numbers_in
 
 KEPT = 16_384
-"""Most pairs of tokens in a table; those written longest ago are dropped first."""
+"""Largest number of pairs of tokens in a table; those written longest ago are dropped first."""
 ENTRY_BYTES = 1_400
 """Bytes of a pair in memory: its key, its row, the weights in it."""
 WIDTH = 12
@@ -28,7 +28,7 @@ Pair = tuple[int, int]
 
 
 class Trigrams(InspectableState):
-    """Pair of tokens → weights of its likeliest successors."""
+    """Pair of tokens → weights of its most likely successors."""
 
     title = "Table of tri-grams"
     unit = "pairs"
@@ -78,7 +78,7 @@ class Trigrams(InspectableState):
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], chances: Sequence[float], rate: float) -> None:
-        """Set w ← (1 − rate) · w + rate · p after a pair, over the target's likeliest tokens there."""
+        """Set w ← (1 − rate) · w + rate · p after a pair, over the target's most likely tokens there."""
         row = {token: (1 - rate) * weight for token, weight in self.row(pair).items()}
         for token, chance in zip(tokens, chances, strict=True):
             row[token] = row.get(token, 0.0) + rate * chance
@@ -124,7 +124,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     weights on its path to all states that it passed.
 
     Args:
-        table: of weights.
+        table: table of weights.
         pair: the newest two tokens.
         length: tokens of a sentence.
         uniforms: a row of `length` numbers for each search.
@@ -161,7 +161,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: Visited) -> int:
-    """Return the successor with the largest PUCT value; among unvisited ones the likeliest."""
+    """Return the successor with the largest PUCT value; among unvisited ones the most likely."""
     assert at.below is not None
     wide = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, found = -math.inf, -1

@@ -26,7 +26,7 @@ def unroll(
         net: the net.
         following: i → embeddings of the tokens i + 1 positions ahead.
         features: of the target, as `FeatureNet.taken` returns them.
-        steps: of the draft.
+        steps: number of draft steps.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.
     """

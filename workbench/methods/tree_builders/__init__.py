@@ -1,1 +1,1 @@
-"""Growers: how a draft tree comes of a drafter's laws, one way per file."""
+"""Tree builders: build a draft tree from a drafter's distributions, one way per file."""
