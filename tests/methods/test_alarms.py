@@ -160,6 +160,6 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
     monkeypatch.setattr(FalconNet, "forward", ahead)
-    monkeypatch.setattr(FSPADNet, "said", lambda self, state: state)  # untrained, it would say something else
+    monkeypatch.setattr(FSPADNet, "lm_head_input", lambda self, state: state)  # untrained, it would say something else
     monkeypatch.setattr(FlashNet, "futures", futures)
     assert lengths(models, Request(PROMPT, perfect(name), max_new_tokens=TOKENS, stop_at_eos=False)) == {DEPTH + 1}

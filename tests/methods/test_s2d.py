@@ -178,7 +178,7 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
             calls.clear()
 
     monkeypatch.setattr(S2DLayer, "forward", counted)
-    monkeypatch.setattr(S2DState, "said", spoken)
+    monkeypatch.setattr(S2DState, "exit_logits", spoken)
     found = drafts(models, "s2d", SamplingParams(), n=12, depth=4, **params)
     monkeypatch.undo()
     for draft in found:
@@ -317,7 +317,7 @@ def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeyp
         return found
 
     monkeypatch.setattr(S2DLayer, "forward", counted)
-    monkeypatch.setattr(S2DState, "said", looked)
+    monkeypatch.setattr(S2DState, "exit_logits", looked)
     assert list(drafts(models, "s2d", WARM, n=30, depth=4, **MIXED))
     assert {1, 2, 3} <= sizes
 

@@ -48,7 +48,7 @@ class Level(NamedTuple):
     weighed: SoftmaxSummary
 
 
-OWN = ("forward", "reads", "left", "said", "pairs", "taken")
+OWN = ("forward", "reads", "left", "lm_head_input", "pairs", "taken")
 """Methods that a net must inherit unchanged from the class that sets `enters`."""
 
 
