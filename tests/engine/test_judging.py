@@ -99,7 +99,7 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
     called.clear()
     method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(1.0), 4, stop_at_eos=False))
-    monkeypatch.setattr(engine._decoders[type(None)], "step", lambda rows: True)
+    monkeypatch.setattr(engine._decoder(row.configured), "step", lambda rows: True)
     engine.step()
     assert row.committed
     assert called == ["_found_compiled"]

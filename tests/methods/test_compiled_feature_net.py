@@ -107,7 +107,8 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
 def test_nets_that_run_otherwise_have_none() -> None:
     assert CompiledFeatureNet.of(*parts(PARDNet), CAPACITY) is None
     assert (
-        CompiledFeatureNet.of(*parts(type("Other", (Eagle3Net,), {"lm_head_input": lambda _, state: state})), CAPACITY) is None
+        CompiledFeatureNet.of(*parts(type("Other", (Eagle3Net,), {"lm_head_input": lambda _, state: state})), CAPACITY)
+        is None
     )
     assert CompiledFeatureNet.of(*parts(dtype=torch.float32), CAPACITY) is None
     net, _, embed = parts()

@@ -50,7 +50,7 @@ def test_each_block_is_told_of_the_tokens_before_the_one_it_is_taught() -> None:
         asked.append((block, features[:, 0].tolist(), told.view(len(told), block + 1, D)[:, :, 0].tolist()))
         return features
 
-    net.told = lambda embeds: embeds  # type: ignore[method-assign]
+    net.project = lambda embeds: embeds  # type: ignore[method-assign]
     net.forward = seen  # type: ignore[method-assign]
     embedding = torch.arange(float(n))[:, None].expand(n, D)
     found = [

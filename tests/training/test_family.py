@@ -33,7 +33,7 @@ from workbench.trace.tokens import PLAIN, Emitted
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, rate_of, read
 from workbench.training.cards import Trained
-from workbench.training.family import eagle, eagle_3, fusing, inuse, whole
+from workbench.training.family import eagle, eagle_3, fusing, validation_drafts, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
@@ -707,7 +707,7 @@ def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_promp
         said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(2 if spent == 0.5 else 4)]
         return [Round(0, method.name, {}, Nodes(), [], 3, PLAIN, said, seconds=spent)]
 
-    monkeypatch.setattr(inuse, "answered", answered)
+    monkeypatch.setattr(validation_drafts, "answered", answered)
     folder = tmp_path / "head"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

@@ -29,7 +29,7 @@ from workbench.models.pretrained import load_tokenizer
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
 from workbench.training.family import drafter
-from workbench.training.family import made as texts
+from workbench.training.family import training_texts as texts
 from workbench.training.family.head_training import goes_on
 from workbench.training.family.readings import Readings, ReadOptions, make_readings, read_one
 
