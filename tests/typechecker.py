@@ -22,8 +22,8 @@ from jaxtyping import config
 beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Type checker that accepts an int as a float (PEP 484)."""
 
-OFTEN, THEN_EVERY = 5, 100
-"""In each test, the first `OFTEN` calls of each function are checked, and then every hundredth call."""
+OFTEN, THEN_EVERY = 2, 200
+"""In each test, the first `OFTEN` calls of each function are checked, and then every call of this number."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
 _test = 0
@@ -62,7 +62,7 @@ def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -
 def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions and classes, in place of `jaxtyping.jaxtyped` in the import hook.
 
-    Of a nested function, the first definitions in this process get a checker, and then every hundredth; none gets one
+    Of a nested function, the first definitions in this process get a checker, and then one in `THEN_EVERY`; none gets one
     while shape checks are switched off. Functions that are not nested always get one.
     """
     check = _jaxtyped(typechecker=typechecker)

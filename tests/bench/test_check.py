@@ -89,6 +89,7 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     assert "total variation" in finding.detail
 
 
+@pytest.mark.on_demand  # tests/methods/test_round_laws.py catches the same mistake, without sampling
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
     """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
     near = SAMPLING_TESTS[2].world(models.tokenizer)

@@ -146,7 +146,7 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
     return method.with_params(**values)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.on_demand)])
 def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: Models) -> None:
     wanted = [Engine(llama).generate(request).token_ids for request in requests(seed)]
     engine, rng = Engine(llama, max_rows=6), random.Random(seed)

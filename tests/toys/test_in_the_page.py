@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import worlds
 from ui.conftest import Opener, browser, free_port, models_folder, open_page, serve
 from ui.test_page import count, long, says, short, state, stop, wait_rounds
 
@@ -48,7 +49,7 @@ def choose(page: Any, name: str) -> None:
     says(page, ".wb-promise", "approximate" if name == "step-judge" else "exact")
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", worlds.on_demand_unless(("mask-filling", "step-judge"), TOYS))
 def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page: Opener, name: str) -> None:
     page = open_page(toy_app)
     choose(page, name)
@@ -89,7 +90,7 @@ def drawn_as(page: Any, name: str) -> None:
         assert "drafter" in lanes
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", worlds.on_demand_unless(("drafting-ahead",), TOYS))
 def test_a_toy_is_cancelled_in_the_middle_and_another_method_runs_after_it(
     toy_app: str, open_page: Opener, name: str
 ) -> None:
