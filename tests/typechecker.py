@@ -62,8 +62,8 @@ def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -
 def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions and classes, in place of `jaxtyping.jaxtyped` in the import hook.
 
-    Of a nested function, the first definitions in this process get a checker, and then one in `THEN_EVERY`; none gets one
-    while shape checks are switched off. Functions that are not nested always get one.
+    Of a nested function, the first definitions in this process get a checker, and then one in `THEN_EVERY`; none gets
+    one while shape checks are switched off. Functions that are not nested always get one.
     """
     check = _jaxtyped(typechecker=typechecker)
 
