@@ -167,7 +167,7 @@ def test_a_client_s_own_refusal_reaches_the_page(view: WhichView, monkeypatch: p
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.on_demand)])
 def test_prompts_are_measured_stopped_and_answered(
     fake_app: str, open_page: Opener, width: int, scheme: str, tmp_path: Path
 ) -> None:
