@@ -117,15 +117,20 @@ def as_drawn(found: list[Drafted]) -> list[tuple[list[int], list[int], Any]]:
     return [(d.committed, d.tree.tokens.tolist(), None if d.tree.q is None else d.tree.q.tolist()) for d in found]
 
 
-@pytest.mark.parametrize(("lean", "dtype", "sampling"), [
-    pytest.param(True, torch.float64, WARM, id="lean-float64-sampled"),
-    pytest.param(True, torch.bfloat16, SamplingParams(), id="lean-bfloat16-greedy"),
-    pytest.param(False, torch.float32, SamplingParams(), id="transformers-float32-greedy"),
-    pytest.param(False, torch.bfloat16, WARM, id="transformers-bfloat16-sampled"),
-])  # fmt: skip
-def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(
-    lean: bool, dtype: torch.dtype, sampling: SamplingParams, tmp_path: Path
-) -> None:
+GREEDY = SamplingParams()
+FORMS = {
+    f"{code}-{dtype}-{drawing}": (code == "lean", getattr(torch, dtype), WARM if drawing == "sampled" else GREEDY)
+    for code in ("lean", "transformers")
+    for dtype in ("float64", "float32", "bfloat16")
+    for drawing in ("greedy", "sampled")
+}
+OFTEN = ("lean-float64-sampled", "lean-bfloat16-greedy", "transformers-float32-greedy", "transformers-bfloat16-sampled")
+"""Cases that CI runs: each value of each kind at least once."""
+
+
+@pytest.mark.parametrize("form", worlds.on_demand_unless(OFTEN, FORMS))
+def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path: Path) -> None:
+    lean, dtype, sampling = FORMS[form]
     models = world(tmp_path / "none", spread=0.0)
     model: Any = models.target.model
     models.target = Runner(model.to(dtype))

@@ -154,7 +154,7 @@ def test_of_several_the_bad_one_is_named() -> None:
 
 def test_damaged_files_never_raise_anything_else() -> None:
     """Bytes are changed, cut and doubled at random; a picture or a decent error comes out."""
-    chance = random.Random(0)
+    chance = random.Random(6)  # with this seed all kinds of outcome occur
     noise = Image.frombytes("L", (24, 24), chance.randbytes(24 * 24))
     files = [file(noise), file(noise, "JPEG"), file(noise, "WEBP"), animated("GIF"), paletted(), turned()]
     outcomes = set()
@@ -171,7 +171,7 @@ def test_damaged_files_never_raise_anything_else() -> None:
             outcomes.add("read")
         except PromptError as error:
             outcomes.add(error.message.split()[-1])
-    assert {"read", "(OSError)."} <= outcomes
+    assert {"read", "read.", "(OSError)."} <= outcomes
 
 
 def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,7 @@ METHOD_OF = {"eagle": "eagle-2"}
 @pytest.mark.parametrize(
     "method",
     worlds.on_demand_unless(
-        ("eagle", "medusa", "block-diffusion"),  # test_courses.py tests the losses of most others
+        ("eagle", "medusa", "block-diffusion", "fspad"),  # test_courses.py tests the losses of most others
         [
             *("eagle", "kangaroo", "medusa", "hydra", "hydra-plus-plus", "clover", "mtp", "pard"),
             *("block-diffusion", "fspad", "chimera", "s2d", "falcon"),
