@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.cli import main
+from workbench.methods import known
 
 
 @dataclass
@@ -25,6 +26,13 @@ class Result:
 
 
 Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _facts_are_cached() -> None:
+    """Cache the facts about methods, so that no command of a test is the first one, which imports PyTorch for them."""
+    if known.is_stale():
+        known.save()
 
 
 @pytest.fixture(autouse=True)

@@ -339,7 +339,7 @@ def test_buttons_and_sliders_reach_the_run(run: FakeRun) -> None:
 
 def test_a_widget_knows_its_own_runs_only_and_answers_errors_in_words(run: FakeRun) -> None:
     wire = Wire(w.live(run, FakeClient()))
-    assert "does not know" in wire.ask("control", run="another", action="cancel")["error"]["message"]
+    assert "does not have that run" in wire.ask("control", run="another", action="cancel")["error"]["message"]
     assert "no such action" in wire.ask("control", run=run.id, action="__init__")["error"]["message"]
     live = wire.live
     live._hear(live, {"id": "x", "call": "_follow", "payload": {}}, [])
@@ -349,7 +349,7 @@ def test_a_widget_knows_its_own_runs_only_and_answers_errors_in_words(run: FakeR
 
 def test_a_live_output_stores_what_there_was(run: FakeRun) -> None:
     live = w.live(run, FakeClient())
-    assert "nothing" in live.snapshot()
+    assert "had no rounds" in live.snapshot()
     run.record(3)
     assert "τ" in live.snapshot()
 
@@ -402,5 +402,5 @@ def test_a_figure_is_small_plain_json_with_a_picture() -> None:
     assert "bdata" not in text
     assert "<svg" in stored[HTML]
     assert stored["application/vnd.plotly.v1+json"]["data"][0]["x"][:3] == [0, 1, 2]
-    with pytest.raises(TypeError, match="plotly figure"):
+    with pytest.raises(TypeError, match="Plotly figure"):
         w.figure("not one")
