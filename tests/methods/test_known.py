@@ -116,7 +116,10 @@ for name, values in (("draft-modle", {}), ("draft-model", {"dept": 3}), ("medusa
     assert "Did you mean 'draft-model'" in run(code)
 
 
-def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(tmp_path: Path) -> None:
+def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
+    tmp_path: Path, fresh_cache: None
+) -> None:
+    known.save()
     own = tmp_path / "mine.py"
     own.write_text(TEXT, encoding="utf-8")
     assert run("known.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
