@@ -24,15 +24,19 @@ ADDED = 1024
 def _stand_out(p, q, p_bits, q_bits, at, top):
     """Write to `at` the tokens with the largest max(p, q), in falling order (ties: lower token first); len(at) ≤ V."""
     size, last = p.shape[0], at.shape[0] - 1
-    blocks = np.empty((size + BLOCK - 1) // BLOCK, np.int32)
+    blocks, highest = np.empty((size + BLOCK - 1) // BLOCK, np.int32), np.zeros(last + 1, np.int32)
     for b in range(blocks.shape[0]):
         lo, hi = b * BLOCK, min(size, (b + 1) * BLOCK)
-        blocks[b] = max(largest_of(p_bits[lo:hi]), largest_of(q_bits[lo:hi]))
-    least, low = np.int32(0), blocks.shape[0] - 1 - last
-    if low >= 0:  # len(at) blocks have a token of at least this probability; skip all others
-        least = np.partition(blocks, low)[low]
-    top[:] = -_ONE
-    at[:] = 0
+        blocks[b] = bits = max(largest_of(p_bits[lo:hi]), largest_of(q_bits[lo:hi]))
+        i = last
+        while i >= 0 and bits > highest[i]:
+            if i < last:
+                highest[i + 1] = highest[i]
+            highest[i] = bits
+            i -= 1
+    least = highest[last]  # len(at) blocks have a token of at least this probability; skip all others
+    for i in range(last + 1):
+        top[i], at[i] = -_ONE, 0
     for b in range(blocks.shape[0]):
         if blocks[b] >= least:
             for x in range(b * BLOCK, min(size, (b + 1) * BLOCK)):
@@ -84,7 +88,8 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
             kept += min(p[i], r[i])
         if kept > most_kept:
             most_kept = kept
-            best[:] = w
+            for i in range(size):
+                best[i] = w[i]
         for i in range(size):
             if q[i] > 0:
                 w[i] = min(max(w[i] * (max(p[i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
@@ -118,15 +123,16 @@ def _add(one, two, of, into):
     banks, whole = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
     for x in range(0, whole, 8):
         for i in range(8):
-            mine, p, q = banks[i, of[x + i]], one[x + i], two[x + i]
-            p, q = p + mine[0], q + mine[1]
-            mine[0], mine[1] = p, q
+            g, p, q = of[x + i], one[x + i], two[x + i]
+            p, q = p + banks[i, g, 0], q + banks[i, g, 1]
+            banks[i, g, 0], banks[i, g, 1] = p, q
     for x in range(whole, one.shape[0]):
         banks[0, of[x], 0] += one[x]
         banks[0, of[x], 1] += two[x]
     for i in range(8):
-        into[0] += banks[i, :, 0]
-        into[1] += banks[i, :, 1]
+        for g in range(into.shape[1]):
+            into[0, g] += banks[i, g, 0]
+            into[1, g] += banks[i, g, 1]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -139,7 +145,8 @@ def _add_one(probs, of, into):
     for x in range(whole, probs.shape[0]):
         banks[0, of[x]] += probs[x]
     for i in range(8):
-        into += banks[i]
+        for g in range(into.shape[0]):
+            into[g] += banks[i, g]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -179,7 +186,7 @@ def _rest(p, r, rest):
 def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     """Compute `improve` for one position; `of` gives each token's index into `weight`, where the groups come first."""
     m, groups = at.shape[0], weight.shape[0] - at.shape[0]
-    sums = np.zeros((6, groups + m), np.float32)
+    sums = np.zeros((7, groups + m), np.float32)
     _group_of(p_bits, q_bits, groups, of)
     _stand_out(p, q, p_bits, q_bits, at, np.empty(m, np.float32))
     for i in range(m):
@@ -188,8 +195,10 @@ def _improve(p, q, p_bits, q_bits, at, without, steps, most, of, weight, r):
     if without:  # q / (1 − q) = q + q² / (1 − q); q² / (1 − q) stands for pairs of equal tokens, which cannot occur
         _with_itself(q, r)
         _add_one(r, of, sums[3])
-    sums[2] = sums[1] + sums[3]
-    _choose(sums[0], sums[1], sums[2], sums[1] * sums[2] - sums[3], steps, most, weight, sums[4], sums[5])
+    for i in range(groups + m):
+        sums[2, i] = sums[1, i] + sums[3, i]
+        sums[6, i] = sums[1, i] * sums[2, i] - sums[3, i]
+    _choose(sums[0], sums[1], sums[2], sums[6], steps, most, weight, sums[4], sums[5])
     if without:
         _distribution_without(q, of, sums[1], sums[2], sums[4], sums[5], r)
     else:
@@ -222,7 +231,8 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     row = take(taken, n)
     while row >= 0:
         _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, of, weight, r[row])
-        best[row, :m], best[row, m:] = weight[groups:], weight[:groups]
+        for i in range(groups + m):
+            best[row, i] = weight[(i + groups) % (groups + m)]
         done(taken)
         row = take(taken, n)
     wait(taken, n)
@@ -264,7 +274,7 @@ def judge(
     (n, f), size = token.shape, p.shape[1]
     of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
     probs, rest, figures = np.empty(size, np.float32), np.empty(size, np.float32), np.empty((f, 4), np.float32)
-    near, nothing = np.empty((f, 0), np.int64), np.empty(0, np.float32)
+    near, nothing, later = np.empty((f, 0), np.int64), np.empty(0, np.float32), np.empty(f, np.bool_)
     row = take(taken, n)
     while row >= 0:
         mine, ahead, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
@@ -274,8 +284,10 @@ def judge(
             w, w_other = np.float64(weight[of[x[0]]]), np.float64(weight[of[x[1]]])
             first = w / (w + w_other)
         else:
-            probs[:] = ahead
-        kept[row, :] = _NONE
+            for i in range(size):
+                probs[i] = ahead[i]
+        for i in range(f):
+            kept[row, i] = _NONE
         if there[row, 0]:
             kept[row, 0] = first * min(1.0, mine[x[0]] / max(probs[x[0]], _TINY))
         if f > 1 and there[row, 1]:
@@ -284,15 +296,17 @@ def judge(
         for lo in range(0, size, ADDED):
             total += _rest(mine[lo : lo + ADDED], probs[lo : lo + ADDED], rest[lo : lo + ADDED])
         if total <= 0:  # reached with probability 0
-            rest[:], total = mine, 1.0
-        later = there[row].copy()
-        later[:2] = False
+            total = 1.0
+            for i in range(size):
+                rest[i] = mine[i]
+        for i in range(f):
+            later[i] = i > 1 and there[row, i]
         found = test(
             rest, total, ahead, x, there[row], later, near, _NONE, _NONE, 1.0, without, figures, ends[row],
             left[row] if left.shape[0] > 0 else nothing, False,
         )  # fmt: skip
         beside[row] = found[0]
-        missed = 1.0 - kept[row, :2].sum()
+        missed = 1.0 - (kept[row, 0] + (kept[row, 1] if f > 1 else _NONE))
         for i in range(2, f):
             kept[row, i] = missed * figures[i, 0]
             missed *= 1 - figures[i, 0]

@@ -126,7 +126,8 @@ def _apart(p, q, special, by, weight, n):
     """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over all tokens outside `special`, for i < n; by₀ = 0."""
     total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
     few = np.zeros((2, 4), np.float32)
-    few[0, : min(n, 5) - 1], few[1, : min(n, 5) - 1] = by[1 : min(n, 5)], weight[1 : min(n, 5)]
+    for i in range(1, min(n, 5)):
+        few[0, i - 1], few[1, i - 1] = by[i], weight[i]
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
@@ -137,7 +138,8 @@ def _apart(p, q, special, by, weight, n):
                 total += _farther(p[lo:hi], q[lo:hi], own, few[0], few[1])
             else:
                 out = space[: hi - lo]
-                out[:] = own * p[lo:hi]
+                for i in range(hi - lo):
+                    out[i] = own * p[lo + i]
                 for i in range(1, n):
                     _weigh(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
                 total += _length(out)
@@ -182,7 +184,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
     space, m, last = np.empty(f * (k + 1), np.int64), 0, -1
     for i in range(f):
-        figures[i, :] = _NONE
+        figures[i, 0] = figures[i, 1] = figures[i, 2] = figures[i, 3] = _NONE
         if there[i]:
             m = put(space, m, token[i])
             if tested[i]:
@@ -202,7 +204,8 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
         at = place_of(special, token[i])
         if tested[i]:
             q_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
-            asked[:] = value
+            for s in range(m):
+                asked[s] = value[s]
             lent, bound = 0.0, np.float32(mass + ratio * value[at] / total)
             for j in range(k):
                 other = place_of(special, near[i, j])
@@ -230,7 +233,8 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
                 off, total = off + step, over
                 by[terms], weight[terms] = off, -scale
                 terms += 1
-                value[:] = asked
+                for s in range(m):
+                    value[s] = asked[s]
         if without and i < last:
             if rest_q < 0:
                 rest_q = others(ahead, special)
