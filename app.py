@@ -91,8 +91,8 @@ def main() -> None:
     """Serve the page, by default on this machine only; PyTorch is imported after the page is available."""
     args = arguments()
 
+    from workbench.core.quick_start import uncollected_and_frozen
     from workbench.ui import Later, build, space
-    from workbench.ui.start import uncollected
 
     place = args.place
     if place.public:  # sweeps of public visitors must not be stored among this user's own
@@ -111,7 +111,7 @@ def main() -> None:
     client, demo = Later(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` has the effect of Ctrl-C
     try:
-        with uncollected():
+        with uncollected_and_frozen():
             if place.mode is space.Mode.ZEROGPU:  # its package needs the models on the device before the launch
                 client.make(lambda: space.client(place, **models))
             demo = build(client.client, keeps=not place.public)

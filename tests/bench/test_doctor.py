@@ -65,6 +65,7 @@ def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.on_demand
 def test_real_models_in_bfloat16_part_by_rounding(half: Models) -> None:
     """Where it happens depends on the CPU's kernels; somewhere in these texts two tokens are as good as equal."""
     prompts = [PARTING, *(prompt.encode(half.tokenizer) for prompt in load_prompts())]

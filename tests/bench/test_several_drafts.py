@@ -83,6 +83,7 @@ def test_two_rules_are_asked_about_the_same_chains() -> None:
     assert "1 draws a prompt, expected of the same drafts" in better.setting
 
 
+@pytest.mark.on_demand
 def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
     assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]
 
 
+@pytest.mark.on_demand
 def test_a_setting_is_measured_beside_the_fastest_of_others() -> None:
     lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on("maths")
     found = lab.speed_over({"depth": 4}, [{"depth": 1}, {"depth": 16}])

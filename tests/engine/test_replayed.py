@@ -29,6 +29,10 @@ METHODS = {
 }  # fmt: skip
 
 
+OFTEN = ("autoregressive", "draft-model", "draft-tree-sampled", "early-exit", "medusa", "eagle")
+"""Tested in each run: a method of each kind of forward. The others are tested on demand."""
+
+
 class Rerun:
     """As a graph does: the same work on the same tensors and at the same window, with its results where they were.
 
@@ -122,7 +126,7 @@ def forward(runner: Runner, slot: Slot, tokens: list[int], keep: bool = False) -
     return out.logits[0]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", worlds.on_demand_unless(OFTEN, METHODS))
 def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Models) -> None:
     target, played = counting(models.target)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 48)
@@ -138,7 +142,7 @@ def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Mode
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma3_text", "mistral", "qwen3_moe"])
-@pytest.mark.parametrize("name", ["draft-tree", "lookahead", "early-exit"])
+@pytest.mark.parametrize("name", worlds.on_demand_unless(("draft-tree",), ["draft-tree", "lookahead", "early-exit"]))
 def test_of_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
     """Positions of its own; a mask for each kind of layer; windows; experts, which some forwards wait for."""
     models = world(heads, device, kind)

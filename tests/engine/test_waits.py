@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from worlds import kinds, repeating_prompt, text_methods, world
+from worlds import kinds, on_demand_unless, repeating_prompt, text_methods, world
 
 from workbench.core import transfer
 from workbench.core.sampling import SamplingParams
@@ -144,7 +144,11 @@ GREEDY_TOO = kinds()
 
 @pytest.mark.parametrize(
     ("name", "temperature"),
-    [(m.name, t) for m in text_methods() for t in (0.0, 0.7) if t or m.name in GREEDY_TOO],
+    [
+        pytest.param(*one.values, t, id=f"{one.id}-{t}", marks=one.marks)
+        for t in (0.0, 0.7)
+        for one in on_demand_unless(GREEDY_TOO | (MORE.keys() if t else set()), [m.name for m in text_methods()])
+    ],
 )
 def test_a_round_waits_for_the_device_as_seldom_as_it_can(
     name: str, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch

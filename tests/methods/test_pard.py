@@ -139,6 +139,7 @@ def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_pat
     assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
 
 
+@pytest.mark.on_demand
 def test_the_lab_counts_the_tokens_of_a_pass() -> None:
     own, theirs = (TextLab(name, Scale(tokens=16)).on("maths") for name in ("pard", "mtp"))
     assert 4 < own.drafted_a_pass(depth=6).value <= 6, "fewer near the end of a text"

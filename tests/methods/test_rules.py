@@ -172,8 +172,14 @@ def check_rules(trace: Trace, method: Configured) -> None:
                 assert accept or r.nodes.status[node] != ACCEPTED
 
 
-@pytest.mark.parametrize("probs", LAWS)
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize(
+    ("name", "probs"),
+    [
+        pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
+        for i, probs in enumerate(LAWS)
+        for one in worlds.others_on_demand(registry.names(), [m.with_params() for m in registry.methods()])
+    ],
+)
 def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, text: Models, vision: Models) -> None:
     method = registry.get(name).with_params()
     trace = generate(method, probs, text, vision)

@@ -237,6 +237,7 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert again[1]["greedy"] == cells[0]["greedy"]
 
 
+@pytest.mark.on_demand
 def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
     options: DistillingOptions, tmp_path: Path
 ) -> None:

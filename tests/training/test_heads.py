@@ -76,7 +76,7 @@ def dialogues(target: Any) -> Features:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["eagle-vlm", "flash"])
+@pytest.mark.parametrize("method", worlds.on_demand_unless(("flash",), ["eagle-vlm", "flash"]))
 def test_a_trained_drafter_counts_with_the_target(
     method: str, target: Any, dialogues: Features, tmp_path: Path
 ) -> None:

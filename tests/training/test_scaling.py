@@ -125,6 +125,7 @@ def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, 
     assert here == cluster
 
 
+@pytest.mark.on_demand
 def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
     options: ScalingOptions, tmp_path: Path
 ) -> None:

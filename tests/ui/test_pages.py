@@ -110,7 +110,7 @@ def serious(page: Any, within: str = ".wb") -> list[str]:
 
 @pytest.mark.smoke
 @in_browser
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.on_demand), (390, "dark")])
 def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
     for path in ("gallery", "methods", "learn", "verifiers"):
         page = open_page(f"{fake_app}/{path}", viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.quick_start import uncollected
+
 if TYPE_CHECKING:
     from workbench.core.promise import Promise
     from workbench.decoders.method import Configured, Method, Source
@@ -21,4 +23,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'workbench.decoders' has no attribute {name!r}")
     home = "core.promise" if name == "Promise" else "decoders.method"
-    return getattr(importlib.import_module(f"workbench.{home}"), name)
+    with uncollected():
+        return getattr(importlib.import_module(f"workbench.{home}"), name)

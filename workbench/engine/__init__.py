@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.quick_start import uncollected
+
 if TYPE_CHECKING:
     from workbench.engine.request import Request, Row
     from workbench.engine.scheduler import Engine
@@ -28,5 +30,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"workbench.{home}"), name)
+            with uncollected():
+                return getattr(importlib.import_module(f"workbench.{home}"), name)
     raise AttributeError(f"module 'workbench.engine' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.quick_start import uncollected
 from workbench.service.limits import Limits
 
 if TYPE_CHECKING:
@@ -18,11 +19,13 @@ __all__ = ["Backend", "Limits", "Run"]
 
 def __getattr__(name: str) -> Any:
     if name == "Backend":
-        from workbench.service.backend import Backend
+        with uncollected():
+            from workbench.service.backend import Backend
 
         return Backend
     if name == "Run":
-        from workbench.service.run import Run
+        with uncollected():
+            from workbench.service.run import Run
 
         return Run
     raise AttributeError(f"module 'workbench.service' has no attribute {name!r}")
