@@ -224,15 +224,15 @@ class _Greedy:
             if number >= len(prompts) and time.perf_counter() > deadline:
                 left_out = len(cases) - number
                 break
-            row = engine.submit(inputs[i].request(configured, max_new_tokens=length))
+            sequence = engine.submit(inputs[i].request(configured, max_new_tokens=length))
             while not engine.idle:
                 engine.step()
-            token_ids = row.trace.token_ids if row.trace else []
-            n_drafted += drafted(row.trace.rounds) if row.trace else 0
-            if isinstance(row.error, (ParameterError, MethodUnavailableError)):
+            token_ids = sequence.trace.token_ids if sequence.trace else []
+            n_drafted += drafted(sequence.trace.rounds) if sequence.trace else 0
+            if isinstance(sequence.error, (ParameterError, MethodUnavailableError)):
                 refused.append(setting(configured))
-            elif row.error is not None:
-                difference = difference or f"{setting(configured)} ended with: {row.error}"
+            elif sequence.error is not None:
+                difference = difference or f"{setting(configured)} ended with: {sequence.error}"
             elif token_ids == references[i]:
                 n_equal += 1
             elif not difference:

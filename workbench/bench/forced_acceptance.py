@@ -1,7 +1,7 @@
-"""Drafters of a chosen acceptance: a random model, the target with noise mixed into its weights, an exact copy.
+"""Drafters with a chosen acceptance rate: a random model, the target with noise added to its weights, an exact copy.
 
-They make the comparison of implementations independent of a drafter's quality: at acceptance 0 every draft is wasted,
-at 1 none is, and both sides draft with the same model, number format and draft length.
+They make the comparison of implementations independent of a drafter's quality. At rate 0 every draft is rejected, at 1
+every draft is accepted, and both implementations draft with the same model, number format and draft length.
 """
 
 from __future__ import annotations
