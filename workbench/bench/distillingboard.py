@@ -79,8 +79,8 @@ def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train distilling`."""
     start, *cells = report["cells"]
     base = {cell["made"]: cell for cell in cells if cell["loss"] == BASE}
-    options = "".join(f" --set {name}={value}" for name, value in report["options"].items())
-    origin = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    intro = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
     lines = [
         "# Distilling a draft model: loss and training text",
         "",
@@ -88,7 +88,7 @@ def page(report: dict[str, Any]) -> str:
         f"text, then drafting with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
         f"{report['max_new_tokens']} tokens). DistillSpec (Zhou et al. 2024, arXiv:2310.08461) compares losses and "
         "texts; TVD++ is Direct Alignment's (Goel et al. 2024, arXiv:2403.00858). α: drafted tokens accepted / tested; "
-        f"τ: tokens / passes of the target. Made by `workbench train distilling{options}`; `workbench docs` writes this "
+        f"τ: tokens / passes of the target. Made by `workbench train distilling{flags}`; `workbench docs` writes this "
         "page.",
         "",
         f"Measured on {describe(report['machine'])}.",
@@ -101,7 +101,7 @@ def page(report: dict[str, Any]) -> str:
     for how, words in HOW.items():
         lines += [
             "", f"## Drafting {words}", "",
-            f"The start ({origin}the text's cross-entropy alone): " if start["steps"] else "The start: ",
+            f"The start ({intro}the text's cross-entropy alone): " if start["steps"] else "The start: ",
         ]  # fmt: skip
         lines[-1] += f"α {span(ratio_of_sums(*accepted(start, how)))}, τ {span(_tau(start, how))}."
         columns: Columns = {

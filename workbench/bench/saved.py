@@ -93,7 +93,7 @@ def _renew(wire: dict[str, Any]) -> None:
             {name: saved_rates(subset, whole) for name, subset in by_contender.items()} for whole in (False, True)
         )
         for row in rows:
-            for gone in ("speedup_in_total", "speedup_per_tau"):
-                row.pop(gone, None)
+            for old_column in ("speedup_in_total", "speedup_per_tau"):
+                row.pop(old_column, None)
             fields = speeds(row["method"], row["kind"] == "workbench", decode, call)
             row |= {key: value.to_wire() if isinstance(value, Estimate) else value for key, value in fields.items()}

@@ -14,10 +14,10 @@ BOARD = "scaling.json"
 
 def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train scaling`."""
-    runs, scaling_law = of_report(report), fit(of_report(report))
+    runs, fitted = of_report(report), fit(of_report(report))
     run_rows = [
         {"cell": cell, "tau": run.tau, "left": residual}
-        for cell, run, residual in zip(report["cells"], runs, scaling_law.left, strict=True)
+        for cell, run, residual in zip(report["cells"], runs, fitted.left, strict=True)
     ]
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "parameters": lambda row: f"{row['cell']['parameters']:,}",
@@ -30,14 +30,14 @@ def page(report: dict[str, Any]) -> str:
     names = ("τ at one token and one parameter", *(f"τ for {name}" for name in NAMES[1:]))
     law_rows = [
         {"name": name, "value": value, "low": low, "high": high}
-        for name, value, low, high in zip(names, scaling_law.values, scaling_law.low, scaling_law.high, strict=True)
+        for name, value, low, high in zip(names, fitted.values, fitted.low, fitted.high, strict=True)
     ]
     numbers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "of the law": lambda row: row["name"],
         "value": lambda row: shown(row["value"], ".3f"),
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     }
-    options = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     lines = [
         "# How a drafter scales",
         "",
@@ -45,11 +45,11 @@ def page(report: dict[str, Any]) -> str:
         f"of the target's own answers, then measured on the same {report['prompts']} held-out prompts (greedy, up to "
         f"{report['max_new_tokens']} tokens, drafted as a {report['form']}). Scylla (Yan et al. 2025, "
         "arXiv:2505.07858) finds τ log-linear in both: τ = a + b · log₁₀ tokens + c · log₁₀ parameters. Made by "
-        f"`workbench train scaling{options}`; `workbench docs` writes this page.",
+        f"`workbench train scaling{flags}`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}.",
         "",
-        f"The law explains {scaling_law.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
+        f"The law explains {fitted.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
         "what another seed of training would change is not in them. Tokens are those of the prompts and answers that "
         "were read, again and again where there were no others.",
         "",
