@@ -101,12 +101,12 @@ def advise(
     for name in methods:
         if name in entries and not entries[name]["available"]:
             raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
-    chosen = [known.get(name) for name in methods or entries if methods or entries[name]["available"]]
-    chosen = [method for method in chosen if is_candidate(method)]
-    if not chosen:
+    candidates = [known.get(name) for name in methods or entries if methods or entries[name]["available"]]
+    candidates = [method for method in candidates if is_candidate(method)]
+    if not candidates:
         raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
     target_name = target or str(host.targets()[0]["name"])
-    return _steps(host, texts, chosen, seconds, target_name, drafter, max_new_tokens, user, stopped)
+    return _steps(host, texts, candidates, seconds, target_name, drafter, max_new_tokens, user, stopped)
 
 
 def _steps(

@@ -103,15 +103,15 @@ def examine(name: str, tokenizer: Any) -> Entry:
             return Entry(name, kind, REFUSED, _said(error))
         except Exception as error:  # configurations and models raise many kinds
             return Entry(name, kind, NOT_BUILT, _said(error))
-        why = models.target.why_no_trees
-        models.drafter.why_no_trees = why
-        for method_name in (CHAIN,) if why else (CHAIN, TREE):
+        reason = models.target.why_no_trees
+        models.drafter.why_no_trees = reason
+        for method_name in (CHAIN,) if reason else (CHAIN, TREE):
             method = registry.get(method_name)
             others = [method.with_params(**WIDE)] if method_name == TREE else []
             finding = check_greedy(method, models, PROMPTS, NEW_TOKENS, others)
             if finding.verdict != PASS:
                 return Entry(name, kind, DIFFERS, f"{method_name}: {finding.detail}"[:LONGEST_REASON])
-    return Entry(name, kind, CHAINS, why.split(": ", 1)[1]) if why else Entry(name, kind, EQUAL)
+    return Entry(name, kind, CHAINS, reason.split(": ", 1)[1]) if reason else Entry(name, kind, EQUAL)
 
 
 def _build(name: str) -> Any:
@@ -164,7 +164,7 @@ def _quietly() -> Iterator[None]:
 
 
 def save(entries: Sequence[Entry]) -> None:
-    """Write the board: a JSON file, and the Markdown made from it."""
+    """Write the board: a JSON file, and the Markdown generated from it."""
     data = {
         "board": BOARD,
         "transformers": transformers.__version__,
@@ -191,8 +191,8 @@ def saved() -> dict[str, Entry]:
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return the text of the board."""
-    known = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
-    rows = [found["rows"].get(name, row) for name, row in known.items()]
+    unchecked = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
+    rows = [found["rows"].get(name, row) for name, row in unchecked.items()]
     counts = Counter(row["verdict"] for row in rows)
     lines = [
         "# Families of models",

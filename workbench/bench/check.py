@@ -128,7 +128,7 @@ def picture_prompts(models: Models) -> list[Prompt]:
 
 def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
     """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family."""
-    start, usual = time.perf_counter(), method.with_params()
+    start, default = time.perf_counter(), method.with_params()
     equal, difference, refused, n_drafted = [], "", [], 0
     with one_thread():
         for name in names:
@@ -136,7 +136,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
             models = Models(Runner(target), tokenizer, name)
             if DRAFTERS & set(method.needs):
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
-            result = _Greedy.of(usual, models, [FAMILY_PROMPT], max_new_tokens, ())
+            result = _Greedy.of(default, models, [FAMILY_PROMPT], max_new_tokens, ())
             n_drafted += result.drafted
             if not result.tried:
                 refused.append(name)
@@ -149,7 +149,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
     detail = f"{len(equal)} of {tried} families equal{difference}"
     detail += f"; refused: {', '.join(refused)}" if refused else ""
     claim = "greedy text equals Hugging Face's in every family"
-    return _judged(usual, claim, len(equal) == tried, detail, start, "families", figures)
+    return _judged(default, claim, len(equal) == tried, detail, start, "families", figures)
 
 
 def check_greedy(

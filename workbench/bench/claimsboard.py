@@ -43,14 +43,14 @@ def of(
     """
     lacking = claim.lacking(column)
     verdict = judge(claim, measured, lacking)
-    facts, (date, why) = (saved or {}).get("machine"), claim.reason(column)
+    facts, (date, explanation) = (saved or {}).get("machine"), claim.reason(column)
     return {
         "column": column,
         "target": claim.target(column),
         "verdict": verdict,
         "measured": asdict(measured) if measured else None,
         "lacking": "" if measured else lacking,
-        "why": why if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved or {}).get("date") == date else "",
+        "why": explanation if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved or {}).get("date") == date else "",
         "date": (saved or {}).get("date", ""),
         "commit": board.commit_of(saved or {}),
         "machine": make(facts) if facts else "",

@@ -118,7 +118,7 @@ def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool])
         for lane in made.lanes:
             lane.settle(before=len(made.prompts))
         made.complete = True
-    except (StopError, KeyboardInterrupt):  # the runs so far are kept
+    except (StopError, KeyboardInterrupt):  # the runs so far are the result
         pass
     yield Step(done, total, "done" if made.complete else "stopped", comparison=made, last=True)
 

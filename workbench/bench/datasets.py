@@ -32,7 +32,7 @@ class Dataset:
 
     Attributes:
         file: its name in the folder, without `.gz`.
-        read: function (row, its number from 1) → prompt. Its docstring is the row's format, shown in errors.
+        read: function (row, its number from 1) → prompt. Errors contain its docstring: the format of a row.
         source: repository and path where it is available.
         licence: licence of the file.
     """
@@ -166,9 +166,9 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
 def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
     """Return the first `n` prompts of every group, in the order of the suite."""
     counts: Counter[str] = Counter()
-    chosen = []
+    selected = []
     for prompt in prompts:
         counts[prompt.group] += 1
         if counts[prompt.group] <= n:
-            chosen.append(prompt)
-    return chosen
+            selected.append(prompt)
+    return selected

@@ -44,7 +44,7 @@ def accepted(cell: Cell, how: str) -> Quotient:
 
 
 def verdict(found: Interval | None, least: float) -> str:
-    """Return the verdict of an interval on "at least `least`"."""
+    """Return the verdict on "at least `least`" that follows from an interval: "holds", "does not hold" or "open"."""
     if found is None or found["low"] is None:
         return "open"
     return "holds" if found["low"] >= least else "does not hold" if found["high"] < least else "open"

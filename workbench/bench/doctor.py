@@ -85,19 +85,19 @@ class Difference:
 
     def words(self) -> str:
         """Return the difference and its explanation in a sentence."""
-        where = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
+        position = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         agreeing = [r.how for r in self.readings if r.token == self.run]
         if self.verdict == NUMERICS and agreeing:
-            why = f"Decoded plainly {' and '.join(agreeing)}, it is {self.run_text!r} too: numerics."
+            explanation = f"Decoded plainly {' and '.join(agreeing)}, it is {self.run_text!r} too: numerics."
         elif self.verdict == NUMERICS:
-            why = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
+            explanation = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
         else:
-            why = (
+            explanation = (
                 f"Plain decoding from this prefix never writes {self.run_text!r}, and rounding moves the difference by "
                 f"{self.rounding:.4g} only: a bug."
             )
-        return f"{where}{gap}. {why}"
+        return f"{position}{gap}. {explanation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     tokens = trace.token_ids
     stepwise = _read(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
     differences = [
-        _difference(models, trace, at, stepwise[at], images)
-        for at, token in enumerate(tokens)
-        if int(stepwise[at].argmax()) != token
+        _difference(models, trace, position, stepwise[position], images)
+        for position, token in enumerate(tokens)
+        if int(stepwise[position].argmax()) != token
     ]
     verdict = BUG if any(d.verdict == BUG for d in differences) else NUMERICS if differences else IDENTICAL
     return Diagnosis(verdict, header.method, dtype, len(tokens), tuple(differences))

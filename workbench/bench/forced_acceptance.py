@@ -67,13 +67,13 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
         drafter: the draft model.
         texts: (prompt, the target's greedy continuation) pairs of token ids.
     """
-    same = total = 0
+    n_equal = total = 0
     for prompt, continuation in texts:
         ids = torch.tensor([[*prompt, *continuation]], device=drafter.device)
         guesses = drafter(ids).logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
-        same += sum(g == t for g, t in zip(guesses, continuation, strict=True))
+        n_equal += sum(g == t for g, t in zip(guesses, continuation, strict=True))
         total += len(continuation)
-    return same / max(total, 1)
+    return n_equal / max(total, 1)
 
 
 def drafter_with_agreement(

@@ -82,8 +82,8 @@ def enough(ratios: Sequence[float], seconds: float) -> str:
     if strict is not None and strict.low is not None and strict.high is not None:
         if strict.low > 1 or strict.high < 1:
             return "the interval lies on one side of 1×"
-        usual = estimate({0: ratios})
-        if usual is not None and usual.high is not None and usual.high / usual.value <= 1 + CLOSE:
+        overall = estimate({0: ratios})
+        if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + CLOSE:
             return f"it is known to {CLOSE:.0%}"
     if len(ratios) >= MOST:
         return f"{MOST} pairs"

@@ -103,8 +103,8 @@ def recommend(
     """
     if not prompts:
         raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N.")
-    chosen = list(methods) or candidates(models)
-    if not chosen:
+    selected = list(methods) or candidates(models)
+    if not selected:
         raise WorkbenchError(
             "No method that drafts runs on this target.", "See `workbench methods` for what is missing."
         )
@@ -123,7 +123,7 @@ def recommend(
         return Candidate(lane.name, lane.title, params, write)
 
     runs = CandidateRuns(
-        [entrant(method) for method in (registry.get(BASELINE).with_params(), *chosen)], len(prompts), max_new_tokens
+        [entrant(method) for method in (registry.get(BASELINE).with_params(), *selected)], len(prompts), max_new_tokens
     )
     try:
         for label, _ in runs.run(lambda: now() - start >= seconds or stopped(), lambda: start + seconds - now()):

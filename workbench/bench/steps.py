@@ -57,7 +57,7 @@ class Step:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON for the page: figures so far and the race on the step's prompt; in the last step all data."""
+        """Return plain JSON for the page: figures so far with the race on the prompt; all data in the last step."""
         comparison = self.comparison
         if comparison is None:
             return self.numbers | {"comparison": None}

@@ -224,7 +224,7 @@ def next_generation(place: Path) -> Path:
     """Create an empty folder to measure a sweep again; earlier or current measurements stay.
 
     Raises:
-        WorkbenchError: it cannot be made.
+        WorkbenchError: it cannot be created.
     """
     number = max((_number(place, path) for path in generations(place)), default=0)
     while True:

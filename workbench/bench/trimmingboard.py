@@ -41,7 +41,8 @@ def alpha(cell: Cell) -> Quotient:
 def faster(cell: Cell, other: Cell) -> Estimate | None:
     """Return the speed of a cell relative to another, from runs of the same prompt in the same repeat."""
     cell_rates, other_rates = (
-        {(i, k): rate for i, rates in enumerate(of["rates"]) for k, rate in enumerate(rates)} for of in (cell, other)
+        {(i, k): rate for i, rates in enumerate(side["rates"]) for k, rate in enumerate(rates)}
+        for side in (cell, other)
     )
     return speedup(cell_rates, other_rates)
 

@@ -247,7 +247,7 @@ def table(report: dict[str, Any]) -> str:
     def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
         return lambda row: shown(share(row, beside), ".1%")
 
-    columns |= {f"of {beside['target']}": part(beside) for beside in report["forwards"]}
+    columns |= {f"of {forward['target']}": part(forward) for forward in report["forwards"]}
     return markdown(columns, rows, ("drafts",))
 
 
