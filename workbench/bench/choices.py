@@ -89,14 +89,14 @@ def every(methods: Iterable[Method]) -> list[Choice]:
         verifiers = [v for v in method.verifiers if v.name in others]
         for verifier in verifiers:
             tested: set[object] = set()
-            for grower in method.tree_builders[1:]:
-                siblings = siblings_of(method.drafter, grower)
-                if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=grower):
+            for tree_builder in method.tree_builders[1:]:
+                siblings = siblings_of(method.drafter, tree_builder)
+                if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=tree_builder):
                     continue
                 is_first = verifier.name not in trees and siblings not in ({Sampling.DETERMINISTIC}, *tested)
                 tested.add(siblings)
                 rank = 1 if is_first else 4
-                settings.append(Choice(method, {"verifier": verifier.name, "grower": grower.name}, rank))
+                settings.append(Choice(method, {"verifier": verifier.name, "grower": tree_builder.name}, rank))
         trees |= {verifier.name for verifier in verifiers}
         pairs = itertools.product(others, offered.get("policy", ())[1:])
         settings += [Choice(method, {"verifier": verifier, "policy": policy}, 3) for verifier, policy in pairs]

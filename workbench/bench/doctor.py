@@ -85,7 +85,7 @@ class Difference:
 
     def words(self) -> str:
         """Return the difference and its explanation in a sentence."""
-        position = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
+        intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         agreeing = [r.how for r in self.readings if r.token == self.run]
         if self.verdict == NUMERICS and agreeing:
@@ -97,7 +97,7 @@ class Difference:
                 f"Plain decoding from this prefix never writes {self.run_text!r}, and rounding moves the difference by "
                 f"{self.rounding:.4g} only: a bug."
             )
-        return f"{position}{gap}. {explanation}"
+        return f"{intro}{gap}. {explanation}"
 
 
 @dataclass(frozen=True, slots=True)

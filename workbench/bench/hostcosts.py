@@ -204,13 +204,13 @@ def plot(report: dict[str, Any]) -> str:
         name, at, size = key.rpartition(" at ")
         if at:
             lines.setdefault(name, []).append((int(size), 1e3 * row["median"]))
-    all_points = [point for line in lines.values() for point in line]
+    points = [point for line in lines.values() for point in line]
     left, right, top, bottom = 60, 560, 20, 300
     x0, x1 = (
-        math.log(min(x for x, _ in all_points)),
-        math.log(max(max(x for x, _ in all_points), min(x for x, _ in all_points) + 1)),
+        math.log(min(x for x, _ in points)),
+        math.log(max(max(x for x, _ in points), min(x for x, _ in points) + 1)),
     )
-    y0, y1 = math.log(0.005), math.log(max(10.0, *(y for _, y in all_points)))
+    y0, y1 = math.log(0.005), math.log(max(10.0, *(y for _, y in points)))
 
     def x(value: float) -> float:
         return left + (right - left) * (math.log(value) - x0) / (x1 - x0)
@@ -234,7 +234,7 @@ def plot(report: dict[str, Any]) -> str:
     )
     parts += [
         f'<text x="{x(size):.1f}" y="{bottom + 16}" text-anchor="middle">{size:,}</text>'
-        for size in sorted({size for size, _ in all_points})
+        for size in sorted({size for size, _ in points})
     ]
     parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 32}" text-anchor="middle">tokens of context</text>')
     ends, hues = sorted((y(sorted(line)[-1][1]), name) for name, line in lines.items()), {}
@@ -244,8 +244,8 @@ def plot(report: dict[str, Any]) -> str:
         hues[name] = f"hsl({360 * i // max(1, len(ends))} 65% 38%)"
         parts.append(f'<text x="{right + 8}" y="{at + 4:.1f}" fill="{hues[name]}">{name}</text>')
     for name, line in lines.items():
-        points = " ".join(f"{x(size):.1f},{y(ms):.1f}" for size, ms in sorted(line))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{hues[name]}" stroke-width="1.6"/>')
+        coordinates = " ".join(f"{x(size):.1f},{y(ms):.1f}" for size, ms in sorted(line))
+        parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{hues[name]}" stroke-width="1.6"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 

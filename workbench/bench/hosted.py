@@ -68,7 +68,7 @@ class Hosted:
         return 0 if self.run is None else emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
-        """Yield every `POLL_S` the reason for waiting; an empty string while the run is active.
+        """Yield the reason for waiting every `POLL_S` seconds; an empty string while the run is active.
 
         Closing the iterator ends the run.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 3
 """Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
-over all tokens, but geometric means of times. The page computes the figures of older versions again from their runs."""
+over all tokens, next to geometric means. The page computes the figures of older versions again from their runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates of the points of the break-even curve."""
 
@@ -203,7 +203,7 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
         def of_round(depth: int) -> float:
             return depth + 1 if a >= 1 else (1 - a ** (depth + 1)) / (1 - a)
 
-        return statistics.geometric_mean(statistics.fmean(map(of_round, lane_depths)) for lane_depths in depths)
+        return statistics.geometric_mean(statistics.fmean(map(of_round, prompt_depths)) for prompt_depths in depths)
 
     def gain(a: float) -> float:
         return tau(a) * plain_s / round_s

@@ -1,4 +1,4 @@
-"""Two verifiers on the same chains: compare their expected tokens per round, without noise from different drafts.
+"""Two verifiers on the same chains: compare their expected tokens per round, so that sampling adds no noise.
 
 Two runs with different verifiers generate different texts after the first different sample, and the texts change τ more
 than the verifiers do. Here one run drafts, and both verifiers are evaluated on every draft.

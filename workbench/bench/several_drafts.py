@@ -115,9 +115,8 @@ def _chances(
     """
     n = len(distributions)
     tree = draft(kind, distributions.q, n * siblings, seed, siblings)
-    positions = torch.zeros(
-        len(tree) + 1, dtype=torch.long
-    )  # row of the target's distributions → position; others are unused
+    # The position of each row of the target's distributions; rows without a draft below them are unused.
+    positions = torch.zeros(len(tree) + 1, dtype=torch.long)
     positions[tree.parents[::siblings] + 1] = torch.arange(n)
     p = distributions.p[positions]
     u = torch.from_numpy(Draw(seed).uniform(0, Purpose.STOP, len(p)))

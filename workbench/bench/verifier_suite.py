@@ -1,4 +1,4 @@
-"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, compared with a forward pass.
+"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, and forwards of SmolLM2 to compare.
 
 Distributions are random and drafts are sampled from them, so that no model is needed; the token embeddings that a rule
 prepares in advance are random, too. `Verifier.rule`, the single copy of its decision to the host, and the values that a
