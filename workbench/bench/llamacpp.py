@@ -35,7 +35,7 @@ NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
 PLAIN = "llama.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RUN_S = 600.0
-"""Timeout of a run: a longer one has hung."""
+"""Timeout of a run in seconds; a longer run counts as hung."""
 
 
 def why_not(models: Models) -> str:

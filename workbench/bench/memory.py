@@ -38,6 +38,10 @@ def growth() -> Iterator[list[int | None]]:
 
 
 def _resident(name: str) -> int:
-    """Return bytes. TypeError: the system does not report them."""
+    """Return a memory figure of this process in bytes.
+
+    Raises:
+        TypeError: the system does not report it.
+    """
     line = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     return 1024 * int(line[1])  # pyright: ignore[reportOptionalSubscript]

@@ -53,7 +53,7 @@ def _note(scenes: int, over: str) -> str:
 
 
 class _Seeing(EngineContender):
-    """A method that answers questions about images."""
+    """Contender that answers questions about images."""
 
     def request(self, prompt: SceneQuestion) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)
