@@ -1,7 +1,7 @@
 """Kinds of work: prompt suites for choosing a drafter, of bundled prompts that no bundled model was trained on.
 
-`workbench.training.work` generates the texts. Four kinds also exist in Spec-Bench: with a folder of data sets, their
-prompts are Spec-Bench's.
+`workbench.training.work` writes the file: held-out problems of the generators, and hand-written prompts. Four kinds
+also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
 """
 
 from __future__ import annotations
