@@ -1,8 +1,7 @@
 """Recommendation of a method for a user's prompts, measured on a backend that others use too.
 
-Every run is one of the backend's, alone on its device and in the background: other users' runs have priority; they
-interrupt the current run, which starts again when the device is free. The budget is measuring time; waiting does not
-count.
+Every run is a background run of the backend, alone on its device. Runs of other users have priority: they interrupt the
+current run, which starts again when the device is free. The budget is measuring time; waiting does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from workbench.models.machine import machine_facts
 from workbench.trace.events import Trace
 
 LOADING = "a"
-"""Prompt of a run that only loads the models: chat templates are not available before."""
+"""Prompt of a run that only loads the models, since chat templates are not available before loading."""
 
 
 @runtime_checkable
@@ -54,7 +53,7 @@ class Advice:
         seconds: the budget.
         done: number of finished runs.
         text: current action, for display.
-        waiting: why it waits; empty while it runs.
+        waiting: reason for waiting; empty while a run is active.
         found: results so far, a `Recommendation` as plain JSON; None before the first.
         last: whether this is the last message.
     """
@@ -95,19 +94,19 @@ def advise(
         raise ParameterError(f"{seconds:g} seconds are out of range.", f"Give {SHORTEST_S} to {LONGEST_S:,}.")
     texts = [p if isinstance(p, BenchPrompt | tuple) else BenchPrompt(f"prompt {i + 1}", p, chat=True)
              for i, p in enumerate(prompts)]  # fmt: skip
-    for i, each in enumerate(texts):
-        if not (each[1] if isinstance(each, tuple) else each.prompt.strip()):
+    for i, text in enumerate(texts):
+        if not (text[1] if isinstance(text, tuple) else text.prompt.strip()):
             raise PromptError(f"Prompt {i + 1} is empty.", "Write at least one word, or remove the prompt.")
-    offered = {m["name"]: m for m in host.methods(target, drafter)}
+    entries = {m["name"]: m for m in host.methods(target, drafter)}
     for name in methods:
-        if name in offered and not offered[name]["available"]:
-            raise MethodUnavailableError(f"{name} cannot run: {offered[name]['reason']}", "Leave it out.")
-    chosen = [known.get(name) for name in methods or offered if methods or offered[name]["available"]]
-    chosen = [method for method in chosen if is_candidate(method)]
-    if not chosen:
+        if name in entries and not entries[name]["available"]:
+            raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
+    candidates = [known.get(name) for name in methods or entries if methods or entries[name]["available"]]
+    candidates = [method for method in candidates if is_candidate(method)]
+    if not candidates:
         raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
-    named = target or str(host.targets()[0]["name"])
-    return _steps(host, texts, chosen, seconds, named, drafter, max_new_tokens, user, stopped)
+    target_name = target or str(host.targets()[0]["name"])
+    return _steps(host, texts, candidates, seconds, target_name, drafter, max_new_tokens, user, stopped)
 
 
 def _steps(
@@ -126,7 +125,7 @@ def _steps(
     ids = dict[int, list[int]]()
 
     def alone(prompt: str | list[int], method: str, tokens: int, params: dict[str, Any]) -> Generator[str, None, Trace]:
-        """Do one run, restarted whenever it is interrupted; yield why it waits, and return its trace."""
+        """Do one run, restarted whenever it is interrupted; yield the reasons for waiting, and return its trace."""
         nonlocal spent
         start = partial(
             host.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
@@ -134,57 +133,57 @@ def _steps(
         )  # fmt: skip
         while True:
             run = Hosted(host, start, stopped, host.others_run)
-            with contextlib.closing(run.follow()) as following:
-                yield from following
+            with contextlib.closing(run.follow()) as reasons:
+                yield from reasons
             if run.trace is not None:
                 spent += run.seconds
                 return run.trace
 
     def entrant(method: known.Known) -> Candidate:
-        mine = settings(method)
+        method_params = settings(method)
 
         def write(prompt: int, repeat: int | None) -> Writing:
             tokens = max_new_tokens if repeat is not None else min(WARM_UP, max_new_tokens)
-            trace = yield from alone(prompts[prompt], method.name, tokens, mine)
+            trace = yield from alone(prompts[prompt], method.name, tokens, method_params)
             ids.setdefault(prompt, list(trace.header.prompt_tokens))
-            whole = trace.header.prefill_s + trace.footer.seconds
-            return sample_of(trace, method.name, prompt, repeat or 0, whole)
+            total_s = trace.header.prefill_s + trace.footer.seconds
+            return sample_of(trace, method.name, prompt, repeat or 0, total_s)
 
-        return Candidate(method.name, method.title, mine, write)
+        return Candidate(method.name, method.title, method_params, write)
 
     plain, machine = entrant(known.get(BASELINE)), machine_facts()
-    heats, complete = CandidateRuns([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
-    found, counted = None, 0
+    runs, complete = CandidateRuns([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
+    result, n_reported = None, 0
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:
-        nonlocal found, counted
-        if (last or heats.done != counted) and ((ranking := heats.ranking()) or heats.refused):
-            seen = sorted({s.prompt for s in heats.plain})
-            found = Recommendation(
-                target, [names[i] for i in seen], ranking, repeats(ids, heats.plain), spent, heats.passes, complete,
-                machine, heats.failed, len(texts), heats.unreached, len(heats.disturbed),
-                heats.refused,
+        nonlocal result, n_reported
+        if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.refused):
+            measured = sorted({s.prompt for s in runs.plain})
+            result = Recommendation(
+                target, [names[i] for i in measured], ranking, repeats(ids, runs.plain), spent, runs.passes, complete,
+                machine, runs.failed, len(texts), runs.unreached, len(runs.disturbed),
+                runs.refused,
             ).to_wire()  # fmt: skip
-        counted = heats.done
-        return Advice(spent, seconds, heats.done, text, waiting, found, last)
+        n_reported = runs.done
+        return Advice(spent, seconds, runs.done, text, waiting, result, last)
 
     yield now("loading the models")
     try:
         with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # reports its progress
-            for waits in loading:
-                yield now("loading the models", waits)
+            for reason in loading:
+                yield now("loading the models", reason)
         for i, each in enumerate(texts):  # a prompt that is too long fails before anything is measured
             try:
                 prompts.append(each[1] if isinstance(each, tuple) else host_prompt(host, each, Plan(target=target)))
                 writing = plain.write(i, None)
                 with contextlib.closing(writing):
-                    for waits in writing:
-                        yield now(f"prompt {i + 1} of {len(texts)}", waits)
+                    for reason in writing:
+                        yield now(f"prompt {i + 1} of {len(texts)}", reason)
             except WorkbenchError as error:  # noqa: PERF203  # the message names the prompt
-                said = f"{names[i]}: {error.message}" if len(texts) > 1 else error.message
-                raise type(error)(said, error.remedy) from error
-        for text, waits in heats.run(lambda: spent >= seconds or stopped(), lambda: seconds - spent):
-            yield now(text, waits)
+                message = f"{names[i]}: {error.message}" if len(texts) > 1 else error.message
+                raise type(error)(message, error.remedy) from error
+        for text, reason in runs.run(lambda: spent >= seconds or stopped(), lambda: seconds - spent):
+            yield now(text, reason)
         complete = not stopped()
     except StopError:
         complete = False

@@ -1,7 +1,7 @@
 """Problems whose answers a program checks: small word problems, and records to be written or read as JSON.
 
-They measure approximate verifiers, whose text may differ from the target's: how many answers remain right. Each is made
-from a template by a seeded generator, so that the numbers and names are the same on every machine.
+They show how many answers remain right under approximate verifiers, whose text may differ from the target's. A seeded
+generator fills the templates, so that the numbers and names are the same on every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def answered() -> list[BenchPrompt]:
-    """Return all problems whose answers a program checks: sums, which the bundled target is trained on, and these."""
+    """Return all problems with checked answers: `problems`, and the sums that the bundled target is trained on."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
 
@@ -64,36 +64,36 @@ Template = Callable[[random.Random], tuple[str, str]]
 
 
 def _here_and_there(rng: random.Random) -> tuple[str, str]:
-    what, a, b = rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 9)
-    said = f"There are {a} {what} on the table and {b} {what} in the bag. How many {what} are there in total?"
-    return said, str(a + b)
+    things, a, b = rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 9)
+    question = f"There are {a} {things} on the table and {b} {things} in the bag. How many {things} are there in total?"
+    return question, str(a + b)
 
 
 def _lost(rng: random.Random) -> tuple[str, str]:
-    one, what, b, left = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 5), rng.randint(2, 6)
-    return f"{one} had {left + b} {what} and lost {b} of them. How many {what} are left?", str(left)
+    name, things, b, rest = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 5), rng.randint(2, 6)
+    return f"{name} had {rest + b} {things} and lost {b} of them. How many {things} are left?", str(rest)
 
 
 def _boxes(rng: random.Random) -> tuple[str, str]:
-    what, a, b = rng.choice(_THINGS), rng.randint(2, 10), rng.randint(2, 9)
-    return f"There are {b} boxes with {a} {what} in each box. How many {what} are there in total?", str(a * b)
+    things, a, b = rng.choice(_THINGS), rng.randint(2, 10), rng.randint(2, 9)
+    return f"There are {b} boxes with {a} {things} in each box. How many {things} are there in total?", str(a * b)
 
 
 def _price(rng: random.Random) -> tuple[str, str]:
-    one, what, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 6)
-    return f"{one} buys {b} {what} for {a} dollars each. How many dollars does {one} pay in total?", str(a * b)
+    name, things, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 6)
+    return f"{name} buys {b} {things} for {a} dollars each. How many dollars does {name} pay in total?", str(a * b)
 
 
 def _days(rng: random.Random) -> tuple[str, str]:
-    one, a, b = rng.choice(_NAMES), rng.randint(2, 10), rng.randint(2, 7)
-    return f"{one} reads {a} pages every day. How many pages does {one} read in {b} days?", str(a * b)
+    name, a, b = rng.choice(_NAMES), rng.randint(2, 10), rng.randint(2, 7)
+    return f"{name} reads {a} pages every day. How many pages does {name} read in {b} days?", str(a * b)
 
 
 def _and_more(rng: random.Random) -> tuple[str, str]:
-    one, what, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 6), rng.randint(2, 5)
+    name, item, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 6), rng.randint(2, 5)
     c = rng.randint(2, 9)
-    said = f"{one} has {b} boxes with {a} {what} in each box, and {c} more {what}. How many {what} does {one} have?"
-    return said, str(a * b + c)
+    text = f"{name} has {b} boxes with {a} {item} in each box, and {c} more {item}. How many {item} does {name} have?"
+    return text, str(a * b + c)
 
 
 WORDED: tuple[Template, ...] = (_here_and_there, _lost, _boxes, _price, _days, _and_more)
@@ -118,8 +118,8 @@ def _read(rng: random.Random) -> tuple[str, str]:
 
 def _told(rng: random.Random) -> tuple[str, str]:
     name, age, city = rng.choice(_NAMES), rng.randint(18, 80), rng.choice(_FIELDS["city"])
-    said = f'{name} is {age} years old and lives in {city}. Write "name", "age" and "city" as JSON.'
-    return said, json.dumps({"name": name, "age": age, "city": city})
+    question = f'{name} is {age} years old and lives in {city}. Write "name", "age" and "city" as JSON.'
+    return question, json.dumps({"name": name, "age": age, "city": city})
 
 
 RECORDED: tuple[Template, ...] = (_write, _read, _told)

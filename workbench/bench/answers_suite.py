@@ -33,7 +33,7 @@ class Scale:
         per_group: problems of each group; 0: all.
         temperature: temperature of all answers.
         tokens: longest answer.
-        seed: seed of the first problem; each has its own.
+        seed: seed of the first problem; it rises by 1 per problem.
     """
 
     per_group: int
@@ -43,11 +43,11 @@ class Scale:
 
 
 def verifiers_of(models: Models) -> list[str]:
-    """Return the names of the verifiers that these models can run: the exact one, then those that are never exact."""
+    """Return the names of the verifiers that these models can run: the exact default, then those never exact."""
     method = registry.get(METHOD)
-    own = method.verifier.name
+    default = method.verifier.name
     others = [v for v in method.other_verifiers if not v.exact_for and not models.why_not(v.needs)]
-    return [own, *(v.name for v in others)]
+    return [default, *(v.name for v in others)]
 
 
 def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
@@ -59,17 +59,17 @@ def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda
         told: receives progress lines.
 
     Returns:
-        `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` by group, `target`, `dtype`,
-        `temperature`, `tokens`, `command`, `machine`.
+        Plain JSON: `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` (number by group),
+        `target`, `dtype`, `temperature`, `tokens`, `command`, `machine`.
     """
-    asked = first_of_each_group(answered(), scale.per_group) if scale.per_group else answered()
-    problems = {group: sum(p.group == group for p in asked) for group in dict.fromkeys(p.group for p in asked)}
+    tasks = first_of_each_group(answered(), scale.per_group) if scale.per_group else answered()
+    problems = {group: sum(p.group == group for p in tasks) for group in dict.fromkeys(p.group for p in tasks)}
     facts, rows, engine = machine_facts(), list[dict[str, Any]](), Engine(models, record=False)
     for name in verifiers_of(models):
-        told(f"{name}: {len(asked)} problems")
+        told(f"{name}: {len(tasks)} problems")
         configured, rounds = registry.get(METHOD).with_params(verifier=name), list[Any]()
         right: dict[str, list[int]] = {group: [] for group in problems}
-        for i, problem in enumerate(asked):
+        for i, problem in enumerate(tasks):
             trace = engine.generate(
                 Request(
                     problem.encode(models.tokenizer),
@@ -103,7 +103,7 @@ def table(report: dict[str, Any]) -> str:
     problems: dict[str, int] = report["problems"]
 
     def all_of(row: dict[str, Any]) -> list[int]:
-        return [found for group in problems for found in row["right"][group]]
+        return [answer for group in problems for answer in row["right"][group]]
 
     exact = all_of(report["rows"][0])
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -121,10 +121,10 @@ def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
     """Return right answers / the exact verifier's; without interval if a resample may have no right answer."""
     if not sum(exact):
         return span(None)
-    found = ratio_of_sums(right, exact)
-    assert found is not None
-    ends = [found[end] for end in ("low", "high")]
-    return span(found if all(end is not None and math.isfinite(end) for end in ends) else {**found, "low": None})
+    ratio = ratio_of_sums(right, exact)
+    assert ratio is not None
+    ends = [ratio[end] for end in ("low", "high")]
+    return span(ratio if all(end is not None and math.isfinite(end) for end in ends) else {**ratio, "low": None})
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:

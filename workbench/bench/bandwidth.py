@@ -13,14 +13,14 @@ from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
 COPIED = {"cuda": 2**30, "cpu": 2**28}
-"""Bytes of the copied block: so much larger than the caches that they have no effect."""
+"""Bytes of the copied block by device type: so much larger than the caches that they have no effect."""
 
 
 def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
     """Return the bytes per second that a device moves while it copies a block: each byte counts as read and as written.
 
-    It is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly reads,
-    which may be a little faster.
+    The rate is the median of a few copies after one warm-up. It is a reference, not a bound: a forward pass mainly
+    reads, which may be a little faster.
 
     Args:
         device: a CPU or a GPU.
@@ -35,8 +35,8 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
         if device.type == "cuda":
             n_bytes = min(n_bytes, torch.cuda.mem_get_info(device)[0] // 8)
     source = torch.ones(n_bytes, dtype=torch.uint8, device=device)
-    into = torch.empty_like(source)
-    seconds = [seconds_of(lambda: into.copy_(source), device) for _ in range(COPIES + 1)][1:]
+    destination = torch.empty_like(source)
+    seconds = [seconds_of(lambda: destination.copy_(source), device) for _ in range(COPIES + 1)][1:]
     return 2 * n_bytes / statistics.median(seconds)
 
 

@@ -1,8 +1,8 @@
-"""Generated boards: storage of their rows, and the exactness board: every method's promise beside its evidence.
+"""Generated boards: storage of their rows, and the exactness board, which compares each method's promise with evidence.
 
-Another board, with every paper's claim beside the measurement, is in `claimsboard`. A board is a JSON file and the
-Markdown made from it, in `assets/boards`. Each row is replaced as soon as its evidence exists, so that a run that is
-stopped loses nothing; each has its date, commit and machine.
+`claimsboard` compares each paper's claim with a measurement. A board is a JSON file and the Markdown generated from it,
+in `assets/boards`. Each row is replaced as soon as its evidence exists, so that a stopped run loses nothing; each row
+has its date, commit and machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
         name: name of the board.
         key: key of the row.
         row: plain JSON.
-        markdown: makes the text of the whole board from its saved rows.
+        markdown: function that returns the text of the whole board from its saved rows.
     """
     row |= {"date": _now(), "commit": commit(), "machine": machine_facts()}
     folder().mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,8 @@ def commit() -> str:
 
 def commit_of(row: dict[str, Any]) -> str:
     """Return the commit of a saved row for display, with a note if it is not in this repository."""
-    said = row.get("commit", "")
-    return f"{said} of an earlier repository history" if said.startswith(_EARLIER) else said
+    revision = row.get("commit", "")
+    return f"{revision} of an earlier repository history" if revision.startswith(_EARLIER) else revision
 
 
 # -- Exactness ---------------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
     if promise not in (Promise.EXACT.value, Promise.GREEDY_EXACT.value):
         return NO_PROMISE if any(f["verdict"] != SKIPPED for f in findings) else UNPROVEN
     passed = {f["kind"] for f in findings if f["verdict"] == PASS}
-    needed = {"greedy", "law"} if promise == Promise.EXACT.value else {"greedy"}
-    return SHOWN if needed <= passed else UNPROVEN
+    required = {"greedy", "law"} if promise == Promise.EXACT.value else {"greedy"}
+    return SHOWN if required <= passed else UNPROVEN
 
 
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
@@ -133,12 +133,12 @@ def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 
 def choice_standings() -> dict[tuple[str, str], str]:
     """Return the standing of each (setting, promise), over all targets: broken on one target is broken."""
-    found: dict[tuple[str, str], str] = {}
+    standings: dict[tuple[str, str], str] = {}
     for row in choices():
         key = row["choice"], row["promise"]
-        if found.get(key) != BROKEN:
-            found[key] = row["standing"]
-    return found
+        if standings.get(key) != BROKEN:
+            standings[key] = row["standing"]
+    return standings
 
 
 def known() -> list[tuple[str, str, str]]:
@@ -158,13 +158,13 @@ def exactness(
         rows: saved rows; by default those of the repository.
     """
     saved = read("exactness") if rows is None else rows
-    found = []
+    entries = []
     for name, title, promise in known() if methods is None else methods:
         row = saved.get(name, {})
         entry = _evidence(row, promise)
         command = f"workbench check --report --fresh {name}"
-        found.append({"method": name, "title": title, **entry, "command": command})
-    return found
+        entries.append({"method": name, "title": title, **entry, "command": command})
+    return entries
 
 
 def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
@@ -188,12 +188,12 @@ def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     if not texts:
         return None
     families = sum(len(f["figures"].get("families", [])) for f in texts)
-    own = [f for f in texts if f["kind"] == "greedy"]
+    on_target = [f for f in texts if f["kind"] == "greedy"]
     return {
         "equal": sum(f["figures"]["equal"] for f in texts),
         "tried": sum(f["figures"]["tried"] for f in texts),
-        "prompts": sum(f["figures"]["prompts"] for f in own),
-        "families": families + len(own),
+        "prompts": sum(f["figures"]["prompts"] for f in on_target),
+        "families": families + len(on_target),
         "detail": "; ".join(f["detail"] for f in texts),
     }
 
@@ -204,7 +204,7 @@ def _sampling_test(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
-    """Return the board as Markdown tables of methods and of their settings; these by default as saved."""
+    """Return the board as Markdown: a table of methods, and one of settings (`chosen`; by default the saved ones)."""
     lines = [
         "# Exactness board",
         "",
@@ -253,11 +253,11 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def fit_words(law: dict[str, Any]) -> str:
     """Return a goodness-of-fit test in one line."""
-    apart = (
+    distance = (
         f", total variation {law['total_variation']:.3f}"
         if law["verdict"] == MEASURED and "total_variation" in law
         else ""
     )
-    apart += f" ({law['by_chance']:.3f} by chance)" if apart and "by_chance" in law else ""
+    distance += f" ({law['by_chance']:.3f} by chance)" if distance and "by_chance" in law else ""
     tests = f", worst of {law['tests']} settings" if law.get("tests", 1) > 1 else ""
-    return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{apart}"
+    return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{distance}"

@@ -32,7 +32,7 @@ _WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its times. seconds: time of each repetition; rows: number of runs found."""
+    """A query and its times. seconds: time of each repetition; rows: number of matching runs."""
 
     name: str
     rows: int
@@ -42,42 +42,42 @@ class Query:
 def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
     """Fill a store in a temporary folder with runs and search it.
 
-    Every run is a real file; only its text, method, tags, figures and date are invented. A query ends with the rows of
-    a page (`PAGE`) in memory; the first one has to build the index, and one finds a run saved just before.
+    Every run is a real file with an invented text, method, tags, figures and date. A query ends when the rows of one
+    page (`PAGE`) are in memory. The first query has to build the index; another one follows directly after a save.
     """
     with tempfile.TemporaryDirectory(prefix="workbench-runs-") as folder:
-        kept = RunStore(folder)
+        run_store = RunStore(folder)
         for i in range(n_runs):
             if progress is not None and i % 100 == 0:
                 progress(i, n_runs, "writing runs")
             _write_run(Path(folder), i)
         day = datetime.date(2026, 6, 1)
         queries: dict[str, Callable[[], pl.LazyFrame]] = {
-            "newest": kept.find,
-            "one method": lambda: kept.find(method="draft-tree"),
-            "a tag": lambda: kept.find(tags=["tag-3"]),
-            "three words of the text": lambda: kept.find(text="Dragon lighthouse river"),
-            "a word that is nowhere": lambda: kept.find(text="submarine"),
-            "a month": lambda: kept.find(since=day, until=day + datetime.timedelta(days=30)),
-            "a figure": lambda: kept.find(where=["tau>=3.5"]),
-            "all of these": lambda: kept.find(
+            "newest": run_store.find,
+            "one method": lambda: run_store.find(method="draft-tree"),
+            "a tag": lambda: run_store.find(tags=["tag-3"]),
+            "three words of the text": lambda: run_store.find(text="Dragon lighthouse river"),
+            "a word that is nowhere": lambda: run_store.find(text="submarine"),
+            "a month": lambda: run_store.find(since=day, until=day + datetime.timedelta(days=30)),
+            "a figure": lambda: run_store.find(where=["tau>=3.5"]),
+            "all of these": lambda: run_store.find(
                 method="draft-tree", tags=["tag-6"], text="dragon", since=day, where=["tau>=1.5"]
             ),
         }
-        found = [_timed("first (makes the index)", kept.find, 1)]
-        found += [_timed(name, query, repeats) for name, query in queries.items()]
+        results = [_timed("first (makes the index)", run_store.find, 1)]
+        results += [_timed(name, query, repeats) for name, query in queries.items()]
         trace = _trace(n_runs)
-        keeping, finding = [], []
+        save_s, find_s = [], []
         for _ in range(repeats):
             start = time.perf_counter()
-            kept.save(trace)
-            keeping.append(time.perf_counter() - start)
-            finding += _timed("", kept.find, 1).seconds
+            run_store.save(trace)
+            save_s.append(time.perf_counter() - start)
+            find_s += _timed("", run_store.find, 1).seconds
         time.sleep(SETTLED_S)
-        later = _timed("the next, seconds later (renews the index)", kept.find, 1)
+        later = _timed("the next, seconds later (renews the index)", run_store.find, 1)
         return [
-            *found, Query("newest, right after one more was kept", n_runs + repeats, finding), later,
-            Query("keep a run", 1, keeping),
+            *results, Query("newest, right after one more was kept", n_runs + repeats, find_s), later,
+            Query("keep a run", 1, save_s),
         ]  # fmt: skip
 
 

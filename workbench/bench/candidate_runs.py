@@ -1,7 +1,7 @@
 """Elimination rounds: methods take turns on prompts; after each pass, those clearly slower than the best are dropped.
 
-The remaining time goes to those that may still be the fastest. The contenders determine where the runs happen: in this
-process (`recommend`), or on a backend that others use too (`advice`).
+The remaining time goes to the methods that may still be the fastest. The contenders determine where the runs happen: in
+this process (`recommend`), or on a backend that others use too (`advice`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KNOWN_BY = 3
 """Number of preceding tokens that must match for a token to count as repeated."""
 
 Writing = Generator[str, None, Sample]
-"""A run: yields why it waits, and returns its sample."""
+"""A run as a generator: it yields the reasons for waiting, and returns its sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Candidate:
         name: name of the method.
         title: title for display.
         params: non-default parameters.
-        write: continues a prompt, by its index; the repeat is None for the warm-up, of `WARM_UP` tokens at most.
+        write: function (index of a prompt, repeat) → run; repeat None is the warm-up, of at most `WARM_UP` tokens.
     """
 
     name: str
@@ -66,7 +66,7 @@ class CandidateRuns:
     Attributes:
         samples: samples by contender.
         left: pass after which a contender was dropped, from 1, by its name.
-        failed: why a contender could not run, by its name.
+        failed: error of each contender that could not run, by its name.
         passes: number of passes over all prompts, including an unfinished one.
         done: number of runs.
     """
@@ -93,38 +93,38 @@ class CandidateRuns:
             remaining: returns the seconds left.
 
         Yields:
-            the current run, before it begins, and why it waits, while it does.
+            (name of the current run, ""), before it begins; then (name, reason) while it waits.
 
         Raises:
             WorkbenchError: plain decoding cannot run.
         """
         yield from self._warm_up(over, remaining)
-        alive = self._shortlist(remaining())
+        active = self._shortlist(remaining())
         for number in count(1):
             self.passes = number
-            for prompt, _, entrant in turns(order(alive, self.passes - 1), self._prompts, 1):
+            for prompt, _, contender in turns(order(active, self.passes - 1), self._prompts, 1):
                 if over():
                     return
-                yield from self._one(entrant, prompt, self.passes - 1, f"prompt {prompt + 1}/{self._prompts}")
+                yield from self._one(contender, prompt, self.passes - 1, f"prompt {prompt + 1}/{self._prompts}")
             if over():
                 return
-            alive = [entrant for entrant in alive if entrant.name not in self.failed]
-            for entrant in self._hopeless(alive):
-                self.left[entrant.name] = self.passes
-            alive = [entrant for entrant in alive if entrant.name not in self.left]
-            if len(alive) <= 2:
+            active = [contender for contender in active if contender.name not in self.failed]
+            for contender in self._hopeless(active):
+                self.left[contender.name] = self.passes
+            active = [contender for contender in active if contender.name not in self.left]
+            if len(active) <= 2:
                 return
 
     def _warm_up(
         self, over: Callable[[], bool], remaining: Callable[[], float]
     ) -> Generator[tuple[str, str], None, None]:
         """Run every contender twice on the first prompt, as long as the warm-up's share of the time lasts."""
-        end = remaining() * (1 - WARM_UP_SHARE)
-        for entrant in self.entrants:
-            is_plain = entrant is self.entrants[0]
+        end_s = remaining() * (1 - WARM_UP_SHARE)
+        for contender in self.entrants:
+            is_plain = contender is self.entrants[0]
             for _ in range(2):
-                if not over() and (is_plain or remaining() > end):
-                    yield from self._one(entrant, 0, None, "warm-up")
+                if not over() and (is_plain or remaining() > end_s):
+                    yield from self._one(contender, 0, None, "warm-up")
 
     def _shortlist(self, seconds: float) -> list[Candidate]:
         """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
@@ -132,10 +132,10 @@ class CandidateRuns:
         warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
         run_s = {e.name: self._per_token[e.name] * self._tokens for e in (plain, *warm) if e.name in self._per_token}
         spent, fits = run_s.get(plain.name, 0.0) * self._prompts, set[str]()
-        for entrant in sorted(warm, key=lambda e: run_s[e.name]):
-            spent += run_s[entrant.name] * self._prompts
+        for contender in sorted(warm, key=lambda e: run_s[e.name]):
+            spent += run_s[contender.name] * self._prompts
             if spent <= seconds or len(fits) < FEWEST:
-                fits.add(entrant.name)
+                fits.add(contender.name)
         return [plain, *(e for e in others if e.name in fits)]
 
     def _one(
@@ -184,43 +184,43 @@ class CandidateRuns:
 
     def _beside(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
-        mine = self.samples[entrant.name]
-        both = {(s.prompt, s.repeat) for s in mine} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
-        own, plain = ([s for s in side if (s.prompt, s.repeat) in both] for side in (mine, self.plain))
-        return own, plain
+        runs = self.samples[entrant.name]
+        keys = {(s.prompt, s.repeat) for s in runs} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
+        paired, plain = ([s for s in side if (s.prompt, s.repeat) in keys] for side in (runs, self.plain))
+        return paired, plain
 
     def _hopeless(self, alive: Sequence[Candidate]) -> list[Candidate]:
         """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
 
         Refused speed-ups do not count as the best.
         """
-        found = {choice.method: choice for choice in self._choices(alive[1:])}
-        possible = [choice.speedup for choice in found.values() if not _is_impossible(choice)]
+        choices = {choice.method: choice for choice in self._choices(alive[1:])}
+        possible = [choice.speedup for choice in choices.values() if not _is_impossible(choice)]
         best = max((s.low for s in possible if s is not None and s.low is not None), default=0.0)
-        highs = {name: choice.speedup and choice.speedup.high for name, choice in found.items()}
+        highs = {name: choice.speedup and choice.speedup.high for name, choice in choices.items()}
         return [e for e in alive if (high := highs.get(e.name)) is not None and high < best]
 
     def ranking(self) -> list[Choice]:
         """Return the contenders, fastest first, without plain decoding, unmeasured ones, and refused ones."""
-        known = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
-        return sorted(known, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
+        choices = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
+        return sorted(choices, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
     def _choices(self, entrants: Iterable[Candidate]) -> list[Choice]:
         """Return the figures of contenders with a measured speed-up."""
         disturbed = self.disturbed
-        found = [self._choice(entrant, disturbed) for entrant in entrants]
-        return [choice for choice in found if choice.speedup is not None]
+        choices = [self._choice(contender, disturbed) for contender in entrants]
+        return [choice for choice in choices if choice.speedup is not None]
 
     def _choice(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> Choice:
-        """Return the figures of a contender beside the plain runs of the same prompts and passes."""
-        mine, plain = self._beside(entrant, disturbed)
-        own, beside = Totals.of(mine), Totals.of(plain)
-        rounds, plain_rounds = own.ms_per_round("decode"), beside.ms_per_round("decode")
+        """Return the figures of a contender, compared with the plain runs of the same prompts and passes."""
+        runs, plain_runs = self._beside(entrant, disturbed)
+        totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
+        rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")
         return Choice(
             entrant.name, entrant.title, dict(entrant.params),
-            speedup(rates(mine), rates(plain)), tau_of(mine), acceptance_of(mine),
+            speedup(rates(runs), rates(plain_runs)), tau_of(runs), acceptance_of(runs),
             rounds / plain_rounds if rounds and plain_rounds else None,
-            own.ms_per_round("draft"), own.ms_per_round("verify"), self.left.get(entrant.name, 0),
+            totals.ms_per_round("draft"), totals.ms_per_round("verify"), self.left.get(entrant.name, 0),
         )  # fmt: skip
 
 
@@ -249,11 +249,11 @@ def repeats(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> fl
     """
     first = {s.prompt: s.token_ids for s in reversed(list(plain))}
     hits = n = 0
-    for prompt, written in first.items():
-        text, seen = [*prompts[prompt], *written], dict[tuple[int, ...], int]()
+    for prompt, generated in first.items():
+        text, latest = [*prompts[prompt], *generated], dict[tuple[int, ...], int]()
         for i in range(KNOWN_BY, len(text)):
             before = tuple(text[i - KNOWN_BY : i])
             if i >= len(prompts[prompt]):
-                hits, n = hits + (seen.get(before) == text[i]), n + 1
-            seen[before] = text[i]
+                hits, n = hits + (latest.get(before) == text[i]), n + 1
+            latest[before] = text[i]
     return hits / n if n else None

@@ -1,4 +1,4 @@
-"""Census of model families: can each causal language model of transformers be decoded here, or is it refused by name?
+"""Census of model families: whether each causal language model of transformers can be decoded here, or is refused.
 
 The list is transformers' own mapping, so that a new version adds its new families. For each family a tiny random model
 is built and checked like a target at loading (`workbench.models.probe`). A model that passes then generates greedy
@@ -54,8 +54,8 @@ PROMPTS = ((5, 9, 13, 9, 5, 9, 13, 21, 5, 9), tuple((3 + 7 * i) % 61 for i in ra
 """A prompt that repeats itself, so that copying methods can draft, and one that does not."""
 NEW_TOKENS = 16
 NOISE = 0.1
-"""Noise of the drafter, small enough that it stays near the target: rejected drafts are never continued, and a wrong
-position changes only few of a random model's top tokens. With 0.2, MPT's trees, if they were allowed, generated
+"""Noise of the drafter, small enough that its drafts are often accepted. Rejected drafts are never continued, and a
+wrong position changes only few of a random model's top tokens: with 0.2, MPT's trees (normally refused) generated
 twelve tokens as `generate` does."""
 TREE, CHAIN = "draft-tree", "draft-model"
 WIDE = {"width": 6, "depth": 4, "nodes": 40}
@@ -71,7 +71,7 @@ class Entry:
         family: its `model_type` in transformers.
         model: name of its class.
         verdict: a key of `MEANINGS`.
-        why: the reason if it is not equal.
+        why: reason for any other verdict than `EQUAL`.
     """
 
     family: str
@@ -103,15 +103,15 @@ def examine(name: str, tokenizer: Any) -> Entry:
             return Entry(name, kind, REFUSED, _said(error))
         except Exception as error:  # configurations and models raise many kinds
             return Entry(name, kind, NOT_BUILT, _said(error))
-        why = models.target.why_no_trees
-        models.drafter.why_no_trees = why
-        for method in (CHAIN,) if why else (CHAIN, TREE):
-            asked = registry.get(method)
-            others = [asked.with_params(**WIDE)] if method == TREE else []
-            found = check_greedy(asked, models, PROMPTS, NEW_TOKENS, others)
-            if found.verdict != PASS:
-                return Entry(name, kind, DIFFERS, f"{method}: {found.detail}"[:LONGEST_REASON])
-    return Entry(name, kind, CHAINS, why.split(": ", 1)[1]) if why else Entry(name, kind, EQUAL)
+        reason = models.target.why_no_trees
+        models.drafter.why_no_trees = reason
+        for method_name in (CHAIN,) if reason else (CHAIN, TREE):
+            method = registry.get(method_name)
+            others = [method.with_params(**WIDE)] if method_name == TREE else []
+            finding = check_greedy(method, models, PROMPTS, NEW_TOKENS, others)
+            if finding.verdict != PASS:
+                return Entry(name, kind, DIFFERS, f"{method_name}: {finding.detail}"[:LONGEST_REASON])
+    return Entry(name, kind, CHAINS, reason.split(": ", 1)[1]) if reason else Entry(name, kind, EQUAL)
 
 
 def _build(name: str) -> Any:
@@ -164,8 +164,8 @@ def _quietly() -> Iterator[None]:
 
 
 def save(entries: Sequence[Entry]) -> None:
-    """Write the board: a JSON file, and the Markdown made from it."""
-    saved = {
+    """Write the board: a JSON file, and the Markdown generated from it."""
+    data = {
         "board": BOARD,
         "transformers": transformers.__version__,
         "date": datetime.date.today().isoformat(),
@@ -173,8 +173,8 @@ def save(entries: Sequence[Entry]) -> None:
     }
     folder = board.folder()
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{BOARD}.json", f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
-    write_whole(folder / f"{BOARD}.md", markdown(saved).encode())
+    write_whole(folder / f"{BOARD}.json", f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
+    write_whole(folder / f"{BOARD}.md", markdown(data).encode())
 
 
 def read() -> dict[str, Any]:
@@ -191,8 +191,8 @@ def saved() -> dict[str, Entry]:
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return the text of the board."""
-    known = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
-    rows = [found["rows"].get(name, row) for name, row in known.items()]
+    unchecked = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
+    rows = [found["rows"].get(name, row) for name, row in unchecked.items()]
     counts = Counter(row["verdict"] for row in rows)
     lines = [
         "# Families of models",

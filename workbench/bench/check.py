@@ -1,4 +1,4 @@
-"""Tests of promises: greedy output against Hugging Face's, sampled output against the exact distribution."""
+"""Tests of promises: compare greedy output with Hugging Face's, and sampled output with the exact distribution."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def check_method(
         max_new_tokens: length of greedy texts.
         runs: samples per setting in each sampling test; a third of them with trained heads, which are slower.
         families: families whose tiny random models are also decoded greedily, if the method needs no trained head.
-        seconds: time budget on the target, half of it for greedy text; if it is too short for everything, settings and
-            runs are sampled, and the finding says so.
+        seconds: time budget on the target, half of it for greedy text; if it is too short for all tests, settings and
+            runs are sampled, and the finding reports it.
     """
     reason = models.why_not(method.needs)
     if reason:
@@ -84,72 +84,72 @@ def check_method(
     if method.promise is Promise.GREEDY_EXACT:
         return
     if not bare:
-        few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
+        n_runs = affordable(method, models, prompts[0], runs // 3, seconds / 2)
         yield _sampled(
-            check_distribution(method, models, head_sampling_test(models, prompts[0], few), few, prompts[0]),
-            few,
+            check_distribution(method, models, head_sampling_test(models, prompts[0], n_runs), n_runs, prompts[0]),
+            n_runs,
             runs // 3,
         )
         return
     with one_thread():
-        for which in SAMPLING_TESTS:
-            tiny = which.world(models.tokenizer)
-            few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), which)
-            yield _sampled(check_distribution(method, tiny, which, few, TINY_PROMPT), few, runs)
+        for test in SAMPLING_TESTS:
+            tiny = test.world(models.tokenizer)
+            n_runs = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), test)
+            yield _sampled(check_distribution(method, tiny, test, n_runs, TINY_PROMPT), n_runs, runs)
 
 
 def _sampled(found: Finding, few: int, runs: int) -> Finding:
     """Return the finding, with a note if the time sufficed only for part of the runs."""
     if few >= runs:
         return found
-    said = f"{found.detail}; {few:,} runs of {runs:,}, as many as there was time for"
+    detail = f"{found.detail}; {few:,} runs of {runs:,}, as many as there was time for"
     figures = found.figures | {"runs_left_out": runs - few} if found.figures else found.figures
-    return dataclasses.replace(found, detail=said, figures=figures)
+    return dataclasses.replace(found, detail=detail, figures=figures)
 
 
 def picture_prompts(models: Models) -> list[Prompt]:
     """Return two drawn images with a request each, for a target that reads images."""
-    found = []
+    prompts = []
     for text, shapes in (
         ("What is in this picture?", [("red", (8, 8, 30, 30)), ("blue", (36, 34, 58, 56))]),
         ("Describe the picture.", [("green", (10, 34, 34, 58))]),
     ):
-        picture = new_image("RGB", (64, 64), "white")
+        image = new_image("RGB", (64, 64), "white")
         for colour, box in shapes:
-            ImageDraw.Draw(picture).ellipse(box, fill=colour)
-        asked = models.processor.apply_chat_template(
+            ImageDraw.Draw(image).ellipse(box, fill=colour)
+        text_prompt = models.processor.apply_chat_template(
             [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}],
             add_generation_prompt=True,
         )
-        given, images = read(models, asked, [picture])
-        found.append(Prompt(images["input_ids"][0].tolist(), images, (picture,), given))
-    return found
+        original, images = read(models, text_prompt, [image])
+        prompts.append(Prompt(images["input_ids"][0].tolist(), images, (image,), original))
+    return prompts
 
 
 def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
     """Compare greedy tokens with Hugging Face's, with the defaults, on a tiny random model of each family."""
-    start, usual = time.perf_counter(), method.with_params()
-    same, wrong, refused, n_drafted = [], "", [], 0
+    start, default = time.perf_counter(), method.with_params()
+    equal, difference, refused, n_drafted = [], "", [], 0
     with one_thread():
         for name in names:
             target = family(name, seed=1)
             models = Models(Runner(target), tokenizer, name)
             if DRAFTERS & set(method.needs):
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
-            found = _Greedy.of(usual, models, [FAMILY_PROMPT], max_new_tokens, ())
-            n_drafted += found.drafted
-            if not found.tried:
+            result = _Greedy.of(default, models, [FAMILY_PROMPT], max_new_tokens, ())
+            n_drafted += result.drafted
+            if not result.tried:
                 refused.append(name)
-            elif found.equal == found.tried:
-                same.append(name)
+            elif result.equal == result.tried:
+                equal.append(name)
             else:
-                wrong = wrong or f"; {name}: {found.detail}"
+                difference = difference or f"; {name}: {result.detail}"
     tried = len(names) - len(refused)
-    figures = {"equal": len(same), "tried": tried, "families": list(names), "drafted": n_drafted}
-    detail = f"{len(same)} of {tried} families equal{wrong}"
+    figures = {"equal": len(equal), "tried": tried, "families": list(names), "drafted": n_drafted}
+    detail = f"{len(equal)} of {tried} families equal{difference}"
     detail += f"; refused: {', '.join(refused)}" if refused else ""
     claim = "greedy text equals Hugging Face's in every family"
-    return _judged(usual, claim, len(same) == tried, detail, start, "families", figures)
+    return _judged(default, claim, len(equal) == tried, detail, start, "families", figures)
 
 
 def check_greedy(
@@ -181,18 +181,18 @@ def check_greedy(
     start, usual = time.perf_counter(), usual or method.with_params()
     settings = corners(method) if others is None else others
     settings = [c for c in settings if c.verifier.keeps_greedy and not models.why_not(c.needs)]
-    found = _Greedy.of(usual, models, prompts, max_new_tokens, settings, seconds)
+    result = _Greedy.of(usual, models, prompts, max_new_tokens, settings, seconds)
     figures = {
-        "equal": found.equal,
-        "tried": found.tried,
+        "equal": result.equal,
+        "tried": result.tried,
         "prompts": len(prompts),
         "tokens": max_new_tokens,
-        "drafted": found.drafted,
+        "drafted": result.drafted,
         "settings": 1 + len(settings),
-        "settings_left_out": found.left_out,
+        "settings_left_out": result.left_out,
     }
-    good = found.equal == found.tried
-    return _judged(usual, "greedy text equals Hugging Face's", good, found.detail, start, "greedy", figures)
+    is_equal = result.equal == result.tried
+    return _judged(usual, "greedy text equals Hugging Face's", is_equal, result.detail, start, "greedy", figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,37 +215,40 @@ class _Greedy:
         others: Sequence[Configured],
         seconds: float = math.inf,
     ) -> _Greedy:
-        engine, ends = Engine(models, record=False), time.perf_counter() + seconds
-        given = [Prompt.of(prompt) for prompt in prompts]
-        wanted = [greedy_reference(models, prompt, length) for prompt in given]
+        engine, deadline = Engine(models, record=False), time.perf_counter() + seconds
+        inputs = [Prompt.of(prompt) for prompt in prompts]
+        references = [greedy_reference(models, prompt, length) for prompt in inputs]
         cases = [(usual, i) for i in range(len(prompts))] + [(c, 0) for c in leaping(others)]
-        same, n_drafted, wrong, refused, left_out = 0, 0, "", [], 0
+        n_equal, n_drafted, difference, refused, left_out = 0, 0, "", [], 0
         for number, (configured, i) in enumerate(cases):
-            if number >= len(prompts) and time.perf_counter() > ends:
+            if number >= len(prompts) and time.perf_counter() > deadline:
                 left_out = len(cases) - number
                 break
-            row = engine.submit(given[i].request(configured, max_new_tokens=length))
+            sequence = engine.submit(inputs[i].request(configured, max_new_tokens=length))
             while not engine.idle:
                 engine.step()
-            got = row.trace.token_ids if row.trace else []
-            n_drafted += drafted(row.trace.rounds) if row.trace else 0
-            if isinstance(row.error, (ParameterError, MethodUnavailableError)):
+            token_ids = sequence.trace.token_ids if sequence.trace else []
+            n_drafted += drafted(sequence.trace.rounds) if sequence.trace else 0
+            if isinstance(sequence.error, (ParameterError, MethodUnavailableError)):
                 refused.append(setting(configured))
-            elif row.error is not None:
-                wrong = wrong or f"{setting(configured)} ended with: {row.error}"
-            elif got == wanted[i]:
-                same += 1
-            elif not wrong:
-                at = next((k for k, (a, b) in enumerate(zip(got, wanted[i], strict=False)) if a != b), len(got))
-                wrong = f"prompt {i + 1} with {setting(configured)} differs at token {at + 1}"
+            elif sequence.error is not None:
+                difference = difference or f"{setting(configured)} ended with: {sequence.error}"
+            elif token_ids == references[i]:
+                n_equal += 1
+            elif not difference:
+                position = next(
+                    (k for k, (a, b) in enumerate(zip(token_ids, references[i], strict=False)) if a != b),
+                    len(token_ids),
+                )
+                difference = f"prompt {i + 1} with {setting(configured)} differs at token {position + 1}"
         tried = len(cases) - len(refused) - left_out
-        detail = f"{same} of {tried} texts equal" + (f"; {wrong}" if wrong else "")
+        detail = f"{n_equal} of {tried} texts equal" + (f"; {difference}" if difference else "")
         if left_out:
             detail += (
                 f"; a sample, {len(others) - left_out} of {len(others)} other settings: there was no time for more"
             )
         detail += f"; refused on this target: {', '.join(refused)}" if refused else ""
-        return cls(same, tried, n_drafted, detail, left_out)
+        return cls(n_equal, tried, n_drafted, detail, left_out)
 
 
 TRIAL, LEAST = 16, 96
@@ -268,8 +271,8 @@ def affordable(
         sample_many(method.with_params(), models, law, TRIAL, prompt)
     except (ParameterError, MethodUnavailableError):
         return LEAST  # the test itself reports the refusal
-    each = (time.perf_counter() - start) / TRIAL
-    return max(LEAST, min(runs, int(seconds / (each * len(choices(method)[0])))))
+    seconds_per_run = (time.perf_counter() - start) / TRIAL
+    return max(LEAST, min(runs, int(seconds / (seconds_per_run * len(choices(method)[0])))))
 
 
 def _judged(
@@ -287,7 +290,7 @@ def _judged(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread: tiny models are faster without threads that wait for each other."""
+    """Limit PyTorch to one thread: tiny models are faster without threads that wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -298,15 +301,15 @@ def one_thread() -> Iterator[None]:
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
     """Return the text of Hugging Face's own greedy `generate`, cached with the models."""
-    given = Prompt.of(prompt)
-    key = ("greedy", id(models.target), *given.ids, max_new_tokens)
-    known = models.shared if given.images is None else {}
-    if key not in known:
-        ids, eos = torch.tensor([list(given.ids)], device=models.target.device), sorted(models.eos)
+    parsed = Prompt.of(prompt)
+    key = ("greedy", id(models.target), *parsed.ids, max_new_tokens)
+    cache = models.shared if parsed.images is None else {}
+    if key not in cache:
+        ids, eos = torch.tensor([list(parsed.ids)], device=models.target.device), sorted(models.eos)
         options = {"max_new_tokens": max_new_tokens, "do_sample": False, "eos_token_id": eos or None}
-        options |= {"pad_token_id": eos[0] if eos else 0, **given.pixels(models)}
+        options |= {"pad_token_id": eos[0] if eos else 0, **parsed.pixels(models)}
         model: Any = models.target.model
         with torch.inference_mode():
             out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        known[key] = tuple(out[0, len(given.ids) :].tolist())
-    return list(known[key])
+        cache[key] = tuple(out[0, len(parsed.ids) :].tolist())
+    return list(cache[key])

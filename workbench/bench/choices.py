@@ -38,11 +38,11 @@ positions in the cumulative distribution."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A setting: non-default values of `verifier`, `grower` and `policy`; empty values are the defaults.
+    """A setting of a method: non-default values of `verifier`, `grower` (tree builder) and `policy`.
 
     Attributes:
         method: method of the setting.
-        values: values by the name of the parameter.
+        values: values by the name of the parameter; empty for the defaults.
         rank: lower is more informative; see `every`.
     """
 
@@ -62,44 +62,45 @@ class Choice:
 
 
 def every(methods: Iterable[Method]) -> list[Choice]:
-    """Return all settings with a row of their own, the most informative first.
+    """Return all settings that get a row of the board, the most informative first.
 
-    Rank 0 has every name once, with the first method that offers it; 1 each verifier on trees that it is exact for, one
-    per kind of sibling sampling; 2 the other methods; 3 verifiers with policies; 4 verifiers on the other trees.
+    Rank 0 has every name once, with the first method that offers it; rank 1 each verifier on trees that it is exact
+    for, one per kind of sibling sampling; rank 2 the other methods; rank 3 verifiers with policies; rank 4 verifiers on
+    the other trees.
 
     Args:
-        methods: methods of the registry, in its order; those whose rounds do not draft have no settings.
+        methods: methods of the registry, in its order; methods without drafting rounds are skipped.
     """
-    found: list[Choice] = []
-    seen: set[tuple[str, str]] = set()
+    settings: list[Choice] = []
+    covered: set[tuple[str, str]] = set()
     trees: set[str] = set()
     for method in methods:
         if method.rounds is not None and not method.rounds.drafts:
             continue
         offered = {kind: method.params[kind].choices for kind in KINDS if kind in method.params}
-        usual = {(kind, names[0]) for kind, names in offered.items()}
-        found.append(Choice(method, {}, 0 if usual - seen else 2))
-        seen |= usual
+        defaults = {(kind, names[0]) for kind, names in offered.items()}
+        settings.append(Choice(method, {}, 0 if defaults - covered else 2))
+        covered |= defaults
         for kind, names in offered.items():
             for name in names[1:]:
-                found.append(Choice(method, {kind: name}, 2 if (kind, name) in seen else 0))
-                seen.add((kind, name))
+                settings.append(Choice(method, {kind: name}, 2 if (kind, name) in covered else 0))
+                covered.add((kind, name))
         others = offered.get("verifier", ())[1:]
-        judging = [v for v in method.verifiers if v.name in others]
-        for verifier in judging:
-            tried: set[object] = set()
-            for grower in method.tree_builders[1:]:
-                siblings = siblings_of(method.drafter, grower)
-                if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=grower):
+        verifiers = [v for v in method.verifiers if v.name in others]
+        for verifier in verifiers:
+            tested: set[object] = set()
+            for tree_builder in method.tree_builders[1:]:
+                siblings = siblings_of(method.drafter, tree_builder)
+                if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=tree_builder):
                     continue
-                is_first = verifier.name not in trees and siblings not in ({Sampling.DETERMINISTIC}, *tried)
-                tried.add(siblings)
+                is_first = verifier.name not in trees and siblings not in ({Sampling.DETERMINISTIC}, *tested)
+                tested.add(siblings)
                 rank = 1 if is_first else 4
-                found.append(Choice(method, {"verifier": verifier.name, "grower": grower.name}, rank))
-        trees |= {verifier.name for verifier in judging}
+                settings.append(Choice(method, {"verifier": verifier.name, "grower": tree_builder.name}, rank))
+        trees |= {verifier.name for verifier in verifiers}
         pairs = itertools.product(others, offered.get("policy", ())[1:])
-        found += [Choice(method, {"verifier": verifier, "policy": policy}, 3) for verifier, policy in pairs]
-    return sorted(found, key=lambda choice: choice.rank)
+        settings += [Choice(method, {"verifier": verifier, "policy": policy}, 3) for verifier, policy in pairs]
+    return sorted(settings, key=lambda choice: choice.rank)
 
 
 def check_choice(
@@ -118,19 +119,19 @@ def check_choice(
         max_new_tokens: length of greedy texts.
         runs: samples of each test on tiny models.
     """
-    one = choice.configured
-    if one.verifier.keeps_greedy:
-        yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), usual=one)
-    of_words = (
-        type(one.verifier).probes is not Verifier.probes
-    )  # it adds a question as probe tokens, which tiny models' vocabularies lack
-    if of_words or models.target.dtype != torch.float64 or not set(one.needs) <= {"drafter", "trees"}:
-        yield check_places(one, models, prompts)
+    configured = choice.configured
+    if configured.verifier.keeps_greedy:
+        yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), usual=configured)
+    has_probes = (
+        type(configured.verifier).probes is not Verifier.probes
+    )  # the verifier appends a question as probe positions; the vocabularies of tiny models lack its tokens
+    if has_probes or models.target.dtype != torch.float64 or not set(configured.needs) <= {"drafter", "trees"}:
+        yield check_places(configured, models, prompts)
         return
     with one_thread():
-        for which in SAMPLING_TESTS:
-            tiny = which.world(models.tokenizer)
-            yield check_distribution(choice.method, tiny, which, runs, TINY_PROMPT, one)
+        for test in SAMPLING_TESTS:
+            tiny = test.world(models.tokenizer)
+            yield check_distribution(choice.method, tiny, test, runs, TINY_PROMPT, configured)
 
 
 def check_places(
@@ -138,8 +139,8 @@ def check_places(
 ) -> Finding:
     """Test whether sampled tokens are uniformly placed in plain decoding's distributions after their own text.
 
-    The distributions come from one pass of Hugging Face's model over each text. For an approximate verifier the result
-    is instead its reported total variation per token, and the spread of the positions.
+    The distributions come from one forward of Hugging Face's model over each text. For an approximate verifier the
+    result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:
         one: the setting.
@@ -148,30 +149,30 @@ def check_places(
         texts: number of sampled texts.
         tokens: tokens per text.
     """
-    start, rng, seen = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
+    start, rng, counts = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
     engine, n_drafted = Engine(models, max_rows=1), 0
-    paid, at_most = list[float](), False  # by round; some verifiers report none, or only a bound
+    paid, at_most = list[float](), False  # by round; some verifiers report no value, or only an upper bound
     for seed in range(texts):
         prompt = Prompt.of(prompts[seed % len(prompts)])
-        row = engine.submit(prompt.request(one, WARM, max_new_tokens=tokens, seed=seed, stop_at_eos=False))
+        sequence = engine.submit(prompt.request(one, WARM, max_new_tokens=tokens, seed=seed, stop_at_eos=False))
         while not engine.idle:
             engine.step()
-        if row.error is not None:
-            raise row.error
-        assert row.trace is not None
-        n_drafted += drafted(row.trace.rounds)
-        for told in (r.signals for r in row.trace.rounds):
-            paid += [float(told[name]) for name in (PAID, PAID_AT_MOST) if name in told]
-            at_most = at_most or PAID_AT_MOST in told
-        new = torch.tensor(row.trace.token_ids)
-        given: Any = models.target.model
+        if sequence.error is not None:
+            raise sequence.error
+        assert sequence.trace is not None
+        n_drafted += drafted(sequence.trace.rounds)
+        for signals in (r.signals for r in sequence.trace.rounds):
+            paid += [float(signals[name]) for name in (PAID, PAID_AT_MOST) if name in signals]
+            at_most = at_most or PAID_AT_MOST in signals
+        new = torch.tensor(sequence.trace.token_ids)
+        model: Any = models.target.model
         with torch.inference_mode():
-            out = given(torch.tensor([[*prompt.ids, *new.tolist()]]), use_cache=False, logits_to_keep=len(new) + 1)
-        laws = to_probs(out.logits[0, :-1].double(), WARM)
-        for at in places(laws, new, torch.from_numpy(rng.random(len(new)))).tolist():
-            seen[min(int(at * CELLS), CELLS - 1)] += 1
-    n = sum(seen.values())
-    fit = chi_square(seen, dict.fromkeys(seen, 1 / CELLS))
+            out = model(torch.tensor([[*prompt.ids, *new.tolist()]]), use_cache=False, logits_to_keep=len(new) + 1)
+        distributions = to_probs(out.logits[0, :-1].double(), WARM)
+        for position in places(distributions, new, torch.from_numpy(rng.random(len(new)))).tolist():
+            counts[min(int(position * CELLS), CELLS - 1)] += 1
+    n = sum(counts.values())
+    fit = chi_square(counts, dict.fromkeys(counts, 1 / CELLS))
     figures = {"statistic": fit.statistic, "freedom": fit.freedom, "p_value": fit.p_value, "runs": n, "tests": 1}
     detail = f"{n} tokens of {texts} texts at temperature 1, each at its place in the target's own law: {fit}"
     verdict = PASS if fit.fits(ALPHA) else FAIL
@@ -179,8 +180,8 @@ def check_places(
         verdict = MEASURED
         if paid:
             figures["total_variation"] = sum(paid) / n
-        said = f"paid {'at most ' * at_most}{sum(paid) / n:.3f} of total variation a token"
-        detail += f"; {said}" if paid else "; it does not say what it pays"
+        cost = f"paid {'at most ' * at_most}{sum(paid) / n:.3f} of total variation a token"
+        detail += f"; {cost}" if paid else "; it does not say what it pays"
     elif not n_drafted:
         verdict, detail = FAIL, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     claim, seconds = "sampling law (places of tokens, given target)", time.perf_counter() - start

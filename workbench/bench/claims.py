@@ -1,7 +1,7 @@
-"""Papers' claims, the measurements here, and the verdict that a rule computes from the two.
+"""Papers' claims, the measurements here, and the verdicts that a rule computes from both.
 
 Each method declares its claims as data: the paper's quantity, setting and figure, and the function that measures the
-same quantity at a scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
+same quantity at the scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
 hand: `judge` computes them.
 """
 
@@ -25,7 +25,7 @@ NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
 COUNTED = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
 """The verdicts that a measurement may reach."""
 VERDICTS = (*COUNTED, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
-"""All entries of the board for a claim, in the order of its counts."""
+"""All verdicts on the board, in the order of its table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
 """Columns of the board: the bundled models that a claim is designed for, and a real chat model."""
@@ -39,7 +39,7 @@ class Scale:
         target: name of the target; its own draft model and heads draft.
         dtype: number format of the target.
         per_group: prompts of each kind, for a claim about prompts of all seven kinds: 16 means 112 prompts. A claim
-            about fewer kinds has as many prompts in total. 0: all of them.
+            about fewer kinds has the same number of prompts in total. 0: all prompts.
         timed_per_group: the same for claims about time, whose runs need an idle machine.
         tokens: length limit of every generation.
         repeats: timed runs per prompt.
@@ -58,7 +58,7 @@ class Scale:
 
 SCALES = {
     DEFAULT_TARGET: Scale(),
-    # A forward pass takes at least 25 ms there: the timed claims must fit into ten minutes.
+    # A forward pass of this target takes at least 25 ms: the timed claims must fit into ten minutes.
     SMOLLM2.name: Scale(SMOLLM2.name, "bfloat16", timed_per_group=3, repeats=1),
 }
 
@@ -69,7 +69,9 @@ def scale_of(target: str) -> Scale:
 
 
 def of_speedup(found: Estimate | None, setting: str) -> Measured:
-    """Return a speed-up as a figure of the board. Rows saved earlier have "median over prompts" or "mean over scenes".
+    """Return a speed-up as a figure of the board.
+
+    Rows saved by earlier versions have the setting "median over prompts" or "mean over scenes".
 
     Raises:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
@@ -80,7 +82,7 @@ def of_speedup(found: Estimate | None, setting: str) -> Measured:
 
 
 def column_of(claim: Claim, target: str | None) -> str:
-    """Return the column of a target's figure of a claim; for a target without a column, its own name."""
+    """Return the column of a claim's figure on a target: its name, or `BUNDLED` for the claim's home target."""
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
@@ -90,7 +92,7 @@ def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
     A claim whose paper reports a change points from `neutral` to the paper's figure:
 
     - reproduced in direction: the whole 95 % interval lies on that side of `neutral`.
-    - reproduced in size: so it does, and the value lies within `tolerance` of the paper's range.
+    - reproduced in size: in addition, the value lies within `tolerance` of the paper's range.
     - contradicted: the whole interval lies on the other side.
     - inconclusive: the interval contains `neutral`.
 
@@ -101,8 +103,9 @@ def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
     nothing was measured, and `lacking` gives what is still missing), not measured yet, by construction. A figure that
     contradicts its own construction is still contradicted, since something is broken.
 
-    The gain of an approximate verifier (`Claim.matched`) is judged only at matched accuracy: answers not kept if the
-    whole interval of its right answers lies below `KEPT` of the exact verifier's, inconclusive if it contains that.
+    The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
+    not kept" if the whole interval of its right answers lies below `KEPT` of the exact verifier's, and "inconclusive"
+    if the interval contains that share.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
@@ -145,9 +148,9 @@ def of(method: str, key: str | None = None) -> list[Claim]:
     Raises:
         UnknownNameError: it has none of that key.
     """
-    all_of_them = claims()
-    found = [c for c in all_of_them if c.method == method and key in (None, c.key)]
-    if not found:
-        wanted = method if key is None else f"{method}/{key}"
-        raise UnknownNameError.of("claim", wanted, [c.name for c in all_of_them])
-    return found
+    declared = claims()
+    matches = [c for c in declared if c.method == method and key in (None, c.key)]
+    if not matches:
+        name = method if key is None else f"{method}/{key}"
+        raise UnknownNameError.of("claim", name, [c.name for c in declared])
+    return matches

@@ -1,4 +1,4 @@
-"""The claims board: every paper's claim beside the measurement, on the bundled pair and on a real chat model."""
+"""The claims board: each paper's claim and its measurements, on the bundled pair and on a real chat model."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def of(
         claim: claim of a paper.
         measured: the figure.
         column: one of `COLUMNS`, or the name of another target.
-        saved: the row that the figure was read from.
+        saved: the saved row that contains the figure.
     """
     lacking = claim.lacking(column)
     verdict = judge(claim, measured, lacking)
-    facts, (date, why) = (saved or {}).get("machine"), claim.reason(column)
+    facts, (date, explanation) = (saved or {}).get("machine"), claim.reason(column)
     return {
         "column": column,
         "target": claim.target(column),
         "verdict": verdict,
         "measured": asdict(measured) if measured else None,
         "lacking": "" if measured else lacking,
-        "why": why if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved or {}).get("date") == date else "",
+        "why": explanation if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved or {}).get("date") == date else "",
         "date": (saved or {}).get("date", ""),
         "commit": board.commit_of(saved or {}),
         "machine": make(facts) if facts else "",
@@ -60,26 +60,26 @@ def of(
 
 
 def rows(saved: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the board: every claim with the content of its first column, and the other columns as `elsewhere`.
+    """Return the rows of the board: each claim with its first column, and the other columns as `elsewhere`.
 
     Args:
-        saved: the saved rows; by default those of the repository. Verdicts are computed now.
+        saved: the saved rows; by default those of the repository. Verdicts are computed again.
     """
     saved = board.read(BOARD) if saved is None else saved
-    found = []
+    entries = []
     for claim in all_claims():
         first, *others = (_column(claim, column, saved) for column in COLUMNS)
-        found.append(claim.to_wire() | first | {"elsewhere": others})
-    return found
+        entries.append(claim.to_wire() | first | {"elsewhere": others})
+    return entries
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """Return for each column of the board the number of rows per verdict."""
-    found: dict[str, dict[str, int]] = {}
+    by_column: dict[str, dict[str, int]] = {}
     for column in (c for row in rows for c in _columns(row)):
-        of_column = found.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
+        of_column = by_column.setdefault(column["column"], dict.fromkeys(VERDICTS, 0))
         of_column[column["verdict"]] += 1
-    return found
+    return by_column
 
 
 def _column(claim: Claim, column: str, saved: dict[str, Any]) -> dict[str, Any]:
@@ -98,13 +98,15 @@ def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
 def figure_words(measured: dict[str, Any]) -> str:
     """Return a measured figure with its interval and its number of observations."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
-    kept = measured.get("answers")
-    return figure + (f"; answers {kept['value']:.3g} ({kept['low']:.3g}–{kept['high']:.3g})" if kept else "")
+    answers = measured.get("answers")
+    return figure + (
+        f"; answers {answers['value']:.3g} ({answers['low']:.3g}–{answers['high']:.3g})" if answers else ""
+    )
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return the board as Markdown: counts of verdicts, the claims with their figures, and how each was measured."""
-    claimed: dict[str, Callable[[dict[str, Any]], str]] = {
+    claim_columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": lambda row: f"`{row['method']}`",
         "claim": lambda row: (
             row["quantity"] + (f"<br>*By construction:* {row['by_construction']}" if row["by_construction"] else "")
@@ -114,7 +116,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         ),
     }
     for i, title in enumerate(COLUMNS.values()):
-        claimed[title] = partial(lambda i, row: _cell(row, _columns(row)[i]), i)
+        claim_columns[title] = partial(lambda i, row: _cell(row, _columns(row)[i]), i)
     figures = [
         {"name": row["name"], "timed": row["timed"]} | column
         for row in rows
@@ -128,7 +130,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "",
         *RULES,
         "",
-        table(claimed, rows, left=claimed),
+        table(claim_columns, rows, left=claim_columns),
         "",
         "## How each figure was measured",
         "",

@@ -35,12 +35,12 @@ def prepare(
     Raises:
         WorkbenchError: the request is invalid; the error says what to do.
     """
-    wanted = [Lane.of(lane) for lane in lanes]
-    if len(wanted) > LANES:
-        raise ParameterError(f"{len(wanted)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added.")
-    twice = next((lane for i, lane in enumerate(wanted) if lane in wanted[:i]), None)
-    if twice is not None:
-        raise ParameterError(f"{twice.title} is listed twice.", "Change a parameter of one, or remove it.")
+    parsed = [Lane.of(lane) for lane in lanes]
+    if len(parsed) > LANES:
+        raise ParameterError(f"{len(parsed)} lanes cannot be compared.", f"Give 1 to {LANES}; plain decoding is added.")
+    repeated = next((lane for i, lane in enumerate(parsed) if lane in parsed[:i]), None)
+    if repeated is not None:
+        raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one, or remove it.")
     if not 1 <= len(prompts) <= PROMPTS:
         raise PromptError(f"{len(prompts)} prompts cannot be compared on.", f"Give 1 to {PROMPTS}.")
     if not 1 <= plan.repeats <= REPEATS:
@@ -53,15 +53,15 @@ def prepare(
                 f"Give {', '.join(specs)} for all lanes, the rest with its lane.",
             )
         specs[name].parse(value)
-    added = not any(lane.is_plain for lane in wanted)
-    wanted = [Lane(BASELINE), *wanted] if added else wanted
-    runs = len(wanted) * (len(prompts) * plan.repeats + 1)
+    added = not any(lane.is_plain for lane in parsed)
+    parsed = [Lane(BASELINE), *parsed] if added else parsed
+    runs = len(parsed) * (len(prompts) * plan.repeats + 1)
     if runs > RUNS:
         raise CapacityError(f"This comparison has {runs} runs; {RUNS} is the limit.", "Use fewer prompts or repeats.")
     texts = [p if isinstance(p, BenchPrompt) else BenchPrompt(f"prompt {i + 1}", p) for i, p in enumerate(prompts)]
     if not all(isinstance(p.prompt, str) and p.prompt.strip() for p in texts):
         raise PromptError("A prompt is empty.", "Write at least one word for the model to continue.")
-    measured = [Measured(lane, lane.title, added and i == 0) for i, lane in enumerate(wanted)]
+    measured = [Measured(lane, lane.title, added and i == 0) for i, lane in enumerate(parsed)]
     return Comparison(plan, texts, measured, machine_facts())
 
 
@@ -99,36 +99,36 @@ def measure(
 
 
 def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool]) -> Iterator[Step]:
-    total, done, begun = len(made.lanes) * (len(made.prompts) * made.plan.repeats + 1), 0, time.monotonic()
+    total, done, start = len(made.lanes) * (len(made.prompts) * made.plan.repeats + 1), 0, time.monotonic()
     try:
         yield Step(0, total, "begins", comparison=made)
         for lane in made.lanes:
             for step in _run(host, made, lane, 0, None, user, stopped):
-                yield _with(step, done, total, begun)
+                yield _with(step, done, total, start)
             done += 1
-        begun, timed = time.monotonic(), done
+        start, timed = time.monotonic(), done
         for prompt, repeat, lane in turns(made.lanes, len(made.prompts), made.plan.repeats):
             for step in _run(host, made, lane, prompt, repeat, user, stopped):
-                yield _with(step, done, total, begun, timed)
+                yield _with(step, done, total, start, timed)
             done += 1
             for each in made.lanes:
                 each.show(prompt, replayed(made, prompt))
                 each.settle(before=prompt)
-            yield _with(Step(0, 0, "measured", comparison=made, prompt=prompt), done, total, begun, timed)
+            yield _with(Step(0, 0, "measured", comparison=made, prompt=prompt), done, total, start, timed)
         for lane in made.lanes:
             lane.settle(before=len(made.prompts))
         made.complete = True
-    except (StopError, KeyboardInterrupt):  # the runs so far are kept
+    except (StopError, KeyboardInterrupt):  # the runs so far are the result
         pass
     yield Step(done, total, "done" if made.complete else "stopped", comparison=made, last=True)
 
 
 def _with(step: Step, done: int, total: int, begun: float, first: int | None = None) -> Step:
-    """Return the step with its counts; the remaining time is estimated from the timed runs."""
-    left = None
+    """Return the step with its counts and the remaining time, estimated from the timed runs."""
+    left_s = None
     if first is not None and done > first:
-        left = (time.monotonic() - begun) / (done - first) * (total - done)
-    return replace(step, done=done, total=total, left_s=left)
+        left_s = (time.monotonic() - begun) / (done - first) * (total - done)
+    return replace(step, done=done, total=total, left_s=left_s)
 
 
 def _run(
@@ -143,23 +143,23 @@ def _run(
     """Do one run of a lane; repeat None is the warm-up."""
     if lane.error:
         return
-    plan, asked = made.plan, made.prompts[prompt]
-    what = f"prompt {prompt + 1} of {len(made.prompts)}, repeat {(repeat or 0) + 1} of {plan.repeats} · {lane.name}"
-    what = f"warm-up · {lane.name}" if repeat is None else what
+    plan, source = made.plan, made.prompts[prompt]
+    label = f"prompt {prompt + 1} of {len(made.prompts)}, repeat {(repeat or 0) + 1} of {plan.repeats} · {lane.name}"
+    label = f"warm-up · {lane.name}" if repeat is None else label
     tokens = plan.max_new_tokens if repeat is not None else min(plan.max_new_tokens, WARM_UP_TOKENS)
     if stopped():
         raise StopError
-    now = Step(0, 0, what, lane=lane.name, limit=tokens, prompt=prompt)
+    now = Step(0, 0, label, lane=lane.name, limit=tokens, prompt=prompt)
     yield now
     try:
         run = Hosted(host, partial(
-            host.start, host_prompt(host, asked, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
+            host.start, host_prompt(host, source, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
             target=plan.target, drafter=lane.lane.drafter, max_new_tokens=tokens, seed=plan.seed, stop=plan.stop,
             user=user, alone=True, **({"images": plan.images} if plan.images else {}),
         ), stopped)  # fmt: skip
-        with contextlib.closing(run.follow()) as following:
-            for waits in following:
-                yield replace(now, waiting=waits, tokens=run.tokens)
+        with contextlib.closing(run.follow()) as reasons:
+            for reason in reasons:
+                yield replace(now, waiting=reason, tokens=run.tokens)
     except WorkbenchError as error:
         lane.error = str(error)
         return
@@ -170,18 +170,18 @@ def _run(
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:
     """Run all steps and return the comparison. Ctrl-C ends the measurement; its results so far are returned."""
-    found = None
+    comparison = None
     try:
         for step in steps:
-            found = step.comparison or found
+            comparison = step.comparison or comparison
             if progress is not None:
                 progress(step)
-    except KeyboardInterrupt:  # between two steps; within a step it leads to a last step
+    except KeyboardInterrupt:  # between two steps; within a step, `_steps` catches it and yields a last step
         getattr(steps, "close", lambda: None)()
-        if found is None:
+        if comparison is None:
             raise
-    assert found is not None, "the last step holds it"
-    return found
+    assert comparison is not None, "the last step holds it"
+    return comparison
 
 
 def host_prompt(host: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:

@@ -25,31 +25,31 @@ class Comparison(SideBySide):
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """Traces of the first prompt by the lane's name: of the repeat that the race replays."""
+        """Traces of the first prompt by the lane's name, from the repeat that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Return all data of the page as plain JSON; with `traces`, all that `from_wire` needs."""
-        found = figures_of(self)
-        for lane, wire in zip(self.lanes, found["lanes"], strict=True):
+        """Return the comparison with its figures as plain JSON; with `traces`, all data that `from_wire` needs."""
+        data = figures_of(self)
+        for lane, wire in zip(self.lanes, data["lanes"], strict=True):
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
             if traces:
                 wire["traces"] = {str(i): trace.to_wire() for i, trace in lane.traces.items()}
-        found["settings"]["images"] = list(self.plan.images)
-        return found
+        data["settings"]["images"] = list(self.plan.images)
+        return data
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Comparison:
         """Return a comparison from `to_wire`'s data; without traces, races and texts are lost."""
-        given = data["settings"]
+        settings = data["settings"]
         plan = Plan(
-            given["target"],
-            given["max_new_tokens"],
-            given["seed"],
-            given["sampling"],
-            tuple(given["stop"]),
-            given["repeats"],
-            tuple(given.get("images", ())),
+            settings["target"],
+            settings["max_new_tokens"],
+            settings["seed"],
+            settings["sampling"],
+            tuple(settings["stop"]),
+            settings["repeats"],
+            tuple(settings.get("images", ())),
         )
         prompts = [BenchPrompt(p["name"], p["text"], p["group"], p["chat"]) for p in data["prompts"]]
         lanes = []
@@ -68,10 +68,10 @@ class Comparison(SideBySide):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per run, for CSV and Parquet."""
-        found = []
+        entries = []
         for lane in self.lanes:
             for (prompt, repeat), sample in sorted(lane.samples.items()):
                 setting = {"lane": lane.name, "setting": str(lane.lane), "prompt": self.prompts[prompt].name}
                 timed = {"tokens": len(sample.token_ids), "rounds": sample.rounds, "seconds": sample.seconds}
-                found.append(setting | {"repeat": repeat} | timed | sample.figures)
-        return found
+                entries.append(setting | {"repeat": repeat} | timed | sample.figures)
+        return entries

@@ -27,7 +27,7 @@ MEASURING = 4
 """Version of the measuring and computing of figures. Increase it when either changes: saved figures of another version
 are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
-"""Files that determine a model's output."""
+"""Patterns of the files that determine a model's output."""
 WHOLE_BYTES, BLOCK_BYTES, BLOCKS = 64 * 2**20, 2**16, 64
 """Files up to this many bytes are hashed completely; for larger ones, blocks, size and date are hashed."""
 MACHINE = ("cpu", "cores", "threads", "gpu", "system")
@@ -68,22 +68,24 @@ def conditions(
     """
     from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
 
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where, target)
+    torch_device = resolve_device(device)
+    target_dtype = resolve_dtype(dtype, torch_device, target)
     needs = known.get(lane.method).needs
     drafts = drafter is not None and DRAFTERS & set(needs)
     names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]
     weights = {name: fingerprint(name) for name in names}
     if None in weights.values():
         return None
-    weights |= {own.name: _of_folder(own.folder) for own in own_heads() if own.kind in needs}
+    weights |= {heads.name: _of_folder(heads.folder) for heads in own_heads() if heads.kind in needs}
     facts = machine_facts()
     return {
         "measuring": MEASURING,
         "at_once": at_once,
-        "device": str(where),
-        "dtype": _name(kind),
-        "drafter_dtype": _name(resolve_drafter_dtype(drafter_dtype, where, kind, drafter)) if drafts else "",
+        "device": str(torch_device),
+        "dtype": _name(target_dtype),
+        "drafter_dtype": _name(resolve_drafter_dtype(drafter_dtype, torch_device, target_dtype, drafter))
+        if drafts
+        else "",
         "machine": {name: facts.get(name) for name in MACHINE},
         "versions": {name: facts[name] for name in VERSIONS},
         "weights": weights,
@@ -93,7 +95,7 @@ def conditions(
 def fingerprint(name: str) -> str | None:
     """Return an identifier of a model's weights: the commit of a Hub model, or a digest of a folder's files.
 
-    None: they are not on this machine.
+    Return None if the weights are not on this machine.
 
     Raises:
         ModelError: this is not the name of a model.
@@ -103,8 +105,8 @@ def fingerprint(name: str) -> str | None:
         return _of_folder(Path(place))
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(place, "config.json")
-    return Path(found).parent.name if isinstance(found, str) else None
+    path = try_to_load_from_cache(place, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 def _of_folder(folder: Path) -> str:
@@ -119,18 +121,18 @@ def _dated(path: Path) -> tuple[str, int, int]:
 @lru_cache(maxsize=64)
 def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
     """Return a digest of files with their sizes and dates; cached by these, so that changed files are read again."""
-    said = hashlib.sha256()
+    digest = hashlib.sha256()
     for path, n_bytes, changed in files:
-        said.update(f"{Path(path).name} {n_bytes} ".encode())
+        digest.update(f"{Path(path).name} {n_bytes} ".encode())
         with Path(path).open("rb") as file:
             if n_bytes <= WHOLE_BYTES:
-                said.update(file.read())
+                digest.update(file.read())
                 continue
-            said.update(f"{changed} ".encode())
+            digest.update(f"{changed} ".encode())
             for i in range(BLOCKS):
                 file.seek(i * (n_bytes - BLOCK_BYTES) // (BLOCKS - 1))
-                said.update(file.read(BLOCK_BYTES))
-    return said.hexdigest()[:16]
+                digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()[:16]
 
 
 def identity(settings: str, under: Mapping[str, Any] | None) -> str:
@@ -144,20 +146,25 @@ def canonical(under: Mapping[str, Any] | None) -> str:
 
 
 def differences(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> list[str]:
-    """Return the differences of two conditions, in words: `theirs` are the recorded ones, `ours` the requested ones."""
+    """Return the differences of two conditions, in words.
+
+    Args:
+        theirs: the recorded conditions.
+        ours: the requested conditions.
+    """
     if theirs is None:
         return ["measuring conditions were not recorded"]
     if ours is None:
         return ["the conditions here are not known before the models are"]
     names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")
-    said = [_words(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
+    texts = [_words(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
     for group in ("machine", "versions", "weights"):
         before, now = theirs.get(group) or {}, ours.get(group) or {}
-        unlike = [n for n in [*before, *(n for n in now if n not in before)] if before.get(n) != now.get(n)]
-        said += [
-            f"other weights of {n}" if group == "weights" else _words(n, before.get(n), now.get(n)) for n in unlike
+        changed = [n for n in [*before, *(n for n in now if n not in before)] if before.get(n) != now.get(n)]
+        texts += [
+            f"other weights of {n}" if group == "weights" else _words(n, before.get(n), now.get(n)) for n in changed
         ]
-    return said
+    return texts
 
 
 def _words(name: str, before: Any, now: Any) -> str:

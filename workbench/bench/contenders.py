@@ -54,7 +54,7 @@ class EngineContender:
 
     @property
     def title(self) -> str:
-        """Name for display."""
+        """Title for display."""
         return self.configured.method.title
 
     @property
@@ -73,8 +73,8 @@ class EngineContender:
         models, needs = self.engine.models, self.configured.method.needs
         drafter = models.writer.model if models.writer is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
-        files = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
-        return weights_of(models.target.model, drafter) + sum(files)
+        sizes = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
+        return weights_of(models.target.model, drafter) + sum(sizes)
 
     def request(self, prompt: Any) -> Request:
         """Return the engine request for a prompt of token ids."""
@@ -99,8 +99,8 @@ class HuggingFaceContender:
     """`generate` of transformers: plain, with an assistant model, or with prompt lookup.
 
     Draft lengths are fixed (constant schedule, no confidence stop), so that both sides draft the same number of tokens
-    per round and only the implementation differs. With an assistant and no `draft_tokens`, it is called with
-    transformers' own defaults: its draft length, its schedule, its confidence stop.
+    per round and only the implementation differs. With an assistant and without `draft_tokens`, `generate` runs with
+    transformers' own defaults for draft length, schedule and confidence stop.
 
     Attributes:
         model: the target.
@@ -111,7 +111,7 @@ class HuggingFaceContender:
         draft_tokens: tokens drafted per round by the assistant or by prompt lookup; None for plain decoding, and for
             transformers' defaults.
         ngram: longest n-gram looked up by prompt lookup.
-        seed: seed of sampled runs.
+        seed: seed of the first sampled run; it rises by 1 per repeat.
         dtype: number format, if it differs from the engine's: on a CPU without bfloat16 products torch emulates them,
             so users of transformers choose float32 there.
     """
@@ -137,22 +137,22 @@ class HuggingFaceContender:
 
     @property
     def title(self) -> str:
-        """Name for display."""
-        how = {
+        """Title for display."""
+        variants = {
             "hf-assisted": "assistant_model",
             "hf-assisted-defaults": "assistant_model with its defaults",
             "hf-generate": "plain",
             "hf-prompt-lookup": "prompt lookup",
         }
-        return f"Hugging Face generate, {how[self.name]}"
+        return f"Hugging Face generate, {variants[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The draft length, and the other options that determine the work of a round."""
-        found: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
+        """Draft length, and the other options that determine the work of a round."""
+        options: dict[str, Any] = {"draft_tokens": self.draft_tokens, "ngram": self.ngram, "dtype": self.dtype or None}
         if self.name == "hf-assisted-defaults":
-            found |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
-        return {name: value for name, value in found.items() if value is not None}
+            options |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def weights_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Interleaved measuring: prompt by prompt, every contender, several times, in changing order."""
+"""Interleaved measuring: on each prompt, all contenders run several times, in changing order."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def measure(
         warm_up: runs of every contender before anything is timed.
 
     Returns:
-        The samples, and whether the plan was completed. Ctrl-C ends the run: finished prompts are kept, and the current
-        one is left out, so that every contender has the same prompts.
+        The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
+        are returned without those of the current prompt, so that every contender has the same prompts.
     """
     total = (len(prompts) * repeats + warm_up) * len(contenders)
     samples: list[Sample] = []
-    finished = 0
+    current = 0
     done = 0
     collecting = gc.isenabled()
-    out: set[str] = set()
+    failed: set[str] = set()
 
     def run(contender: Contender, prompt: int, repeat: int) -> Sample | None:
-        if contender.name in out:
+        if contender.name in failed:
             return None
         try:
             return contender.run(prompts[prompt], prompt=prompt, repeat=repeat)
         except ContenderLostError as error:
             if lost is None:
                 raise
-            out.add(contender.name)
+            failed.add(contender.name)
             samples[:] = [s for s in samples if s.contender != contender.name]
             lost(contender, error)
             return None
@@ -71,8 +71,8 @@ def measure(
                 run(contender, 0, 0)
                 done += 1
         for index, repeat, contender in turns(contenders, len(prompts), repeats):
-            if index != finished or not samples:
-                finished = index
+            if index != current or not samples:
+                current = index
                 gc.enable()
                 gc.collect()  # between prompts, so that no run pays for it
                 gc.disable()
@@ -84,7 +84,7 @@ def measure(
                 sample.growth_bytes = grown[0]
                 samples.append(sample)
     except KeyboardInterrupt:
-        return [s for s in samples if s.prompt < finished], False
+        return [s for s in samples if s.prompt < current], False
     finally:
         if collecting:
             gc.enable()

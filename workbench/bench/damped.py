@@ -1,10 +1,10 @@
-"""Model pairs of chosen acceptance, of any size: a random target with damped upper layers, and its first layers.
+"""Model pairs of chosen acceptance and size: a random target with damped upper layers, and its first layers as drafter.
 
-A random target's text is meaningless, but its speed is that of any model of its shape. The drafter consists of the
-target's own first layers with its norm and LM head, as a model of its own that shares their weights. The layers above
-are damped by the gains of their norms, until drafter and target agree as often as wanted. A damped layer computes and
-reads as much as any other. `early-exit` can draft with the same layers. (`forced` makes drafters for a given target;
-each of them is a whole additional model.)
+A random target's text is meaningless, but its speed is that of any model of its shape. The drafter is a separate model
+of the target's first layers, its norm and its LM head, with shared weights. The gains of the norms damp the layers
+above, until drafter and target agree at the wanted rate. A damped layer computes and reads as much as any other.
+`early-exit` can draft with the same layers. (`forced_acceptance` builds drafters for an existing target; each is a
+whole additional model.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SURE = 8.0
 """Standard deviation of the logits. The largest of 128,256 normal ones then has a probability of about 0.6, as in real
 text; with deviation 1 it would have 0.0004, and confidence-based drafting would never draft."""
 SEARCH_STEPS, SEARCH_PROMPTS, SEARCH_TOKENS, PROMPT_TOKENS = 8, 2, 64, 100
-"""Gains that are tried per level, and size of the text on which each is measured."""
+"""Bisection steps per level, and size of the text on which each gain is measured: prompts, new tokens and tokens per
+prompt."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,15 +124,15 @@ def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     """Return the target's first layers with its norm and LM head: a separate model, which shares all their weights."""
     with torch.device("meta"):
         drafter: Any = LlamaForCausalLM(shape.config(shape.drafts))
-    wanted = set(drafter.state_dict())
-    drafter.load_state_dict({n: w for n, w in target.state_dict().items() if n in wanted}, assign=True)
+    names = set(drafter.state_dict())
+    drafter.load_state_dict({n: w for n, w in target.state_dict().items() if n in names}, assign=True)
     drafter.model.rotary_emb = copy.deepcopy(target.model.rotary_emb)
     return drafter.eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def damp(target: LlamaForCausalLM, first: int, gain: float) -> None:
-    """Make the layers from `first` on add little to the stream, or nothing at gain 0, at the same cost.
+    """Damp the layers from `first` on: they add little to the residual stream (nothing at gain 0), at the same cost.
 
     The gains of both norms scale a layer's inputs, and thereby its outputs.
     """
@@ -148,10 +149,10 @@ def damp_to(models: Models, first: int, wanted: float) -> float:
     Args:
         models: the pair.
         first: the target's first damped layer.
-        wanted: share of positions, 0 to 1. At 1 the layers add nothing, and at 0 they are undamped.
+        wanted: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 they are undamped.
 
     Returns:
-        The agreement that it reaches on that text.
+        The agreement reached on that text.
     """
     target: Any = models.target.model
     low, high, best, reached = 0.0, 1.0, 0.0, 1.0
@@ -169,16 +170,16 @@ def _agreement(models: Models, first: int, gain: float) -> float:
     target: Any = models.target.model
     damp(target, first, gain)
     plain = EngineContender(Engine(models), registry.get(BASELINE).with_params(), SamplingParams(), SEARCH_TOKENS)
-    asked = [random_ids(models.target.vocab_size, PROMPT_TOKENS, seed) for seed in range(SEARCH_PROMPTS)]
+    prompts = [random_ids(models.target.vocab_size, PROMPT_TOKENS, seed) for seed in range(SEARCH_PROMPTS)]
     assert models.drafter is not None
-    return agreement(models.drafter.model, [(ids, plain.run(ids).token_ids) for ids in asked])
+    return agreement(models.drafter.model, [(ids, plain.run(ids).token_ids) for ids in prompts])
 
 
 def tokenizer(size: int) -> PreTrainedTokenizerFast:
     """Return a tokenizer whose token i is the word "i": a prompt is its token ids, separated by spaces."""
-    made = Tokenizer(WordLevel(vocab={str(i): i for i in range(size)}, unk_token="0"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    word_level = Tokenizer(WordLevel(vocab={str(i): i for i in range(size)}, unk_token="0"))
+    word_level.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=word_level)
 
 
 def random_ids(vocabulary: int, length: int, seed: int = 0) -> list[int]:

@@ -28,11 +28,11 @@ MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A file of questions.
+    """A file of questions of a public data set.
 
     Attributes:
         file: its name in the folder, without `.gz`.
-        read: converts a row into a prompt; the number counts rows from 1.
+        read: function (row, its number from 1) → prompt. Errors contain its docstring: the format of a row.
         source: repository and path where it is available.
         licence: licence of the file.
     """
@@ -126,8 +126,8 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
             f"The suite {name} reads {dataset.file}, which is not part of the workbench.",
             f"Give its folder with --data. It comes from {dataset.source} ({dataset.licence}).",
         )
-    places = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
-    path = next((place for place in places if place.is_file()), None)
+    paths = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
+    path = next((candidate for candidate in paths if candidate.is_file()), None)
     if path is None:
         raise PromptError(
             f"There is no {dataset.file} in {data}.",
@@ -165,10 +165,10 @@ def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
 
 def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
     """Return the first `n` prompts of every group, in the order of the suite."""
-    taken: Counter[str] = Counter()
-    chosen = []
+    counts: Counter[str] = Counter()
+    selected = []
     for prompt in prompts:
-        taken[prompt.group] += 1
-        if taken[prompt.group] <= n:
-            chosen.append(prompt)
-    return chosen
+        counts[prompt.group] += 1
+        if counts[prompt.group] <= n:
+            selected.append(prompt)
+    return selected

@@ -44,7 +44,7 @@ def accepted(cell: Cell, how: str) -> Quotient:
 
 
 def verdict(found: Interval | None, least: float) -> str:
-    """Return the verdict of an interval on "at least `least`"."""
+    """Return the verdict on "at least `least`" that follows from an interval: "holds", "does not hold" or "open"."""
     if found is None or found["low"] is None:
         return "open"
     return "holds" if found["low"] >= least else "does not hold" if found["high"] < least else "open"
@@ -53,34 +53,34 @@ def verdict(found: Interval | None, least: float) -> str:
 def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each statement that the study checks, for each way of decoding, with figure and verdict."""
     start, *cells = report["cells"]
-    of, found = {(cell["made"], cell["loss"]): cell for cell in cells}, list[dict[str, Any]]()
-    losses = [loss for made, loss in of if made == FIXED]
+    by_setting, results = {(cell["made"], cell["loss"]): cell for cell in cells}, list[dict[str, Any]]()
+    losses = [loss for source, loss in by_setting if source == FIXED]
     for how in HOW:
         for loss in losses:
-            for made in OWN:
-                if (made, loss) in of:
-                    ratio = ratio_of_quotients(*(accepted(of[kind, loss], how) for kind in (made, FIXED)))
-                    said = f"{made} ≥ fixed text, {loss}: ratio of α"
-                    found.append({"claim": said, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
+            for source in OWN:
+                if (source, loss) in by_setting:
+                    ratio = ratio_of_quotients(*(accepted(by_setting[kind, loss], how) for kind in (source, FIXED)))
+                    statement = f"{source} ≥ fixed text, {loss}: ratio of α"
+                    results.append({"claim": statement, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
         for cell in cells:
             rise = difference_of_quotients(accepted(cell, how), accepted(start, how))
-            said = f"α rises by at least {RISE}: {cell['loss']} on {cell['made']}"
-            found.append({"claim": said, "how": how, "found": rise, "verdict": verdict(rise, RISE)})
-        if all(("target", loss) in of for loss in ("tvd_plus_plus", "total_variation")):
+            statement = f"α rises by at least {RISE}: {cell['loss']} on {cell['made']}"
+            results.append({"claim": statement, "how": how, "found": rise, "verdict": verdict(rise, RISE)})
+        if all(("target", loss) in by_setting for loss in ("tvd_plus_plus", "total_variation")):
             ratio = ratio_of_quotients(
-                *(accepted(of["target", loss], how) for loss in ("tvd_plus_plus", "total_variation"))
+                *(accepted(by_setting["target", loss], how) for loss in ("tvd_plus_plus", "total_variation"))
             )
-            said = "TVD++ ≥ TVD, on the target's answers: ratio of α"
-            found.append({"claim": said, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
-    return found
+            statement = "TVD++ ≥ TVD, on the target's answers: ratio of α"
+            results.append({"claim": statement, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
+    return results
 
 
 def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train distilling`."""
     start, *cells = report["cells"]
     base = {cell["made"]: cell for cell in cells if cell["loss"] == BASE}
-    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
-    begun = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    intro = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
     lines = [
         "# Distilling a draft model: loss and training text",
         "",
@@ -88,7 +88,7 @@ def page(report: dict[str, Any]) -> str:
         f"text, then drafting with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
         f"{report['max_new_tokens']} tokens). DistillSpec (Zhou et al. 2024, arXiv:2310.08461) compares losses and "
         "texts; TVD++ is Direct Alignment's (Goel et al. 2024, arXiv:2403.00858). α: drafted tokens accepted / tested; "
-        f"τ: tokens / passes of the target. Made by `workbench train distilling{chosen}`; `workbench docs` writes this "
+        f"τ: tokens / passes of the target. Made by `workbench train distilling{flags}`; `workbench docs` writes this "
         "page.",
         "",
         f"Measured on {describe(report['machine'])}.",
@@ -101,7 +101,7 @@ def page(report: dict[str, Any]) -> str:
     for how, words in HOW.items():
         lines += [
             "", f"## Drafting {words}", "",
-            f"The start ({begun}the text's cross-entropy alone): " if start["steps"] else "The start: ",
+            f"The start ({intro}the text's cross-entropy alone): " if start["steps"] else "The start: ",
         ]  # fmt: skip
         lines[-1] += f"α {span(ratio_of_sums(*accepted(start, how)))}, τ {span(_tau(start, how))}."
         columns: Columns = {
@@ -114,13 +114,19 @@ def page(report: dict[str, Any]) -> str:
             "τ": lambda cell, how=how: span(_tau(cell, how)),
         }
         lines += ["", markdown(columns, cells, ("text", "loss"))]
-    of_claims: Columns = {
+    claim_columns: Columns = {
         "sentence": lambda row: row["claim"],
         "drafting": lambda row: HOW[row["how"]],
         "found": lambda row: span(row["found"]),
         "verdict": lambda row: f"**{row['verdict']}**",
     }
-    lines += ["", "## What it says", "", markdown(of_claims, claims(report), ("sentence", "drafting", "verdict")), ""]
+    lines += [
+        "",
+        "## What it says",
+        "",
+        markdown(claim_columns, claims(report), ("sentence", "drafting", "verdict")),
+        "",
+    ]
     return "\n".join(lines)
 
 

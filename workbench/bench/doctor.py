@@ -1,11 +1,11 @@
 """Differences between a greedy run and plain decoding: rounding, or a bug?
 
 In half precision two ways of computing the same logits can round differently, so that texts diverge where two tokens
-are almost equally probable. The doctor walks along the run's text and decodes plainly at every position. Wherever plain
-decoding would have generated another token, it decodes plainly again from that prefix in other ways: in one forward
-pass, and in passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates
-the run's token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are
-closer than rounding errors here.
+are almost equally probable. The doctor decodes plainly at every position of the run's text. Wherever plain decoding
+would have generated another token, it decodes plainly again from that prefix in other ways: in one forward pass, and in
+passes as long as those of the run. Drafts and verifiers are not involved. If one of these ways generates the run's
+token, rounding explains the difference. If none does, it is a bug, unless the logits of the two tokens are closer than
+the rounding errors at this position.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reading:
     """Plain decoding of the next token, in one way of computing it.
 
     Attributes:
-        how: name of the way.
+        how: name of the way: `STEPWISE`, `AT_ONCE` or `AS_ROUNDS`.
         token: the token it generates.
         gap: logit of that way's token minus the logit of the run's token; 0 if they are the same.
         lead: logit of plain decoding's token minus the logit of the run's token: comparable between ways.
@@ -84,25 +84,25 @@ class Difference:
         return self.readings[0].gap
 
     def words(self) -> str:
-        """Return the finding in a sentence."""
-        where = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
+        """Return the difference and its explanation in a sentence."""
+        intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
-        same = [r.how for r in self.readings if r.token == self.run]
-        if self.verdict == NUMERICS and same:
-            why = f"Decoded plainly {' and '.join(same)}, it is {self.run_text!r} too: numerics."
+        agreeing = [r.how for r in self.readings if r.token == self.run]
+        if self.verdict == NUMERICS and agreeing:
+            explanation = f"Decoded plainly {' and '.join(agreeing)}, it is {self.run_text!r} too: numerics."
         elif self.verdict == NUMERICS:
-            why = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
+            explanation = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
         else:
-            why = (
+            explanation = (
                 f"Plain decoding from this prefix never writes {self.run_text!r}, and rounding moves the difference by "
                 f"{self.rounding:.4g} only: a bug."
             )
-        return f"{where}{gap}. {why}"
+        return f"{intro}{gap}. {explanation}"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Result of the doctor.
+    """Comparison of a run with plain decoding.
 
     Attributes:
         verdict: "identical", "numerics" or "bug" (one such position is enough).
@@ -123,7 +123,7 @@ class Diagnosis:
         return asdict(self) | {"words": self.words()}
 
     def words(self) -> list[str]:
-        """Return the finding, one sentence per position."""
+        """Return the result, one sentence per differing position."""
         if not self.differences:
             return [f"All {self.tokens} tokens are those of plain decoding."]
         return [d.words() for d in self.differences]
@@ -168,13 +168,13 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
         raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
     tokens = trace.token_ids
     stepwise = _read(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
-    found = [
-        _difference(models, trace, at, stepwise[at], images)
-        for at, token in enumerate(tokens)
-        if int(stepwise[at].argmax()) != token
+    differences = [
+        _difference(models, trace, position, stepwise[position], images)
+        for position, token in enumerate(tokens)
+        if int(stepwise[position].argmax()) != token
     ]
-    verdict = BUG if any(d.verdict == BUG for d in found) else NUMERICS if found else IDENTICAL
-    return Diagnosis(verdict, header.method, dtype, len(tokens), tuple(found))
+    verdict = BUG if any(d.verdict == BUG for d in differences) else NUMERICS if differences else IDENTICAL
+    return Diagnosis(verdict, header.method, dtype, len(tokens), tuple(differences))
 
 
 def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images: Any) -> Difference:
@@ -195,9 +195,9 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
     step = torch.finfo(models.target.dtype).eps * 2.0 ** math.floor(math.log2(max(float(stepwise.max().abs()), 1e-30)))
     rounding = max(max(leads) - min(leads), step)
     explained = any(r.token == run for r in readings) or readings[0].lead <= rounding
-    text = models.tokenizer.decode
+    decode = models.tokenizer.decode
     return Difference(
-        at, index, run, text([run]), plain, text([plain]), readings, rounding, NUMERICS if explained else BUG
+        at, index, run, decode([run]), plain, decode([plain]), readings, rounding, NUMERICS if explained else BUG
     )
 
 
@@ -217,21 +217,21 @@ def _read(
     """
     target = models.target
     slot = target.open()
-    rows: list[Tensor] = []
+    logits_so_far: list[Tensor] = []
     try:
         if images is not None:
             prefill_pictures(target, slot, images)
         else:
             target.prefill(slot, prompt[:-1])
-        fed = [prompt[-1], *tokens]
-        for size, kept in forwards:
-            piece = fed[len(rows) : len(rows) + kept]
-            if not piece:
+        inputs = [prompt[-1], *tokens]
+        for size, n_text in forwards:
+            chunk = inputs[len(logits_so_far) : len(logits_so_far) + n_text]
+            if not chunk:
                 break
-            ids = torch.tensor(piece + piece[-1:] * (size - len(piece)), device=target.device)
-            logits = target.forward([Segment(slot, ids)]).logits[0, : len(piece)]
-            rows += [row.float().clone() for row in logits]
-            target.commit(slot, range(len(piece)))
-        return rows
+            ids = torch.tensor(chunk + chunk[-1:] * (size - len(chunk)), device=target.device)
+            logits = target.forward([Segment(slot, ids)]).logits[0, : len(chunk)]
+            logits_so_far += [position_logits.float().clone() for position_logits in logits]
+            target.commit(slot, range(len(chunk)))
+        return logits_so_far
     finally:
         target.close(slot)

@@ -26,11 +26,15 @@ THEORY = {
 
 
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
-    """Return each metric of a lane. Times vary, so all repeats count for them; seeded figures count once per prompt."""
+    """Return each metric of a lane with its interval.
+
+    Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
+    per prompt.
+    """
     runs = list(lane.samples.values())
     first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
     faster, rate = speedup_of(lane, plain), typical(rates(runs))
-    predicted = [found for t in lane.traces.values() if (found := distributions(t.rounds))["rate"] is not None]
+    predicted = [theory for t in lane.traces.values() if (theory := distributions(t.rounds))["rate"] is not None]
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": faster and faster.to_wire(),
@@ -38,6 +42,6 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
         "acceptance_rate": mean([t.acceptance_rate for t in first if t.acceptance_rate is not None]),
         "tokens_per_second": rate and rate.to_wire(),
         "speedup_iid": mean([formula["predicted"]] if formula else []),
-        "tau_iid": geometric_mean([found["tau_iid"] for found in predicted]),
-        "tau_by_position": geometric_mean([found["tau_by_position"] for found in predicted]),
+        "tau_iid": geometric_mean([theory["tau_iid"] for theory in predicted]),
+        "tau_by_position": geometric_mean([theory["tau_by_position"] for theory in predicted]),
     }

@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 VOCABULARY = 64
-hf: Any = transformers  # configurations take more than their stubs know
+hf: Any = transformers  # configurations accept more arguments than their type stubs declare
 
 _BASE: dict[str, Any] = {
     "vocab_size": VOCABULARY,

@@ -56,9 +56,9 @@ class Prompt:
 
     def pixels(self, models: Models) -> dict[str, Tensor]:
         """Return the inputs of the target's own forward besides token ids."""
-        given = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
+        inputs = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
         target = models.target
-        return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in given.items()}
+        return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +92,22 @@ class Finding:
 def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
     """Return the method with each parameter in turn at each end of its range, or at each other choice.
 
-    A parameter of some alternatives only is varied with the first of them, since it has no effect with others.
+    A parameter may depend on another one (`ParamSpec.when`): it is varied with the first alternative that uses it,
+    since it has no effect with the others.
     """
-    found = []
+    settings = []
     for name, spec in method.params.items():
         if spec.kind in kinds:
-            kind, _, users = spec.when.partition(" = ")
-            user = {kind: users.split(" or ")[0]} if users else {}
-            found += [method.with_params(**user, **{name: v}) for v in _ends(spec) if v != spec.default]
-    return found
+            parent, _, alternatives = spec.when.partition(" = ")
+            parent_setting = {parent: alternatives.split(" or ")[0]} if alternatives else {}
+            settings += [method.with_params(**parent_setting, **{name: v}) for v in _ends(spec) if v != spec.default]
+    return settings
 
 
 def leaping(settings: Sequence[Configured]) -> list[Configured]:
     """Return all settings in an order with distant neighbours: every prefix is spread over the whole list."""
     n = len(settings)
-    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
+    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # golden-section steps spread evenly
     return [settings[i * step % n] for i in range(n)]
 
 

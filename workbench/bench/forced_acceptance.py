@@ -1,7 +1,7 @@
-"""Drafters of a chosen acceptance: a random model, the target with noise mixed into its weights, an exact copy.
+"""Drafters with a chosen acceptance rate: a random model, the target with noise added to its weights, an exact copy.
 
-They make the comparison of implementations independent of a drafter's quality: at acceptance 0 every draft is wasted,
-at 1 none is, and both sides draft with the same model, number format and draft length.
+They make the comparison of implementations independent of a drafter's quality. At rate 0 every draft is rejected, at 1
+every draft is accepted, and both implementations draft with the same model, number format and draft length.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
         drafter: the draft model.
         texts: (prompt, the target's greedy continuation) pairs of token ids.
     """
-    same = total = 0
+    n_equal = total = 0
     for prompt, continuation in texts:
         ids = torch.tensor([[*prompt, *continuation]], device=drafter.device)
         guesses = drafter(ids).logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
-        same += sum(g == t for g, t in zip(guesses, continuation, strict=True))
+        n_equal += sum(g == t for g, t in zip(guesses, continuation, strict=True))
         total += len(continuation)
-    return same / max(total, 1)
+    return n_equal / max(total, 1)
 
 
 def drafter_with_agreement(

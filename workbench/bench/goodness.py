@@ -76,16 +76,20 @@ def chi_square(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> Fit:
     impossible = tuple(cell for cell, count in counts.items() if count and probs.get(cell, 0.0) <= 0.0)
     cells = sorted((cell for cell, p in probs.items() if p > 0), key=lambda cell: probs[cell])
     pooled: list[tuple[Any, int, float]] = []
-    rest_seen, rest_expected, rest_cells = 0, 0.0, 0
+    rest_observed, rest_expected, rest_cells = 0, 0.0, 0
     for cell in cells:
-        seen, expected = counts.get(cell, 0), n * probs[cell]
+        observed, expected = counts.get(cell, 0), n * probs[cell]
         if expected < MIN_EXPECTED or 0 < rest_expected < MIN_EXPECTED:
-            rest_seen, rest_expected, rest_cells = rest_seen + seen, rest_expected + expected, rest_cells + 1
+            rest_observed, rest_expected, rest_cells = (
+                rest_observed + observed,
+                rest_expected + expected,
+                rest_cells + 1,
+            )
         else:
-            pooled.append((cell, seen, expected))
+            pooled.append((cell, observed, expected))
     if rest_cells:
-        pooled.append((f"{rest_cells} rare cells", rest_seen, rest_expected))
-    parts = [(seen - expected) ** 2 / expected for _, seen, expected in pooled]
+        pooled.append((f"{rest_cells} rare cells", rest_observed, rest_expected))
+    parts = [(observed - expected) ** 2 / expected for _, observed, expected in pooled]
     worst = pooled[max(range(len(parts)), key=parts.__getitem__)] if parts else ("none", 0, 0.0)
     freedom = max(len(pooled) - 1, 0)
     return Fit(sum(parts), freedom, chi_square_tail(sum(parts), freedom), worst, impossible)
@@ -103,11 +107,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
-    found, least = [0.0] * len(p_values), 0.0
+    corrected, least = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))
-        found[i] = least
-    return found
+        corrected[i] = least
+    return corrected
 
 
 def total_variation(counts: Mapping[Any, int], probs: Mapping[Any, float]) -> float:
@@ -142,12 +146,12 @@ def places(
 
     Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
     """
-    own = distributions.gather(1, tokens[:, None])
-    tied = (distributions * (distributions == own)).cumsum(1).gather(
+    token_probs = distributions.gather(1, tokens[:, None])
+    tied = (distributions * (distributions == token_probs)).cumsum(1).gather(
         1, tokens[:, None]
-    ) - own  # equally probable tokens before it
-    before = (distributions * (distributions > own)).sum(1, keepdim=True) + tied
-    return (before + within[:, None].to(own) * own)[:, 0]
+    ) - token_probs  # equally probable tokens before it
+    before = (distributions * (distributions > token_probs)).sum(1, keepdim=True) + tied
+    return (before + within[:, None].to(token_probs) * token_probs)[:, 0]
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
@@ -174,11 +178,11 @@ def joint_distribution(
     probs: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):
         longer: dict[tuple[int, ...], float] = {}
-        for beginning, mass in probs.items():
-            ids = torch.tensor([[*prompt, *beginning]], device=model.device)
+        for prefix, mass in probs.items():
+            ids = torch.tensor([[*prompt, *prefix]], device=model.device)
             with torch.inference_mode():
                 p = warp(model(ids, **(extra or {})).logits[0, -1].double())
             for token in p.nonzero().flatten().tolist():
-                longer[(*beginning, token)] = mass * float(p[token])
+                longer[(*prefix, token)] = mass * float(p[token])
         probs = longer
     return probs

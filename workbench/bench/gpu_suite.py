@@ -1,8 +1,8 @@
-"""The GPU suite: targets of common shapes, created on the device, beside transformers' own `generate`.
+"""The GPU suite: targets of common shapes, created on the device, compared with transformers' own `generate`.
 
 It needs no files and no Hub. The targets are random (`damped`), since only speed is measured: it depends on the shapes
-and on the acceptance rate, which is forced. The device's copy rate is reported beside the figures: a forward pass that
-decodes a token can hardly be faster than reading its weights.
+and on the acceptance rate, which is forced. The device's copy rate is also reported: a forward pass that decodes a
+token can hardly be faster than reading its weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROMPTS, PROMPT_TOKENS = 4, 200
 PER_GROUP = 2
 """Prompts of each bundled group for a real target."""
 ROOM_BYTES = 2 * 2**30
-"""Free memory required beside a target's weights, for KV caches and for transformers' temporary tensors."""
+"""Free memory required in addition to a target's weights, for KV caches and for transformers' temporary tensors."""
 
 
 def bench_gpu(
@@ -52,7 +52,7 @@ def bench_gpu(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> BenchReport:
-    """Measure methods on targets created here, and on a real one if it is given, each beside transformers' own.
+    """Measure methods on targets created here, and on a real one if it is given, each together with transformers' own.
 
     Args:
         device: device of all models.
@@ -61,7 +61,7 @@ def bench_gpu(
         levels: acceptance of the drafters, one table each.
         methods: methods to measure; by default those that declare an entry of this suite, which draft `depth` tokens,
             and on the real target all that run.
-        real: loads a target, after the created ones are done.
+        real: function that loads a target; called after the created ones are done.
         real_prompts: prompts for it; by default the bundled prompts, `PER_GROUP` of each group.
         depth: draft length of the default methods.
         dtype: dtype of the created targets.
@@ -73,31 +73,33 @@ def bench_gpu(
     """
     plan = dataclasses.replace(plan, against_hf=True, suite=SUITE)
     rate = copy_bandwidth(device)
-    made, left_out = BenchReport({}, machine_facts(), [], {}), []
+    report, left_out = BenchReport({}, machine_facts(), [], {}), []
     parts = [
         (shape.name, partial(_bench_shape, shape, levels, methods or _methods(shape, depth), plan, device, dtype, rate,
-                             progress, made), _too_large(shape, device, dtype))
+                             progress, report), _too_large(shape, device, dtype))
         for shape in shapes
     ]  # fmt: skip
     if real is not None:
         prompts = real_prompts or load_prompts()
-        parts.append(("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, made), ""))
+        parts.append(
+            ("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, report), "")
+        )
     for name, measure, why_not in parts:
         _tidy()  # free the previous target
         try:
             if why_not:
                 left_out.append(f"{name}: {why_not}")
-            elif made.complete:
+            elif report.complete:
                 measure()
         except KeyboardInterrupt:  # while a target was created: earlier results stay
-            made.complete = False
+            report.complete = False
         except (RuntimeError, MemoryError, WorkbenchError) as error:
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else said}")
+            message = (str(error).strip() or type(error).__name__).splitlines()[0]
+            left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else message}")
     _tidy()
-    made.settings |= {
+    report.settings |= {
         "suite": SUITE,
-        "target": "; ".join(made.groups),
+        "target": "; ".join(report.groups),
         "device": str(device),
         "dtype of the made targets": str(dtype).removeprefix("torch."),
         "repeats": plan.repeats,
@@ -107,11 +109,11 @@ def bench_gpu(
         "copy": f"{_gigabytes(rate)}/s read and written",
         "left out": "; ".join(left_out) or None,
     }
-    return made
+    return report
 
 
 def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
-    """Return how near the device's limit a plain forward pass is, in words.
+    """Compare a plain forward pass with the device's limit, in words: bytes read, time at the copy rate, measured time.
 
     Args:
         models: models with the target.
@@ -120,8 +122,8 @@ def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
     """
     n_bytes = bytes_read(models.target.model)
     at_rate = 1e3 * n_bytes / rate
-    took = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
-    measured = "" if not took else f", and took {took:.3g} ms: {at_rate / took:.0%} of that rate"
+    measured_ms = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
+    measured = "" if not measured_ms else f", and took {measured_ms:.3g} ms: {at_rate / measured_ms:.0%} of that rate"
     return f"reads {_gigabytes(n_bytes)}, at the copy's rate in {at_rate:.3g} ms{measured}"
 
 
@@ -161,9 +163,11 @@ def _bench_real(
     """Load a target, measure it, and add it to the report."""
     models = load()
     runs = [m.with_params() for m in registry.methods() if m.promise != "simulation"]
-    mine = [c for c in methods or runs if not models.why_not(c.method.needs)]
-    few = dataclasses.replace(plan, per_group=plan.per_group or PER_GROUP)
-    _add(made, models, bench_methods(models, mine, prompts, few, _named(progress, models.target_name)), rate)
+    runnable = [c for c in methods or runs if not models.why_not(c.method.needs)]
+    reduced_plan = dataclasses.replace(plan, per_group=plan.per_group or PER_GROUP)
+    _add(
+        made, models, bench_methods(models, runnable, prompts, reduced_plan, _named(progress, models.target_name)), rate
+    )
 
 
 def _prompts(shape: Shape) -> list[BenchPrompt]:
@@ -173,12 +177,12 @@ def _prompts(shape: Shape) -> list[BenchPrompt]:
 
 
 def _methods(shape: Shape, depth: int) -> list[Configured]:
-    found = []
+    configured = []
     for method in registry.methods():
         for setting in method.suites.get(SUITE, ()):
             values = {"depth": depth, "exit_layer": shape.drafts, **setting.params}
-            found.append(method.with_params(**{n: v for n, v in values.items() if n in method.params}))
-    return found
+            configured.append(method.with_params(**{n: v for n, v in values.items() if n in method.params}))
+    return configured
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -203,12 +207,15 @@ def _named(progress: Progress | None, name: str) -> Progress | None:
 
 
 def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
-    """Return why a target is not tried on a GPU; empty if it fits. Main memory is not checked: allocating it fails."""
-    wanted = weights_bytes(shape, dtype)
+    """Return the reason why a target does not fit a GPU; empty if it fits.
+
+    Main memory is not checked: an allocation that does not fit raises an error.
+    """
+    n_bytes = weights_bytes(shape, dtype)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    if free is None or wanted + ROOM_BYTES <= free:
+    if free is None or n_bytes + ROOM_BYTES <= free:
         return ""
-    return f"{_gigabytes(wanted)} of weights do not fit the {_gigabytes(free)} that are free"
+    return f"{_gigabytes(n_bytes)} of weights do not fit the {_gigabytes(free)} that are free"
 
 
 def _gigabytes(n_bytes: float) -> str:

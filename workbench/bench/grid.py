@@ -92,8 +92,8 @@ class Cell:
     def id(self) -> str:
         """Id of the settings, the same in every sweep and under all conditions."""
         plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has none
-        said = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def measured(self, host: Host, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
         """Return the steps of the comparison of its lane with plain decoding."""
@@ -144,13 +144,13 @@ class Sweep:
             WorkbenchError: an axis, a value or a setting is wrong.
         """
         if isinstance(axes, Mapping):
-            given = [Axis(name, tuple(values)) for name, values in axes.items()]
+            parsed = [Axis(name, tuple(values)) for name, values in axes.items()]
         else:
-            given = [Axis.parse(axis) if isinstance(axis, str) else axis for axis in axes]
+            parsed = [Axis.parse(axis) if isinstance(axis, str) else axis for axis in axes]
         for name in ("prompts", "group"):
             value = settings.get(name) or ()
             settings[name] = (value,) if isinstance(value, str) else tuple(value)
-        return cls(tuple(given), **settings).checked()
+        return cls(tuple(parsed), **settings).checked()
 
     def checked(self) -> Sweep:
         """Return the same sweep with typed axis values.
@@ -163,16 +163,16 @@ class Sweep:
             raise ParameterError(f"{len(names)} axes cannot be swept.", "Give one, or two different ones.")
         if not 1 <= self.repeats <= REPEATS:
             raise ParameterError(f"repeats={self.repeats} is out of range.", f"Use 1 to {REPEATS}.")
-        made = replace(
+        sweep = replace(
             self, axes=tuple(Axis(a.name, tuple(self._value(a.name, v) for v in a.values)) for a in self.axes)
         )
-        for axis in made.axes:
+        for axis in sweep.axes:
             if not axis.values or len(set(axis.values)) < len(axis.values):
                 raise ParameterError(f"The values of {axis.name} are none, or one is there twice.", "Give each once.")
-        if (count := len(list(itertools.product(*(axis.values for axis in made.axes))))) > CELLS:
+        if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
             raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
-        made.cells()  # raises errors of any cell
-        return made
+        sweep.cells()  # raises errors of any cell
+        return sweep
 
     def _value(self, name: str, value: Any) -> Any:
         """Return an axis value, converted to its type."""
@@ -209,19 +209,21 @@ class Sweep:
 
     def _cell(self, at: tuple[int, ...]) -> Cell:
         varied = {axis.name: axis.values[i] for axis, i in zip(self.axes, at, strict=True)}
-        numbers = {name: varied.get(name, getattr(self, name)) for name in OPTIONS}
+        options = {name: varied.get(name, getattr(self, name)) for name in OPTIONS}
         base = Lane.of(varied.get("method", self.method))
-        own, shared = known.get(base.method).params, known.sampling()
-        wanted = {**self.params, **{n: v for n, v in varied.items() if n not in NAMES and n not in OPTIONS}}
-        for name in wanted:
+        method_specs, sampling_specs = known.get(base.method).params, known.sampling()
+        params = {**self.params, **{n: v for n, v in varied.items() if n not in NAMES and n not in OPTIONS}}
+        for name in params:
             self._spec(name)  # some method, or sampling, has it
-        mine = {**base.params, **{n: v for n, v in wanted.items() if n in own}}
-        sampling = {n: shared[n].parse(v) for n, v in wanted.items() if n in shared and n not in own}
+        method_params = {**base.params, **{n: v for n, v in params.items() if n in method_specs}}
+        sampling = {
+            n: sampling_specs[n].parse(v) for n, v in params.items() if n in sampling_specs and n not in method_specs
+        }
         drafter = varied.get("drafter", base.drafter or self.drafter)
         plan = Plan(
-            varied.get("target", self.target), numbers["max_new_tokens"], numbers["seed"], sampling, (), self.repeats
+            varied.get("target", self.target), options["max_new_tokens"], options["seed"], sampling, (), self.repeats
         )
-        return Cell(at, Lane(base.method, mine, drafter).checked(), plan, self._prompts(varied.get("prompts")))
+        return Cell(at, Lane(base.method, method_params, drafter).checked(), plan, self._prompts(varied.get("prompts")))
 
     def _prompts(self, group: str | None) -> tuple[BenchPrompt, ...]:
         if group is None and self.prompts:
@@ -231,10 +233,10 @@ class Sweep:
         for name in groups:
             if name not in groups_of(bundled):
                 raise UnknownNameError.of("group of prompts", name, groups_of(bundled))
-        found = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
-        if not any(found):
+        selected = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
+        if not any(selected):
             raise PromptError("There is no prompt to measure on.", "Use a limit of 1 or more.")
-        return tuple(itertools.chain.from_iterable(found))
+        return tuple(itertools.chain.from_iterable(selected))
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -250,13 +252,13 @@ class Sweep:
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.
         """
-        given = {name: data[name] for name in cls.__dataclass_fields__ if name in data and name != "axes"}
-        return cls.of(data["axes"], **given)
+        settings = {name: data[name] for name in cls.__dataclass_fields__ if name in data and name != "axes"}
+        return cls.of(data["axes"], **settings)
 
     def _settings(self) -> dict[str, Any]:
         """Return the non-default settings."""
-        usual = Sweep(self.axes).to_wire()
-        return {name: value for name, value in self.to_wire().items() if value != usual[name]}
+        defaults = Sweep(self.axes).to_wire()
+        return {name: value for name, value in self.to_wire().items() if value != defaults[name]}
 
     def code(self) -> str:
         """Return Python code that measures the same."""

@@ -1,7 +1,8 @@
-"""The board of drafting heads: all heads trained for one target, on the same prompts, beside plain decoding.
+"""The board of drafting heads: all heads trained for one target, on the same prompts, compared with plain decoding.
 
-The facts about a head's training are in its folder; runs are saved, and every figure is computed when it is shown. A
-target's heads are measured in one session, in turns on each prompt, so that they are compared on one machine.
+The facts about a head's training are in its folder. The board's rows contain the runs; every figure is computed from
+them when it is displayed. A target's heads are measured in one session, in turns on each prompt, so that they are
+compared on one machine.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ BOARD, SUITE = "heads", "on-policy"
 """Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
 used, a tree if they have one."""
 TOKENS, WARM_UP, PLACES = 64, 12, 5
-"""Tokens per run, tokens that each method generates before anything is timed, and draft positions that are shown."""
+"""Tokens per run, tokens that each method generates before anything is timed, and draft positions on the board."""
 ROWS = 16
-"""Answers per training step if a head's options do not give it: the default of the recipe `chat-heads`."""
+"""Answers per training step if a head's options do not contain it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"
 
 Row = dict[str, Any]
@@ -41,12 +42,12 @@ Row = dict[str, Any]
 
 def measured_with(models: Models) -> dict[str, Configured]:
     """Return the method and setting for each kind of head of the models: the first method that declares one."""
-    found: dict[str, Configured] = {}
+    settings: dict[str, Configured] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
         for kind in (kind for kind in method.needs if kind in models.heads and rows):
-            found.setdefault(kind, method.with_params(**rows[-1].params))
-    return found
+            settings.setdefault(kind, method.with_params(**rows[-1].params))
+    return settings
 
 
 def measure(
@@ -60,10 +61,10 @@ def measure(
         tokens: length limit of every run.
         told: called before every run.
     """
-    engine, asked = Engine(models, record=False), measured_with(models)
+    engine, settings = Engine(models, record=False), measured_with(models)
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
     lanes = [EngineContender(engine, plain, greedy, tokens)]
-    lanes += [EngineContender(engine, each, greedy, tokens, label=kind) for kind, each in asked.items()]
+    lanes += [EngineContender(engine, setting, greedy, tokens, label=kind) for kind, setting in settings.items()]
     short = [replace(lane, max_new_tokens=min(WARM_UP, tokens)) for lane in lanes]
     texts = list(prompts.values())
     if not contest.measure(short, texts[:1], 1, told, warm_up=0)[1]:
@@ -76,8 +77,8 @@ def measure(
         "prompts": list(prompts), "plain": _runs(samples, BASELINE),
         "heads": {
             kind: _trained(models.heads[kind].folder) | _drafted(samples, kind)
-            | {"method": one.name, "params": _chosen(one), "runs": _runs(samples, kind)}
-            for kind, one in asked.items()
+            | {"method": method.name, "params": _chosen(method), "runs": _runs(samples, kind)}
+            for kind, method in settings.items()
         },
     }  # fmt: skip
 
@@ -88,28 +89,33 @@ def _chosen(one: Configured) -> dict[str, Any]:
 
 def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
     """Return [tokens, target passes, seconds] by prompt."""
-    mine = sorted((s for s in samples if s.contender == name), key=lambda s: s.prompt)
-    return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in mine]
+    selected = sorted((s for s in samples if s.contender == name), key=lambda s: s.prompt)
+    return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in selected]
 
 
 def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
     """Return drafting seconds, drafted tokens, and by draft position [rounds that tested, rounds that accepted]."""
-    mine, places = [s for s in samples if s.contender == name], dict[int, list[int]]()
-    for depth, tried, kept in (each for s in mine for each in s.depths):
-        before = places.setdefault(depth, [0, 0])
-        places[depth] = [before[0] + tried, before[1] + kept]
-    sums = {part: sum(s.figures.get(part, 0.0) for s in mine) for part in ("draft_s", "drafted")}
+    selected, positions = [s for s in samples if s.contender == name], dict[int, list[int]]()
+    for depth, n_tested, n_accepted in (each for s in selected for each in s.depths):
+        counts = positions.setdefault(depth, [0, 0])
+        positions[depth] = [counts[0] + n_tested, counts[1] + n_accepted]
+    sums = {part: sum(s.figures.get(part, 0.0) for s in selected) for part in ("draft_s", "drafted")}
     return {"draft_s": round(sums["draft_s"], 6), "drafted": int(sums["drafted"]),
-            "places": [places[depth] for depth in sorted(places)]}  # fmt: skip
+            "places": [positions[depth] for depth in sorted(positions)]}  # fmt: skip
 
 
 def _trained(folder: Path) -> dict[str, Any]:
     """Return a head's size and training from its folder; None values if its training left no figures."""
     size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
-    said = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
-    answers = said["steps"] * int(said["options"].get("rows", ROWS)) if "curve" in said else None
-    return {"parameters": size, "steps": said.get("steps"), "trained_on": said.get("tokens"), "answers": answers}
+    training = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
+    answers = training["steps"] * int(training["options"].get("rows", ROWS)) if "curve" in training else None
+    return {
+        "parameters": size,
+        "steps": training.get("steps"),
+        "trained_on": training.get("tokens"),
+        "answers": answers,
+    }
 
 
 def save(row: Row) -> None:
@@ -127,20 +133,20 @@ def figures(row: Row) -> list[dict[str, Any]]:
     (acceptance by position), tau and speedup, these with their intervals.
     """
     plain = {(i, 0): n / seconds for i, (n, _, seconds) in enumerate(row["plain"]) if n}
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for kind, head in row["heads"].items():
         runs = {(i, 0): run for i, run in enumerate(head["runs"]) if run[0] and run[1]}
-        fast = speedup({key: n / seconds for key, (n, _, seconds) in runs.items()}, plain)
-        found.append({
+        estimate = speedup({key: n / seconds for key, (n, _, seconds) in runs.items()}, plain)
+        entries.append({
             **{name: head[name] for name in ("method", "params", "parameters", "steps", "trained_on")},
             "answers": head.get("answers"),
             "kind": kind,
             "ms": 1e3 * head["draft_s"] / head["drafted"] if head["drafted"] else None,
-            "places": [kept / tried if tried else None for tried, kept in head["places"]],
+            "places": [n_accepted / n_tested if n_tested else None for n_tested, n_accepted in head["places"]],
             "tau": ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()]),
-            "speedup": fast and fast.to_wire(),
+            "speedup": estimate and estimate.to_wire(),
         })  # fmt: skip
-    return sorted(found, key=lambda each: -(each["speedup"] or {"value": 0.0})["value"])
+    return sorted(entries, key=lambda each: -(each["speedup"] or {"value": 0.0})["value"])
 
 
 def _per_group(row: Row) -> str:

@@ -1,7 +1,7 @@
 """Host overhead of drafting: time of `propose` and `observe` of each text-only drafter, by context and store size.
 
-No model runs: the text of a round is from this project's own texts, and the target's tokens are sampled. So the figures
-hold for any target; a drafter that also runs layers of the target has their cost in addition.
+No model runs: the text of a round is from this project's own texts, and the target's top tokens are random. So the
+figures hold for any target; a drafter that also runs layers of the target has their cost in addition.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def words(tokenizer: Any, n: int) -> list[int]:
 
 
 def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
-    """Return a store of `n` tokens: random 32-token pieces of the texts, so that it is as repetitive as a large one."""
+    """Return a datastore of `n` tokens: random 32-token pieces of the texts, as repetitive as a large datastore."""
     ids, random = np.array(words(tokenizer, 40_000)), np.random.default_rng(seed)
     starts = random.integers(0, len(ids) - 32, n // 32 + 1)
     vocabulary = n_ids(tokenizer)
@@ -91,15 +91,15 @@ def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: i
         tree = reader.propose()
         proposed = time.perf_counter()
         outcome = reader.judge(tree)
-        told = time.perf_counter()
+        verified = time.perf_counter()
         reader.observe(outcome)
         if i >= WARM:
-            spent.append((proposed - begin, time.perf_counter() - told))
+            spent.append((proposed - begin, time.perf_counter() - verified))
             drafted += len(tree)
-    whole = sorted(a + b for a, b in spent)
+    totals = sorted(a + b for a, b in spent)
     return {
-        "median": statistics.median(whole),
-        "p95": whole[math.ceil(0.95 * len(whole)) - 1],
+        "median": statistics.median(totals),
+        "p95": totals[math.ceil(0.95 * len(totals)) - 1],
         "propose": statistics.median(a for a, _ in spent),
         "observe": statistics.median(b for _, b in spent),
         "drafted": drafted / len(spent),
@@ -119,7 +119,7 @@ def run_suite(
 
     Args:
         tokenizer: tokenizer of the texts.
-        known: an earlier report: its entries for this machine and number of rounds are not measured again.
+        known: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
         keep: called with the report after every measurement, so that an interrupted one can continue.
         told: called with the name of the current measurement.
         contexts: context lengths, in tokens.
@@ -127,16 +127,17 @@ def run_suite(
         rounds: rounds per measurement.
 
     Returns:
-        `rows` (by "NAME at CONTEXT" or "rest in STORE": the results of `measure`), `rounds`, `vocabulary`, `machine`.
+        Plain JSON: `rows` (results of `measure` by "NAME at CONTEXT" or "rest in STORE"), `rounds`, `vocabulary`,
+        `machine`.
     """
     facts = machine_facts()
     report: dict[str, Any] = {"rows": {}, "rounds": rounds, "vocabulary": n_ids(tokenizer), "machine": facts}
     if known and all(known.get(key) == report[key] for key in ("rounds", "vocabulary")) and _same(known, report):
         report["rows"] = dict(known["rows"])
     small = None
-    wanted = [(f"{name} at {n}", name, n, 0) for name in NAMES for n in contexts]
-    wanted += [(f"rest in {size}", "rest", AT, size) for size in stores]
-    for key, name, context, size in wanted:
+    cases = [(f"{name} at {n}", name, n, 0) for name in NAMES for n in contexts]
+    cases += [(f"rest in {size}", "rest", AT, size) for size in stores]
+    for key, name, context, size in cases:
         if key in report["rows"]:
             continue
         told(key)
@@ -148,7 +149,7 @@ def run_suite(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two reports are of the same machine, at any date and under any load."""
+    """Return whether two reports are of the same machine, regardless of date and load."""
     facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
     return facts[0] == facts[1]
 
@@ -156,8 +157,8 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def growth(report: dict[str, Any], name: str) -> float | None:
     """Return the time at the longest context divided by that at the shortest."""
     rows = report["rows"].items()
-    found = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
-    return found[-1][1] / found[0][1] if len(found) > 1 else None
+    medians = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
+    return medians[-1][1] / medians[0][1] if len(medians) > 1 else None
 
 
 def table(report: dict[str, Any]) -> str:
@@ -167,8 +168,8 @@ def table(report: dict[str, Any]) -> str:
 
     def cell(context: int, what: str = "median") -> Callable[[dict[str, Any]], str]:
         def words(row: dict[str, Any]) -> str:
-            found = report["rows"].get(f"{row['name']} at {context}")
-            return shown(found and 1e3 * found[what], ".3f")
+            entry = report["rows"].get(f"{row['name']} at {context}")
+            return shown(entry and 1e3 * entry[what], ".3f")
 
         return words
 
@@ -203,10 +204,13 @@ def plot(report: dict[str, Any]) -> str:
         name, at, size = key.rpartition(" at ")
         if at:
             lines.setdefault(name, []).append((int(size), 1e3 * row["median"]))
-    every = [point for line in lines.values() for point in line]
+    points = [point for line in lines.values() for point in line]
     left, right, top, bottom = 60, 560, 20, 300
-    x0, x1 = math.log(min(x for x, _ in every)), math.log(max(max(x for x, _ in every), min(x for x, _ in every) + 1))
-    y0, y1 = math.log(0.005), math.log(max(10.0, *(y for _, y in every)))
+    x0, x1 = (
+        math.log(min(x for x, _ in points)),
+        math.log(max(max(x for x, _ in points), min(x for x, _ in points) + 1)),
+    )
+    y0, y1 = math.log(0.005), math.log(max(10.0, *(y for _, y in points)))
 
     def x(value: float) -> float:
         return left + (right - left) * (math.log(value) - x0) / (x1 - x0)
@@ -230,7 +234,7 @@ def plot(report: dict[str, Any]) -> str:
     )
     parts += [
         f'<text x="{x(size):.1f}" y="{bottom + 16}" text-anchor="middle">{size:,}</text>'
-        for size in sorted({size for size, _ in every})
+        for size in sorted({size for size, _ in points})
     ]
     parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 32}" text-anchor="middle">tokens of context</text>')
     ends, hues = sorted((y(sorted(line)[-1][1]), name) for name, line in lines.items()), {}
@@ -240,14 +244,14 @@ def plot(report: dict[str, Any]) -> str:
         hues[name] = f"hsl({360 * i // max(1, len(ends))} 65% 38%)"
         parts.append(f'<text x="{right + 8}" y="{at + 4:.1f}" fill="{hues[name]}">{name}</text>')
     for name, line in lines.items():
-        points = " ".join(f"{x(size):.1f},{y(ms):.1f}" for size, ms in sorted(line))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{hues[name]}" stroke-width="1.6"/>')
+        coordinates = " ".join(f"{x(size):.1f},{y(ms):.1f}" for size, ms in sorted(line))
+        parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{hues[name]}" stroke-width="1.6"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: table, plot, machine, and drafters that take longer than acceptable."""
-    over = [
+    """Return the board: table, plot, machine, and drafters that take longer than `WANTED_S`."""
+    slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()
         if key.endswith(f" at {AT}") and row["median"] > WANTED_S
@@ -265,8 +269,8 @@ def page(report: dict[str, Any]) -> str:
             "`workbench docs` writes this page.",
             "",
             f"Measured on {describe(report['machine'])}.",
-            f"More than {1e3 * WANTED_S:g} ms at {AT:,} tokens: {', '.join(over)}."
-            if over
+            f"More than {1e3 * WANTED_S:g} ms at {AT:,} tokens: {', '.join(slow)}."
+            if slow
             else f"No drafter takes more than {1e3 * WANTED_S:g} ms at {AT:,} tokens (the dashed line).",
             "",
             table(report),

@@ -1,4 +1,4 @@
-"""A measured run on a backend, alone on its device: requested until it is admitted, followed to its end, released."""
+"""A measured run on a backend, alone on its device: request it until admitted, follow it to its end, delete it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class StopError(Exception):
 
 
 class Hosted:
-    """A run that is measured.
+    """A measured run.
 
     Args:
         host: the backend.
-        start: starts it; called again after a temporary refusal.
+        start: function that starts the run; called again after a temporary refusal.
         stopped: called often; True ends the run.
-        others: returns whether another user's run is active besides the given one: such runs have priority, and this
-            one is then a run in the background. None: it waits for its turn like any other.
+        others: function that returns whether another user's run is active besides the given one. If it is set, this is
+            a background run, and other users' runs have priority. None: the run is queued like any other.
 
     Attributes:
         run: the run, once it is admitted.
-        trace: the trace, once the run has ended; None if it was interrupted for another run.
+        trace: the trace, once the run has ended; None if another user's run interrupted it.
         seconds: duration of the run, without waiting for the device or the models.
     """
 
@@ -68,7 +68,9 @@ class Hosted:
         return 0 if self.run is None else emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
-        """Yield every `POLL_S` why the run waits, in words; empty while it runs. Closing the iterator ends the run.
+        """Yield the reason for waiting every `POLL_S` seconds; an empty string while the run is active.
+
+        Closing the iterator ends the run.
 
         Raises:
             StopError: `stopped` returned True.
@@ -77,7 +79,7 @@ class Hosted:
         while not self._let_in():
             yield self._waits
             time.sleep(POLL_S)
-        run, begun = self.run, time.monotonic()
+        run, start = self.run, time.monotonic()
         try:
             while not run.ended:
                 with contextlib.suppress(TimeoutError):
@@ -88,11 +90,11 @@ class Hosted:
                     break
                 if self._others is not None and self._others(run):
                     return
-                if waits := waiting_for(run):
-                    begun = time.monotonic()
-                yield waits
+                if reason := waiting_for(run):
+                    start = time.monotonic()
+                yield reason
             trace = run.wait()
-            self.seconds = time.monotonic() - begun
+            self.seconds = time.monotonic() - start
             if trace.footer.reason in STOPPED:
                 raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
             self.trace = trace
@@ -118,7 +120,7 @@ def emitted(run: Any) -> int:
 
 
 def waiting_for(run: Any) -> str:
-    """Return why a run has not begun, in words; empty once it has."""
+    """Return the reason why a run has not begun; empty once it has begun."""
     if run.state == "loading":
         return run.message or "loading the models"
     if run.state != "queued":

@@ -1,7 +1,7 @@
 """Interleaving: all contenders run on a prompt before the next prompt begins, in changing order.
 
-So a slow minute of the machine affects all alike, and none always runs first. With two sides the order is AB BA AB BA:
-drift affects both.
+So a slow minute of the machine affects all contenders alike, and no contender always runs first. With two contenders
+the order is AB BA AB BA, so that drift affects both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kinds of work: prompt suites for choosing a drafter, bundled prompts that no bundled model was trained on.
+"""Kinds of work: prompt suites for choosing a drafter, of bundled prompts that no bundled model was trained on.
 
-Their texts are the project's own (made by `workbench.training.work`). Four kinds also exist in Spec-Bench: with a
-folder of data sets, their prompts are Spec-Bench's.
+`workbench.training.work` writes the file: held-out problems of the generators, and hand-written prompts. Four kinds
+also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS = {
 }
 """Name of the suite and of its group of prompts → description."""
 OF_SPEC_BENCH = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
-"""Kinds that Spec-Bench has too, with its name for them."""
+"""Kinds that also exist in Spec-Bench, with its name for them."""
 
 
 def bundled(name: str) -> list[BenchPrompt]:
@@ -36,8 +36,8 @@ def bundled(name: str) -> list[BenchPrompt]:
     Args:
         name: `WORK`, or one of `KINDS`.
     """
-    found = load_prompts(FILE)
-    return [prompt for kind in KINDS for prompt in found if prompt.group == kind and name in (WORK, kind)]
+    prompts = load_prompts(FILE)
+    return [prompt for kind in KINDS for prompt in prompts if prompt.group == kind and name in (WORK, kind)]
 
 
 def of_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
@@ -47,7 +47,7 @@ def of_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
         name: `WORK`, or one of `KINDS`.
         questions: Spec-Bench's questions.
     """
-    theirs = {group: kind for kind, group in OF_SPEC_BENCH.items()}
-    asked = [replace(q, group=theirs[q.group]) for q in questions if q.group in theirs]
-    own = [prompt for prompt in bundled(WORK) if prompt.group not in OF_SPEC_BENCH]
-    return [p for kind in KINDS for p in (*asked, *own) if p.group == kind and name in (WORK, kind)]
+    kind_of_group = {group: kind for kind, group in OF_SPEC_BENCH.items()}
+    external = [replace(q, group=kind_of_group[q.group]) for q in questions if q.group in kind_of_group]
+    internal = [prompt for prompt in bundled(WORK) if prompt.group not in OF_SPEC_BENCH]
+    return [p for kind in KINDS for p in (*external, *internal) if p.group == kind and name in (WORK, kind)]

@@ -1,4 +1,4 @@
-"""Lanes of a comparison: a method with its parameters and its draft model, as words and as one line of text."""
+"""Lanes of a comparison: a method with its parameters and its draft model, as plain data and as one line of text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Lane:
 
     @property
     def configured(self) -> Configured:
-        """The method with values for all its parameters. Imports PyTorch."""
+        """Method with values for all its parameters. Imports PyTorch."""
         from workbench.methods import registry
 
         return registry.get(self.method).with_params(**self.params)
@@ -99,10 +99,10 @@ class Lane:
     @property
     def title(self) -> str:
         """Title for display: the method's title, and non-default settings."""
-        said = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
-        said += [self.drafter] if self.drafter else []
+        parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
+        parts += [self.drafter] if self.drafter else []
         title = known.get(self.method).title
-        return f"{title} ({', '.join(said)})" if said else title
+        return f"{title} ({', '.join(parts)})" if parts else title
 
     def __str__(self) -> str:
         """Return the line of text that `parse` reads."""

@@ -1,8 +1,8 @@
 """llama.cpp as a contender: plain, with prompt lookup, and with a draft model.
 
-It uses the same weights, written as GGUF (in float32 beside a float32 target, else in float16), and the same token ids.
-Draft lengths are fixed, as for the other contenders. llama.cpp's own server runs, from the wheel `xllamacpp`, which
-needs no compiler; it runs in a separate process, so that a crash does not end the bench. Beside a float32 target its KV
+It uses the same weights, written as GGUF (in float32 for a float32 target, else in float16), and the same token ids.
+Draft lengths are fixed, as for the other contenders. llama.cpp's own server comes from the wheel `xllamacpp`, which
+needs no compiler. It runs in a separate process, so that a crash does not end the bench. For a float32 target its KV
 cache is float32 too, so that greedy tokens can be compared.
 """
 
@@ -35,11 +35,11 @@ NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
 PLAIN = "llama.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RUN_S = 600.0
-"""Timeout of a run: a longer one has hung."""
+"""Timeout of a run in seconds; a longer run counts as hung."""
 
 
 def why_not(models: Models) -> str:
-    """Return why llama.cpp cannot be measured beside these models; empty if it can."""
+    """Return the reason why llama.cpp cannot be compared with these models; empty if it can."""
     missing = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if missing:
         return f"{' and '.join(missing)} not installed (pip install xllamacpp gguf)"
@@ -51,13 +51,13 @@ def why_not(models: Models) -> str:
 def built_with() -> str:
     """Return the wheel's version and the CPU extensions it was compiled for: a general wheel lacks some.
 
-    It is queried in a separate process, since importing compiled code may crash one.
+    The query runs in a separate process, since importing compiled code may crash it.
     """
-    said = "import xllamacpp as x; print(x.__version__, x.get_system_info())"
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=False)
-    version, _, facts = done.stdout.strip().partition(" ")
-    kinds = [fact.split("=")[0].strip() for fact in facts.removeprefix("CPU : ").split("|") if fact.strip(" ")]
-    return f"xllamacpp {version} ({', '.join(kinds)})" if version else "xllamacpp"
+    code = "import xllamacpp as x; print(x.__version__, x.get_system_info())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    version, _, facts = result.stdout.strip().partition(" ")
+    extensions = [fact.split("=")[0].strip() for fact in facts.removeprefix("CPU : ").split("|") if fact.strip(" ")]
+    return f"xllamacpp {version} ({', '.join(extensions)})" if version else "xllamacpp"
 
 
 @dataclass
@@ -88,13 +88,13 @@ class LlamaCppContender:
 
     @property
     def title(self) -> str:
-        """Name for display."""
-        how = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
-        return f"llama.cpp, {how[self.name]}"
+        """Title for display."""
+        variants = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
+        return f"llama.cpp, {variants[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The draft length, and the n-gram length of prompt lookup."""
+        """Draft length, and n-gram length of prompt lookup."""
         if not self.setting.depth:
             return {}
         return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
@@ -110,19 +110,19 @@ class LlamaCppContender:
         """
         self._start()
         sampling = self.sampling
-        asked = {
+        body = {
             "prompt": list(prompt_ids), "n_predict": self.max_new_tokens, "cache_prompt": False, "return_tokens": True,
             "samplers": ["temperature", "top_k", "top_p", "min_p"], "temperature": sampling.temperature,
             "top_k": sampling.top_k or 0, "top_p": sampling.top_p, "min_p": sampling.min_p, "seed": self.seed + repeat,
         }  # fmt: skip
         start = time.perf_counter()
-        said = self._post("/completion", asked)
+        response = self._post("/completion", body)
         seconds = time.perf_counter() - start
-        found, times = list(said["tokens"]), said["timings"]
-        if end := next((i for i, token in enumerate(found, 1) if token in self.eos), 0):
-            found = found[:end]
+        token_ids, times = list(response["tokens"]), response["timings"]
+        if end := next((i for i, token in enumerate(token_ids, 1) if token in self.eos), 0):
+            token_ids = token_ids[:end]
         rounds = int(times["predicted_n"]) - int(times.get("draft_n_accepted", 0))
-        return Sample(self.name, prompt, repeat, found, seconds, times["predicted_ms"] / 1e3, rounds)
+        return Sample(self.name, prompt, repeat, token_ids, seconds, times["predicted_ms"] / 1e3, rounds)
 
     def tokenise(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens, by the tokenizer in the file."""
@@ -158,15 +158,15 @@ class LlamaCppContender:
         connection = http.client.HTTPConnection(self._address, timeout=RUN_S)
         try:
             connection.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            said = json.loads(answer.read())
+            response = connection.getresponse()
+            data = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._lost(f"gave no answer ({type(error).__name__})") from error
         finally:
             connection.close()
-        if answer.status != http.client.OK:
-            raise ContenderLostError(f"refused: {str(said.get('error', {}).get('message', said))[:200]}")
-        return said
+        if response.status != http.client.OK:
+            raise ContenderLostError(f"refused: {str(data.get('error', {}).get('message', data))[:200]}")
+        return data
 
     def _lost(self, what: str) -> ContenderLostError:
         assert self._process is not None
@@ -188,10 +188,10 @@ def contenders(
     seed: int,
     folder: Path,
 ) -> Iterator[list[Contender]]:
-    """Yield plain decoding by llama.cpp, and the counterparts of the given methods; their servers end with the block.
+    """Yield contenders: plain decoding by llama.cpp, and the counterparts of the methods. Their servers end at exit.
 
-    A draft model that cannot be written as GGUF has no counterpart; one with a reduced vocabulary drafts from the whole
-    vocabulary there.
+    A draft model that cannot be written as GGUF has no counterpart. A draft model with a reduced vocabulary drafts from
+    the whole vocabulary in llama.cpp.
 
     Args:
         models: target, and drafter for the draft model's counterpart.
@@ -211,21 +211,21 @@ def contenders(
         "eos": sorted(models.eos), "max_new_tokens": max_new_tokens, "sampling": sampling, "seed": seed,
     }  # fmt: skip
     plain = Setting(str(file), models.target.context, torch.get_num_threads(), exact=not half)
-    found = [LlamaCppContender(plain, name=PLAIN, weights_bytes=size, **common)]
+    created = [LlamaCppContender(plain, name=PLAIN, weights_bytes=size, **common)]
     for configured in methods:
         depth, drafter = int(configured.values.get("depth", 0)), ""
-        together = size
-        if configured.name == "draft-model" and (small := _drafter(models, folder / "drafter.gguf", half)):
-            drafter, together = str(small), size + small.stat().st_size
+        total_bytes = size
+        if configured.name == "draft-model" and (drafter_file := _drafter(models, folder / "drafter.gguf", half)):
+            drafter, total_bytes = str(drafter_file), size + drafter_file.stat().st_size
         elif configured.name != "prompt-lookup":
             continue
         ngram = int(configured.values.get("ngram", 2))
         setting = Setting(plain.model, plain.context, plain.threads, plain.exact, depth, drafter, ngram)
-        found.append(LlamaCppContender(setting, name=NAMES[configured.name], weights_bytes=together, **common))
+        created.append(LlamaCppContender(setting, name=NAMES[configured.name], weights_bytes=total_bytes, **common))
     try:
-        yield list(found)
+        yield list(created)
     finally:
-        for contender in found:
+        for contender in created:
             contender.close()
 
 

@@ -46,29 +46,29 @@ def params_of(setting: Setting, xllamacpp: Any) -> Any:
     params.n_ctx, params.n_parallel, params.n_gpu_layers = setting.context, 1, 0
     params.ctx_shift, params.cache_ram_mib = False, 0  # nothing is cached between runs
     params.verbosity, params.ui, params.endpoint_slots = -1, False, False
-    kinds = xllamacpp.common_speculative_type
+    types = xllamacpp.common_speculative_type
     spec = params.speculative
     if setting.depth and setting.drafter:
-        spec.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        spec.types = [types.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         spec.draft.mparams.path = setting.drafter
         spec.draft.n_gpu_layers = 0
         spec.draft.n_max, spec.draft.n_min, spec.draft.p_min = setting.depth, 0, 0.0
     elif setting.depth:
-        spec.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        found = spec.ngram_simple
-        found.size_n, found.size_m, found.min_hits = setting.ngram, setting.depth, 1
+        spec.types = [types.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        ngram = spec.ngram_simple
+        ngram.size_n, ngram.size_m, ngram.min_hits = setting.ngram, setting.depth, 1
     for cpu in (params.cpuparams, params.cpuparams_batch, spec.draft.cpuparams, spec.draft.cpuparams_batch):
         cpu.n_threads = setting.threads
     if setting.exact:
-        wide = xllamacpp.ggml_type.GGML_TYPE_F32
-        params.cache_type_k = params.cache_type_v = wide
-        spec.draft.cache_type_k = spec.draft.cache_type_v = wide
+        float32 = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.cache_type_k = params.cache_type_v = float32
+        spec.draft.cache_type_k = spec.draft.cache_type_v = float32
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return params
 
 
 def main() -> None:
-    """Serve with the settings of the one argument; print the address after a keyword, since llama.cpp prints too."""
+    """Serve with the settings in the JSON argument; print the address after a keyword, since llama.cpp prints too."""
     import xllamacpp  # pyright: ignore[reportMissingImports]  # an optional dependency
 
     server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))

@@ -29,7 +29,7 @@ def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left:
 
 
 def shown(value: float | None, form: str) -> str:
-    """Format a figure; None (nothing to divide by) becomes a dash."""
+    """Format a figure; None (a ratio with denominator 0) becomes a dash."""
     return "–" if value is None else format(value, form)
 
 

@@ -19,7 +19,7 @@ class Plan:
         target: by default the backend's.
         max_new_tokens: length limit of every run.
         seed: seed of every run, so that repetitions do the same work.
-        sampling: temperature and filters, the same for all.
+        sampling: temperature and filters, the same for all lanes.
         stop: strings that end a text.
         repeats: repetitions of every lane and prompt.
         images: images as data URLs, for a target that reads them; every prompt is then a question about all of them.
@@ -46,11 +46,11 @@ class Measured:
     Attributes:
         lane: the lane.
         name: name for display, unique in a comparison.
-        added: whether it is plain decoding that was added as the reference without a request.
+        added: whether the lane is plain decoding that was added automatically as the reference.
         samples: figures of each run by (prompt, repetition).
         traces: by prompt, the run that the race replays (`paired.replayed`).
         shown: by prompt, the repeat of that run.
-        error: why it was left out from some point on; empty: it ran to the end.
+        error: reason why the lane was left out from some point on; empty if all its runs finished.
     """
 
     lane: Lane
@@ -63,7 +63,7 @@ class Measured:
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def take(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
-        """Store the figures of a run, and its trace as long as it may become the one that is shown."""
+        """Store the figures of a run, and its trace as long as the race may select it."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
         self.show(prompt, self.shown.get(prompt, repeat))
@@ -80,12 +80,12 @@ class Measured:
 
 @dataclass(slots=True)
 class SideBySide:
-    """Lanes of a comparison.
+    """Lanes of a comparison, with their plan and prompts.
 
     Attributes:
         plan: their common settings.
         prompts: their prompts.
-        lanes: in the order given; plain decoding is first if it was added.
+        lanes: in the order of the request; plain decoding is first if it was added.
         machine: description of the machine.
         complete: whether every run of the plan was done.
     """

@@ -14,30 +14,34 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int | None]]:
-    """Yield a list whose one entry is, at the end, the peak minus the level at the start in bytes, or None.
+    """Yield a list of one entry: at exit, the peak minus the level at the start in bytes, or None if not available.
 
-    It takes no time measurements; put it around the timed code. Buffers that an earlier run left are reused and do not
-    count: the first runs show more.
+    It does not measure time; put it around the timed code. Buffers of earlier runs are reused and do not count: the
+    first runs show more growth.
     """
-    found: list[int | None] = [None]
+    result: list[int | None] = [None]
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        yield found
-        found[0] = torch.cuda.max_memory_allocated() - before
+        yield result
+        result[0] = torch.cuda.max_memory_allocated() - before
         return
     try:
         _RESET.write_text("5")  # reset the kernel's high-water mark
         before = _resident("VmRSS")
     except (OSError, TypeError):
-        yield found
+        yield result
         return
-    yield found
+    yield result
     with contextlib.suppress(OSError, TypeError):
-        found[0] = max(0, _resident("VmHWM") - before)
+        result[0] = max(0, _resident("VmHWM") - before)
 
 
 def _resident(name: str) -> int:
-    """Return bytes. TypeError: the system does not report them."""
+    """Return a memory figure of this process in bytes.
+
+    Raises:
+        TypeError: the system does not report it.
+    """
     line = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
     return 1024 * int(line[1])  # pyright: ignore[reportOptionalSubscript]

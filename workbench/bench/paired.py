@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from workbench.bench.measured import Measured, SideBySide
 
 SCHEMA = 3
-"""Version of comparisons as plain data. 1 had medians with quartiles, 2 had τ and acceptance pooled over all tokens
-beside geometric means; the page computes their figures again from their runs."""
+"""Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
+over all tokens, next to geometric means. The page computes the figures of older versions again from their runs."""
 GRID = [i / 20 for i in range(21)]
-"""Acceptance rates at which the break-even curve is given."""
+"""Acceptance rates of the points of the break-even curve."""
 
 
 def figures_of(made: SideBySide) -> dict[str, Any]:
     """Return all figures of a comparison: those of `so_far`, with texts, race, break-even and exactness per lane."""
-    found = so_far(made)
+    data = so_far(made)
     plain = made.reference
-    for lane, wire in zip(made.lanes, found["lanes"], strict=True):
+    for lane, wire in zip(made.lanes, data["lanes"], strict=True):
         wire["race"] = [race(lane, i, plain) if i in lane.traces else None for i in range(len(made.prompts))]
         wire["pays"] = None if plain is None or lane is plain else pays(lane, plain)
         wire["exact"] = None if plain is None else exactness(lane, plain, made.plan.greedy)
@@ -41,20 +41,20 @@ def figures_of(made: SideBySide) -> dict[str, Any]:
             else differences(plain.traces[i], lane.traces[i])
             for i in range(len(made.prompts))
         ]  # fmt: skip
-    return found
+    return data
 
 
 def so_far(made: SideBySide) -> dict[str, Any]:
     """Return settings, machine and the figures of each lane, from the runs so far."""
     plan, plain = made.plan, made.reference
-    shown = next((trace.header for lane in made.lanes for trace in lane.traces.values()), None)
+    header = next((trace.header for lane in made.lanes for trace in lane.traces.values()), None)
     return {
         "schema": SCHEMA,
         "complete": made.complete,
         "settings": {
-            "target": shown.target if shown else plan.target,
-            "dtype": shown.dtype if shown else "",
-            "device": shown.device if shown else "",
+            "target": header.target if header else plan.target,
+            "dtype": header.dtype if header else "",
+            "device": header.device if header else "",
             "max_new_tokens": plan.max_new_tokens,
             "seed": plan.seed,
             "sampling": dict(plan.sampling),
@@ -85,7 +85,7 @@ def so_far(made: SideBySide) -> dict[str, Any]:
 
 
 def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
-    """Return the figures of a lane; None if there is nothing to divide by. Times per token are in milliseconds."""
+    """Return the figures of a lane; a ratio with denominator 0 is None. Times per token are in milliseconds."""
     samples = list(lane.samples.values())
     faster, rate, totals = speedup_of(lane, plain), typical(rates(samples)), Totals.of(samples)
     return {
@@ -121,37 +121,40 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
     def share(own: Sequence[Sample], part: str) -> float:
         return statistics.fmean(s.figures[f"{part}_s"] / s.figures["decode_s"] for s in own)
 
-    return {part: statistics.fmean(share(own, part) for own in of_prompt.values()) for part in PARTS}
+    return {part: statistics.fmean(share(group, part) for group in of_prompt.values()) for part in PARTS}
 
 
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 
 def replayed(made: SideBySide, prompt: int) -> int:
-    """Return the repeat that a race on a prompt replays in all lanes: the one with speed-ups nearest to the prompt's.
+    """Return the repeat that a race on a prompt replays in all lanes: the one with the most typical speed-ups.
 
-    Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes completed.
+    Among the repeats that the most lanes completed, it has the least sum over lanes of the distances to the prompt's
+    speed-up, on a logarithmic scale.
     """
     base = {} if made.reference is None else rates(made.reference.samples.values())
-    apart: dict[int, list[float]] = {}
+    distances: dict[int, list[float]] = {}
     for lane in made.lanes:
         of_prompt = rates(s for s in lane.samples.values() if s.prompt == prompt)
-        found = speedup(of_prompt, base)
+        estimate = speedup(of_prompt, base)
         for key, rate in of_prompt.items():
-            if found is not None and rate and base.get(key):
-                apart.setdefault(key[1], []).append(abs(math.log(rate / base[key] / found.value)))
-    return min(sorted(apart), key=lambda repeat: (-len(apart[repeat]), round(sum(apart[repeat]), 9)), default=0)
+            if estimate is not None and rate and base.get(key):
+                distances.setdefault(key[1], []).append(abs(math.log(rate / base[key] / estimate.value)))
+    return min(
+        sorted(distances), key=lambda repeat: (-len(distances[repeat]), round(sum(distances[repeat]), 9)), default=0
+    )
 
 
 def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
-    """Return a recorded run of a lane on a prompt, of the `replayed` repeat, in which the lanes were measured together.
+    """Return the recorded run of a lane on a prompt that the race replays, of the `replayed` repeat.
 
     Returns:
-        rounds with their end in seconds after prefill, and their tokens; repeat, from 0; and speedup: this run's own,
-        over the plain run of the same repeat.
+        prefill_s and seconds of the run; rounds as [end in seconds after prefill, tokens with their kinds]; repeat,
+        from 0; speedup of this run over the plain run of the same repeat, or None.
     """
     trace, repeat = lane.traces[prompt], lane.shown.get(prompt)
-    mine, theirs = (
+    sample, plain_sample = (
         side.samples.get((prompt, repeat)) if side and repeat is not None else None for side in (lane, plain)
     )
     rounds = [[r.started_s + r.seconds, [[e.text, e.kind] for e in r.emitted]] for r in trace.rounds]
@@ -160,13 +163,13 @@ def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
         "seconds": trace.footer.seconds,
         "rounds": rounds,
         "repeat": repeat,
-        "speedup": mine.decode_rate / theirs.decode_rate
-        if mine and theirs and mine.token_ids and theirs.token_ids
+        "speedup": sample.decode_rate / plain_sample.decode_rate
+        if sample and plain_sample and sample.token_ids and plain_sample.token_ids
         else None,
     }
 
 
-# -- would it pay -----------------------------------------------------------------------------------------------------
+# -- break-even -------------------------------------------------------------------------------------------------------
 
 
 def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
@@ -179,19 +182,19 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted
-        speed-up there, break_even (None: nowhere between 0 and 1), always (it pays without a single acceptance), and
-        the costs in milliseconds; None if nothing was drafted.
+        speed-up at that rate, break_even (None: no such rate between 0 and 1), always (speed-up ≥ 1 without any
+        acceptance), depth, and the costs in milliseconds; None if nothing was drafted.
     """
-    from scipy.optimize import brentq  # a third of a second, not at the app's start
+    from scipy.optimize import brentq  # importing it takes a third of a second: not at the app's start
 
     rounds = [r for trace in lane.traces.values() for r in trace.rounds]
     depths = [[max(r.nodes.depth, default=0) for r in trace.rounds] for trace in lane.traces.values() if trace.rounds]
-    mine = list(lane.samples.values())
-    n_rounds, by_depth = sum(s.rounds for s in mine), acceptance_by_depth(rounds)
-    rounds_a_second = {
+    samples = list(lane.samples.values())
+    n_rounds, by_depth = sum(s.rounds for s in samples), acceptance_by_depth(rounds)
+    rounds_per_second = {
         key: s.rounds / s.figures["decode_s"] for key, s in lane.samples.items() if s.figures["decode_s"]
     }
-    round_rate, plain_rate = typical(rounds_a_second), typical(rates(plain.samples.values()))
+    round_rate, plain_rate = typical(rounds_per_second), typical(rates(plain.samples.values()))
     if not any(map(any, depths)) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
         return None
     round_s, plain_s = 1 / round_rate.value, 1 / plain_rate.value
@@ -200,12 +203,12 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
         def of_round(depth: int) -> float:
             return depth + 1 if a >= 1 else (1 - a ** (depth + 1)) / (1 - a)
 
-        return statistics.geometric_mean(statistics.fmean(map(of_round, own)) for own in depths)
+        return statistics.geometric_mean(statistics.fmean(map(of_round, prompt_depths)) for prompt_depths in depths)
 
     def gain(a: float) -> float:
         return tau(a) * plain_s / round_s
 
-    acceptance = sum(kept for _, _, kept in by_depth) / sum(tried for _, tried, _ in by_depth)
+    acceptance = sum(n_accepted for _, _, n_accepted in by_depth) / sum(n_tested for _, n_tested, _ in by_depth)
     crosses = gain(0.0) < 1 <= gain(1.0)
     return {
         "curve": [[a, gain(a)] for a in GRID],
@@ -216,5 +219,9 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
         "depth": tau(1.0) - 1,
         "round_ms": 1e3 * round_s,
         "plain_ms": 1e3 * plain_s,
-        **{f"{part}_ms": 1e3 * round_s * share for part, share in _shares(mine).items() if part in ("draft", "verify")},
+        **{
+            f"{part}_ms": 1e3 * round_s * share
+            for part, share in _shares(samples).items()
+            if part in ("draft", "verify")
+        },
     }

@@ -1,9 +1,8 @@
-"""Pairs of runs in the background: the method, then plain decoding, repeated until the speed-up is known.
+"""Pairs of background runs: the method and plain decoding, repeated until the interval of the speed-up is conclusive.
 
-A baseline measured once beside one run is not conclusive. Here both are run again, each alone on the device, with one
-prompt, seed and settings, in changing order. After each pair the interval is reported, and the measurement ends when
-the interval is conclusive. Other users' runs have priority: they interrupt the current pair, which starts again when
-the device is free.
+One run of each is not conclusive. Here both are repeated, each alone on the device, with one prompt, seed and settings,
+in changing order. After each pair the interval is reported, and the measurement ends when it is conclusive. Other
+users' runs have priority: they interrupt the current pair, which starts again when the device is free.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from workbench.trace.speedup import Estimate, estimate
 MOST, LONGEST_S, CLOSE = 12, 60.0, 0.05
 """Stopping limits: number of pairs, seconds of measuring, and relative half-width of the interval."""
 FEWEST = 3
-"""Number of pairs before which nothing is decided."""
+"""Smallest number of pairs before the interval can end the measurement."""
 LOOKS_CONFIDENCE = 0.99
 """Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
 stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
@@ -49,8 +48,8 @@ class Pairs:
     Attributes:
         ratios: speed-up of each finished pair.
         text: current action, for display.
-        waiting: whether it waits: another run has the device, or its user's limit for this minute is reached.
-        ended: why it has ended; empty before.
+        waiting: whether it waits, because another run has the device or the user's limit for this minute is reached.
+        ended: reason for the end; empty before.
     """
 
     ratios: tuple[float, ...] = ()
@@ -65,26 +64,26 @@ class Pairs:
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON."""
-        found = self.estimate
+        result = self.estimate
         return {
-            "ratios": list(self.ratios), "estimate": found and found.to_wire(), "text": self.text, "most": MOST,
+            "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MOST,
             "waiting": self.waiting, "ended": self.ended,
         }  # fmt: skip
 
 
 def enough(ratios: Sequence[float], seconds: float) -> str:
-    """Return why no further pair is needed, in words; empty if one is.
+    """Return the reason why no further pair is needed; empty if another one is needed.
 
     Args:
         ratios: speed-ups of the pairs so far.
         seconds: time of measuring, without waiting.
     """
-    found = estimate({0: ratios}, LOOKS_CONFIDENCE) if len(ratios) >= FEWEST else None
-    if found is not None and found.low is not None and found.high is not None:
-        if found.low > 1 or found.high < 1:
+    strict = estimate({0: ratios}, LOOKS_CONFIDENCE) if len(ratios) >= FEWEST else None
+    if strict is not None and strict.low is not None and strict.high is not None:
+        if strict.low > 1 or strict.high < 1:
             return "the interval lies on one side of 1×"
-        shown = estimate({0: ratios})
-        if shown is not None and shown.high is not None and shown.high / shown.value <= 1 + CLOSE:
+        overall = estimate({0: ratios})
+        if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + CLOSE:
             return f"it is known to {CLOSE:.0%}"
     if len(ratios) >= MOST:
         return f"{MOST} pairs"
@@ -123,7 +122,7 @@ def measure_pairs(
         stopped: called often; after it returns True, the final result is yielded.
 
     Yields:
-        the results so far; the last one says why it ended.
+        the results so far; the last one contains the reason for the end.
 
     Raises:
         WorkbenchError: a run is not possible.
@@ -131,36 +130,36 @@ def measure_pairs(
     shared = {"target": target, "seed": seed, "stop": tuple(stop), "user": user}
     shared |= {"images": images} if images else {}
     sampling = {name: value for name, value in params.items() if name in params_of(SamplingParams())}
-    asked = {
+    sides = {
         "method": {"method": method, "params": params, "drafter": drafter, **shared},
         "plain": {"method": BASELINE, "params": sampling, **shared},
     }
     ratios: list[float] = []
-    seconds, why = 0.0, ""
+    seconds, reason = 0.0, ""
     try:
-        for side in asked.values():
+        for side in sides.values():
             yield from _run(host, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up"))
-        while not why:
+        while not reason:
             done: dict[str, tuple[float, float] | None] = {}
             text = f"pair {len(ratios) + 1}"
-            for side in order(list(asked), len(ratios)):
+            for side in order(list(sides), len(ratios)):
                 now = Pairs(tuple(ratios), text)
-                done[side] = yield from _run(host, prompt, asked[side], max_new_tokens, stopped, now)
+                done[side] = yield from _run(host, prompt, sides[side], max_new_tokens, stopped, now)
                 if done[side] is None:
                     break
-            mine, plain = done.get("method"), done.get("plain")
-            if mine is None or plain is None:
+            method_run, plain_run = done.get("method"), done.get("plain")
+            if method_run is None or plain_run is None:
                 continue
-            if not (mine[0] and plain[0]):
-                why = "a run emitted no tokens"
+            if not (method_run[0] and plain_run[0]):
+                reason = "a run emitted no tokens"
                 continue
-            ratios.append(mine[0] / plain[0])
-            seconds += mine[1] + plain[1]
-            why = enough(ratios, seconds)
+            ratios.append(method_run[0] / plain_run[0])
+            seconds += method_run[1] + plain_run[1]
+            reason = enough(ratios, seconds)
             yield Pairs(tuple(ratios), text)
     except StopError:
-        why = "stopped"
-    yield Pairs(tuple(ratios), "", False, why)
+        reason = "stopped"
+    yield Pairs(tuple(ratios), "", False, reason)
 
 
 def _run(
@@ -179,7 +178,7 @@ def _run(
     yield now
     start = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
     run = Hosted(host, start, stopped, host.others_run)
-    with contextlib.closing(run.follow()) as following:
-        for waits in following:
-            yield Pairs(now.ratios, waits or now.text, run.run is None)
+    with contextlib.closing(run.follow()) as reasons:
+        for reason in reasons:
+            yield Pairs(now.ratios, reason or now.text, run.run is None)
     return None if run.trace is None else (tokens_per_second(run.trace.rounds) or 0.0, run.seconds)

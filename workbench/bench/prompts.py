@@ -15,7 +15,7 @@ from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
-"""Problems with a numeric answer each; those of the generators are held-out ones."""
+"""Problems with one numeric answer each; generated ones are held out from training."""
 MORE = Path(__file__).with_name("claim_prompts.jsonl")
 """More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
 
@@ -51,12 +51,12 @@ class BenchPrompt:
 
     def encode(self, tokenizer: Any) -> list[int]:
         """Return token ids, with the chat template if the prompt is a message and the tokenizer has one."""
-        said = [*self.before, self.prompt]
+        turns = [*self.before, self.prompt]
         if self.chat and getattr(tokenizer, "chat_template", None):
-            messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+            messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(tokenizer("\n".join(said))["input_ids"])
+        return list(tokenizer("\n".join(turns))["input_ids"])
 
     def is_right(self, text: str) -> bool:
         """Return whether the last number of a text, or its first JSON object in any order of fields, is the answer.
@@ -81,29 +81,32 @@ def first_object(text: str) -> Any:
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
-    """Return every message of every conversation as a prompt of its own, after the answers before it.
+    """Return every user message of every conversation as a separate prompt, with the earlier messages and answers.
 
     The answers come from one method, so that all methods continue the same conversation.
 
     Args:
-        prompts: some with `follow_ups`.
-        answer: generates the assistant's part; None ends the conversation there.
+        prompts: prompts with or without `follow_ups`.
+        answer: function: prompt → the assistant's answer; None ends the conversation there.
     """
-    found = []
+    expanded = []
     for prompt in prompts:
-        found.append(dataclasses.replace(prompt, follow_ups=()))
+        expanded.append(dataclasses.replace(prompt, follow_ups=()))
         for turn, text in enumerate(prompt.follow_ups, 1):
-            last, answered = found[-1], answer(found[-1])
-            if answered is None:
+            last, reply = expanded[-1], answer(expanded[-1])
+            if reply is None:
                 break
-            before = (*last.before, last.prompt, answered)
+            before = (*last.before, last.prompt, reply)
             name = f"{prompt.name}/{turn + 1}"
-            found.append(dataclasses.replace(last, name=name, prompt=text, before=before, turn=turn))
-    return found
+            expanded.append(dataclasses.replace(last, name=name, prompt=text, before=before, turn=turn))
+    return expanded
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
-    """Read JSON lines of objects with `prompt`, optionally `name`, `group`, `chat`, `answer`. None: the bundled set.
+    """Read JSON lines of objects with `prompt`, and optionally `name`, `group`, `chat` and `answer`.
+
+    Args:
+        path: the file; None: the bundled set.
 
     Raises:
         PromptError: the file is missing, empty, or a line is not such an object.
@@ -130,10 +133,10 @@ def read_prompts(text: str) -> list[BenchPrompt]:
     lines = text.splitlines()
     if text.lstrip().startswith("{"):
         return _of_lines(lines, "the text")
-    written = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
-    if not written:
+    numbered = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
         raise PromptError("There is no prompt.", "Write one a line, or choose a file.")
-    return [BenchPrompt(f"line {i}", line, chat=True) for i, line in written]
+    return [BenchPrompt(f"line {i}", line, chat=True) for i, line in numbered]
 
 
 def _of_lines(lines: Sequence[str], path: str) -> list[BenchPrompt]:

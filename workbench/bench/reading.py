@@ -1,7 +1,7 @@
-"""Simulated rounds without a model: a given text takes the place of the target's, to measure the cost of drafting.
+"""Simulated rounds without a model: a fixed text replaces the target's output, to measure the cost of drafting.
 
-Drafts are accepted as far as the text continues them. The target's top tokens are the text's own token and, after it,
-random tokens.
+A draft is accepted as far as it equals the text. The target's top tokens are the text's own token, and random tokens
+after it.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class Reader:
 
     @classmethod
     def of(cls, configured: Configured, models: Models, text: Sequence[int], prompt: int, seed: int = 0) -> Reader:
-        """Return a sequence with `prompt` committed tokens, and a drafter state for them."""
-        begin = list(text[:prompt])
-        row = Row(Request(begin, configured, max_new_tokens=1 << 30, seed=seed), list(begin), models)
-        row.state = DraftState()
-        row.state.drafter = configured.drafter.prime(row, models)
-        row.state.policy = configured.policy.start()
-        grower = configured.grower
-        row.state.tree_builder = None if grower is None else grower.prime(configured.drafter, models)
-        return cls(row, text, prompt, np.random.default_rng(seed))
+        """Return a sequence with the first `prompt` tokens committed, and the drafter's state after them."""
+        prompt_ids = list(text[:prompt])
+        sequence = Row(Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models)
+        sequence.state = DraftState()
+        sequence.state.drafter = configured.drafter.prime(sequence, models)
+        sequence.state.policy = configured.policy.start()
+        tree_builder = configured.grower
+        sequence.state.tree_builder = None if tree_builder is None else tree_builder.prime(configured.drafter, models)
+        return cls(sequence, text, prompt, np.random.default_rng(seed))
 
     @property
     def is_over(self) -> bool:
@@ -72,34 +72,42 @@ class Reader:
 
     def plan(self) -> None:
         """Let the policy set the draft length."""
-        row = self.row
-        row.report.signals = {}
-        planned = row.policy.plan(row, row.state.policy, [row])
-        row.state.plan = replace(planned, grower=planned.grower or row.configured.grower)
+        sequence = self.row
+        sequence.report.signals = {}
+        planned = sequence.policy.plan(sequence, sequence.state.policy, [sequence])
+        sequence.state.plan = replace(planned, grower=planned.grower or sequence.configured.grower)
 
     def propose(self) -> DraftTree:
         """Return the draft tree."""
         return self.row.drafter.propose([self.row])[0]
 
     def judge(self, tree: DraftTree, least: int = 1) -> RoundFeedback:
-        """Return the outcome of a draft against the text; add its tokens, at least `least`, to `row.committed`."""
-        row, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
-        path, below, at = list[int](), -1, self.at
+        """Verify a draft against the text, and append the emitted tokens, at least `least`, to `row.committed`."""
+        sequence, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
+        path, parent_node, position = list[int](), -1, self.at
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            if parent == below and token == self.text[at]:
+            if parent == parent_node and token == self.text[position]:
                 path.append(node)
-                below, at = node, at + 1
-        root, emitted = row.committed[-1], list(self.text[self.at : max(at + 1, self.at + least)])
-        row.committed.extend(emitted)
-        probes = row.drafter.probes(row, tree)
+                parent_node, position = node, position + 1
+        root, emitted = sequence.committed[-1], list(self.text[self.at : max(position + 1, self.at + least)])
+        sequence.committed.extend(emitted)
+        probes = sequence.drafter.probes(sequence, tree)
         self.at += len(emitted)
-        top = self.random.integers(0, row.models.target.vocab_size, (len(tokens) + 1, TOP))
+        top = self.random.integers(0, sequence.models.target.vocab_size, (len(tokens) + 1, TOP))
         top[:, 0] = emitted[0]
         probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
-        verdict = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
-        chances, said = [FALLING] * (len(tokens) + 1), _distinct(top, row.models.target.vocab_size)
+        verification = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
+        top_probs, top_tokens = [FALLING] * (len(tokens) + 1), _distinct(top, sequence.models.target.vocab_size)
         return RoundFeedback(
-            tokens, parents, verdict, emitted, root, said, row.state.plan, probed=probed, chances=chances
+            tokens,
+            parents,
+            verification,
+            emitted,
+            root,
+            top_tokens,
+            sequence.state.plan,
+            probed=probed,
+            chances=top_probs,
         )
 
     def observe(self, outcome: RoundFeedback) -> None:
@@ -108,10 +116,10 @@ class Reader:
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:
-    """Return rows of tokens without repetitions: a repeated token is replaced by the next number."""
+    """Return rows of tokens without repetitions: replace a repeated token by the next token id."""
     rows = top.tolist()
-    for row in rows:
-        for i in range(1, len(row)):
-            while row[i] in row[:i]:
-                row[i] = (row[i] + 1) % vocabulary
+    for tokens in rows:
+        for i in range(1, len(tokens)):
+            while tokens[i] in tokens[:i]:
+                tokens[i] = (tokens[i] + 1) % vocabulary
     return rows

@@ -1,4 +1,4 @@
-"""Recommendation of a method for given prompts, target and machine, measured within a time budget.
+"""Recommendation of a method for a user's prompts, target and machine, measured within a time budget.
 
 All methods that run on the target take turns on the prompts, pass by pass; see `workbench.bench.candidate_runs`.
 """
@@ -35,18 +35,18 @@ class PromptIds:
 
 
 def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
-    """Return exact methods that run on these models; if a policy plans by measured costs, with that policy.
+    """Return the exact methods that run on these models, with the policy that plans by measured costs if they have it.
 
     Args:
         models: the target, and its drafters.
-        names: only these; all by default.
+        names: registry names; by default all methods.
 
     Raises:
         UnknownNameError: there is no such method.
     """
-    wanted = [registry.get(name) for name in names] or registry.methods()
-    offered = [(m, Known.of(m)) for m in wanted if not models.why_not(m.needs)]
-    return [method.with_params(**settings(known)) for method, known in offered if is_candidate(known)]
+    selected = [registry.get(name) for name in names] or registry.methods()
+    runnable = [(m, Known.of(m)) for m in selected if not models.why_not(m.needs)]
+    return [method.with_params(**settings(known)) for method, known in runnable if is_candidate(known)]
 
 
 def of_kept_runs(target: str, last: int) -> list[PromptIds]:
@@ -59,17 +59,17 @@ def of_kept_runs(target: str, last: int) -> list[PromptIds]:
     Raises:
         PromptError: there is none.
     """
-    store, found = RunStore(None), dict[tuple[int, ...], PromptIds]()
+    store, prompts = RunStore(None), dict[tuple[int, ...], PromptIds]()
     for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
         header = store.load(run).header
-        if not header.pictures and header.prompt_tokens and len(found) < last:
-            found.setdefault(tuple(header.prompt_tokens), PromptIds(run, list(header.prompt_tokens)))
-    if not found:
+        if not header.pictures and header.prompt_tokens and len(prompts) < last:
+            prompts.setdefault(tuple(header.prompt_tokens), PromptIds(run, list(header.prompt_tokens)))
+    if not prompts:
         raise PromptError(
             f"There is no saved run of {target}.",
             "Save one (on the Live page, or with `workbench generate --keep`), or give prompts.",
         )
-    return list(found.values())
+    return list(prompts.values())
 
 
 def recommend(
@@ -89,7 +89,7 @@ def recommend(
 
     Args:
         models: the target, and its drafters.
-        prompts: the user's own.
+        prompts: the user's prompts.
         seconds: the budget, warm-up included.
         methods: methods to measure besides plain decoding; by default all `candidates`.
         max_new_tokens: length limit of every run.
@@ -103,38 +103,38 @@ def recommend(
     """
     if not prompts:
         raise PromptError("There is no prompt to measure on.", "Give --prompts FILE, or save runs and give --last N.")
-    chosen = list(methods) or candidates(models)
-    if not chosen:
+    selected = list(methods) or candidates(models)
+    if not selected:
         raise WorkbenchError(
             "No method that drafts runs on this target.", "See `workbench methods` for what is missing."
         )
-    engine, begun, complete = Engine(models, record=False), now(), True
+    engine, start, complete = Engine(models, record=False), now(), True
 
     def entrant(one: Configured) -> Candidate:
         lane = EngineContender(engine, one, SamplingParams(temperature=0.0), max_new_tokens)
         short = replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens))
 
         def write(prompt: int, repeat: int | None) -> Writing:
-            yield from ()  # it never waits
+            yield from ()  # a run in this process never waits
             return (short if repeat is None else lane).run(prompts[prompt].ids, prompt=prompt, repeat=repeat or 0)
 
         specs = one.method.params
         params = {name: value for name, value in one.values.items() if value != specs[name].default}
         return Candidate(lane.name, lane.title, params, write)
 
-    heats = CandidateRuns(
-        [entrant(one) for one in (registry.get(BASELINE).with_params(), *chosen)], len(prompts), max_new_tokens
+    runs = CandidateRuns(
+        [entrant(method) for method in (registry.get(BASELINE).with_params(), *selected)], len(prompts), max_new_tokens
     )
     try:
-        for what, _ in heats.run(lambda: now() - begun >= seconds or stopped(), lambda: begun + seconds - now()):
-            told(now() - begun, heats.done, what)
+        for label, _ in runs.run(lambda: now() - start >= seconds or stopped(), lambda: start + seconds - now()):
+            told(now() - start, runs.done, label)
         complete = not stopped()
     except KeyboardInterrupt:
         complete = False
-    seen = sorted({s.prompt for s in heats.plain})
-    ids = {i: each.ids for i, each in enumerate(prompts)}
+    used = sorted({s.prompt for s in runs.plain})
+    ids = {i: source.ids for i, source in enumerate(prompts)}
     return Recommendation(
-        models.target_name, [prompts[i].name for i in seen], heats.ranking(), repeats(ids, heats.plain), now() - begun,
-        heats.passes, complete, machine_facts(), heats.failed, len(prompts), heats.unreached, len(heats.disturbed),
-        heats.refused,
+        models.target_name, [prompts[i].name for i in used], runs.ranking(), repeats(ids, runs.plain), now() - start,
+        runs.passes, complete, machine_facts(), runs.failed, len(prompts), runs.unreached, len(runs.disturbed),
+        runs.refused,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from workbench.bench.lanes import BASELINE
 from workbench.trace.speedup import FASTER, SLOWER, Estimate
 
 MUCH = 0.3
-"""Share of repeated tokens from which on copying is called promising."""
+"""Share of repeated tokens from which on the recommendation calls copying promising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,21 @@ class Choice:
         """Explanation of its speed: tokens per round, and cost of a round."""
         if self.speedup is None or self.tau is None or not self.round_cost:
             return "Only plain decoding was measured."
-        tau, price = self.tau, self.round_cost
-        kept = "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts accepted"
-        cost = f"a round costs {price:.2f} plain ones"
+        tau, round_cost = self.tau, self.round_cost
+        acceptance = (
+            "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts accepted"
+        )
+        cost = f"a round costs {round_cost:.2f} plain ones"
         if self.draft_ms is not None and self.verify_ms is not None:
             cost += f" ({self.draft_ms:.1f} ms drafting, {self.verify_ms:.1f} ms verifying)"
-        return f"{tau:.2f} tokens per pass, {kept}; {cost}: {tau:.2f} / {price:.2f} = {tau / price:.2f}."
+        return (
+            f"{tau:.2f} tokens per pass, {acceptance}; {cost}: {tau:.2f} / {round_cost:.2f} = {tau / round_cost:.2f}."
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return fields | {"speedup": self.speedup and self.speedup.to_wire(), "why": self.why}
 
 
 @dataclass(slots=True)
@@ -72,9 +76,9 @@ class Recommendation:
         complete: False if it was stopped before the time was up.
         machine: facts about the machine.
         failed: methods that could not run, with the reasons.
-        asked: number of given prompts.
+        asked: number of requested prompts.
         unreached: methods for which the time was too short.
-        disturbed: number of plain runs that are left out, far slower than the others.
+        disturbed: number of plain runs that are left out since they were far slower than the others.
         refused: methods left out of the ranking, since their speed-up is far above their tokens per pass.
     """
 
@@ -94,7 +98,7 @@ class Recommendation:
 
     @property
     def best(self) -> Choice | None:
-        """The first method of the ranking that is significantly faster than plain decoding; None if there is none."""
+        """First method of the ranking that is significantly faster than plain decoding; None if there is none."""
         return next((c for c in self.ranking if c.speedup is not None and c.speedup.verdict == FASTER), None)
 
     @property
@@ -110,46 +114,48 @@ class Recommendation:
 
     @property
     def answer(self) -> str:
-        """The recommended method, how certain it is, and why."""
+        """Recommended method, its certainty, and the explanation."""
         best, n = self.best, len(self.ranking)
-        repeated = "" if self.repeats is None else (
+        copy_note = "" if self.repeats is None else (
             f" Of the text, {self.repeats:.0%} repeats what stood before"
             + (": what copies has something to copy." if self.repeats >= MUCH else ": there is little to copy.")
         )  # fmt: skip
         if best is None or best.speedup is None:
             slower = all(c.speedup is not None and c.speedup.verdict == SLOWER for c in self.ranking)
-            known = "every method was slower" if self.ranking and slower else "no method is surely faster yet"
-            return f"Plain decoding: {known}.{repeated}" + ("" if slower else " More minutes or prompts may tell.")
-        tied = f" As fast, for all that was measured: {', '.join(self.rivals)}." if self.rivals else ""
+            summary = "every method was slower" if self.ranking and slower else "no method is surely faster yet"
+            return f"Plain decoding: {summary}.{copy_note}" + ("" if slower else " More minutes or prompts may tell.")
+        tie_note = f" As fast, for all that was measured: {', '.join(self.rivals)}." if self.rivals else ""
         chance = f" The first of {n} owes some of its lead to chance." if n > 1 else ""
-        return f"{best.title}: {best.speedup.sentence}. {best.why}{repeated}{tied}{chance}"
+        return f"{best.title}: {best.speedup.sentence}. {best.why}{copy_note}{tie_note}{chance}"
 
     @property
     def limits(self) -> str:
         """Omissions of the measurement, in sentences; empty if there are none."""
-        said = list[str]()
+        sentences = list[str]()
         if self.complete and len(self.prompts) < self.asked:
-            said.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
+            sentences.append(f"The time sufficed for {len(self.prompts)} of {self.asked} prompts.")
         if self.unreached and self.complete:
             n = len(self.unreached)
-            said.append(f"It did not suffice for {n} {'method' if n == 1 else 'methods'}: {', '.join(self.unreached)}.")
+            sentences.append(
+                f"It did not suffice for {n} {'method' if n == 1 else 'methods'}: {', '.join(self.unreached)}."
+            )
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
-            said.append(
+            sentences.append(
                 f"{self.disturbed} plain {runs} left out: far slower than the others, so that something else slowed it."
             )
         if self.refused:
-            said.append(
+            sentences.append(
                 f"Left out of the ranking: {', '.join(self.refused)}, measured far above the tokens a pass gives, "
                 "which no method can reach. Measure again on an idle machine, with more prompts."
             )
-        return " ".join(said)
+        return " ".join(sentences)
 
     @property
     def command(self) -> str:
-        """Command that runs it."""
-        chosen = self.best
-        name, params = (chosen.method, chosen.params) if chosen else (BASELINE, {})
+        """Command that runs the best method."""
+        best = self.best
+        name, params = (best.method, best.params) if best else (BASELINE, {})
         settings = "".join(f" --set {key}={value}" for key, value in params.items())
         return f'workbench generate --target {self.target} --chat "…" --method {name}{settings}'
 

@@ -48,7 +48,7 @@ class Figure:
 
     Attributes:
         title: title.
-        value: computed from the runs of one prompt by one method, and of plain decoding in the same session; None: not
+        value: function (runs of a method on a prompt, plain runs on the prompt in the same session) → figure; None: not
             defined.
         bigger_is_better: whether an increase is an improvement.
         is_speed: whether it is summarised over prompts by the geometric mean, like a speed-up; else by the median.
@@ -61,14 +61,14 @@ class Figure:
 
 
 def _rate(runs: Sequence[Run]) -> float | None:
-    found = typical(saved_rates(runs))
-    return None if found is None else found.value
+    average = typical(saved_rates(runs))
+    return None if average is None else average.value
 
 
 def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    whole = any(run["decode_seconds"] is None for run in runs)  # another engine: then whole calls on both sides
-    found = speedup(saved_rates(runs, whole), saved_rates(plain, whole))
-    return None if found is None else found.value
+    whole = any(run["decode_seconds"] is None for run in runs)  # another engine: compare whole calls on both sides
+    ratio = speedup(saved_rates(runs, whole), saved_rates(plain, whole))
+    return None if ratio is None else ratio.value
 
 
 def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
@@ -93,9 +93,9 @@ class Change:
     Attributes:
         method: name of the contender.
         figure: key of `FIGURES`.
-        old: over prompts: the geometric mean of speeds, else the median.
-        new: the same.
-        change: relative change per prompt, summarised alike: 0.1 is a tenth more.
+        old: value in the old report: over prompts the geometric mean of a speed, else the median.
+        new: value in the new report.
+        change: relative change per prompt, summarised over prompts in the same way: 0.1 means +10 %.
         prompts: number of prompts with the figure in both reports.
         p: adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise", "too few prompts".
@@ -131,7 +131,7 @@ class Regression:
         changes: every method and figure that both reports have.
         differences: differing settings and machine facts, as (name, old, new).
         missing: methods that only one report has.
-        machines: old and new, in words.
+        machines: descriptions of the old and the new machine.
     """
 
     changes: list[Change]
@@ -150,9 +150,9 @@ class Regression:
 
     def to_markdown(self) -> str:
         """Return Markdown: significant changes first, then everything."""
-        beyond = [change for change in self.changes if change.verdict in ("better", "worse")]
-        lines = [f"**{len(beyond)} of {len(self.changes)} figures differ beyond noise.**", ""]
-        lines += [_sentence(change) for change in beyond] + [""] * bool(beyond)
+        significant = [change for change in self.changes if change.verdict in ("better", "worse")]
+        lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
+        lines += [_sentence(change) for change in significant] + [""] * bool(significant)
         lines += [markdown(COLUMNS, self.changes, left=("figure", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
@@ -172,27 +172,27 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
     Raises:
         WorkbenchError: a report has no runs, or they share no prompt and method.
     """
-    for which, report in (("old", old), ("new", new)):
+    for label, report in (("old", old), ("new", new)):
         if not report.runs:
-            raise WorkbenchError(f"The {which} report has no runs in it.", "`workbench bench --out` writes them.")
+            raise WorkbenchError(f"The {label} report has no runs in it.", "`workbench bench --out` writes them.")
     before, after = _by_method(old.runs), _by_method(new.runs)
     shared = [method for method in before if method in after]
-    found, tested = [], []
+    cases, p_values = [], []
     for method in shared:
         for name, figure in FIGURES.items():
             if name == "speedup" and method == BASELINE:
                 continue
             pairs = _pairs(before, after, method, figure)
             if pairs:
-                found.append((method, name, pairs))
-                tested.append(_p_value(pairs))
-    if not found:
+                cases.append((method, name, pairs))
+                p_values.append(_p_value(pairs))
+    if not cases:
         raise WorkbenchError("The reports share no prompt and method.", "Compare runs of the same suite.")
-    known = [p for p in tested if p is not None and p != UNCHANGED]
-    adjusted = iter(stats.false_discovery_control(known) if known else [])
+    testable = [p for p in p_values if p is not None and p != UNCHANGED]
+    adjusted = iter(stats.false_discovery_control(testable) if testable else [])
     changes = [
         _change(method, name, pairs, p if p in (None, UNCHANGED) else float(next(adjusted)), tolerance)
-        for (method, name, pairs), p in zip(found, tested, strict=True)
+        for (method, name, pairs), p in zip(cases, p_values, strict=True)
     ]
     return Regression(
         changes,
@@ -204,10 +204,10 @@ def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLER
 
 def _by_method(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     """Group runs by method and prompt. Prompts are identified by name, so that reports may order them differently."""
-    found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    grouped: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        found[run["contender"]][run["name"]].append(run)
-    return found
+        grouped[run["contender"]][run["name"]].append(run)
+    return grouped
 
 
 def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[float, float]]:
@@ -232,8 +232,8 @@ def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
     if not any(steps):
         return UNCHANGED
     method = "exact" if len(steps) <= 50 and all(steps) and len(set(map(abs, steps))) == len(steps) else "asymptotic"
-    found: Any = stats.wilcoxon(np.asarray(steps), zero_method="zsplit", method=method)
-    return min(float(found.pvalue), 1 - 1e-9)
+    result: Any = stats.wilcoxon(np.asarray(steps), zero_method="zsplit", method=method)
+    return min(float(result.pvalue), 1 - 1e-9)
 
 
 def _change(method: str, name: str, pairs: Sequence[tuple[float, float]], p: float | None, tolerance: float) -> Change:
@@ -252,13 +252,13 @@ def _change(method: str, name: str, pairs: Sequence[tuple[float, float]], p: flo
 
 
 def _differences(old: BenchReport, new: BenchReport) -> list[tuple[str, Any, Any]]:
-    passing = {"date", "load"}
-    both = [(old.settings, new.settings), (old.machine, new.machine)]
+    ignored = {"date", "load"}
+    sections = [(old.settings, new.settings), (old.machine, new.machine)]
     return [
         (name, before.get(name), after.get(name))
-        for before, after in both
+        for before, after in sections
         for name in dict.fromkeys([*before, *after])
-        if name not in passing and before.get(name) != after.get(name)
+        if name not in ignored and before.get(name) != after.get(name)
     ]
 
 

@@ -15,19 +15,19 @@ from workbench.bench.tables import as_bytes
 from workbench.models.machine import describe
 
 SCHEMA_VERSION = 3
-"""Version of saved reports. 1 had medians with quartiles, 2 had whole calls of other engines in the decoding columns;
-`saved` computes their speeds again from their runs."""
+"""Version of saved reports. Version 1 had medians with quartiles; version 2 had whole calls of other engines in the
+decoding columns. `saved` computes the speeds of older versions again from their runs."""
 
 
 @dataclass(slots=True)
 class BenchReport:
-    """Rows over all prompts and by group, with what is needed to read them.
+    """Rows over all prompts and by group, with settings, machine and runs.
 
     Attributes:
         settings: settings of the bench.
         machine: the machine (`machine_facts`).
         rows: over all prompts.
-        groups: the same by group of prompts; empty if there is only one group.
+        groups: rows by group of prompts; empty if there is only one group.
         complete: False if it was stopped.
         runs: every timed run as plain values (`SAVED`), for comparisons with other reports and for answer files.
         left_out: numbers of prompts that were not run, by the reason.
@@ -56,14 +56,14 @@ class BenchReport:
         return as_bytes(lines, "csv").decode()
 
     def to_markdown(self, by_group: bool = False) -> str:
-        """Return Markdown tables, with the machine named under them."""
+        """Return Markdown tables, followed by machine and settings."""
         parts = [markdown(COLUMNS, self.rows)]
         if by_group:
             parts += [f"**{name}**\n\n{markdown(COLUMNS, rows)}" for name, rows in self.groups.items()]
         note = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, ""))
-        ended = "" if self.complete else "Stopped before the end. "
-        ended += "".join(f"Left out {n} of {why}. " for why, n in self.left_out.items())
-        parts.append(f"{ended}Measured on {describe(self.machine)}. {note}.")
+        remarks = "" if self.complete else "Stopped before the end. "
+        remarks += "".join(f"Left out {n} of {why}. " for why, n in self.left_out.items())
+        parts.append(f"{remarks}Measured on {describe(self.machine)}. {note}.")
         return "\n\n".join(parts) + "\n"
 
 
@@ -81,16 +81,16 @@ def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> lis
 
 
 def _run(sample: Sample, prompt: BenchPrompt) -> dict[str, Any]:
-    known = {name: getattr(sample, name) for name in SAVED if name in Sample.__dataclass_fields__}
-    about = {
+    values = {name: getattr(sample, name) for name in SAVED if name in Sample.__dataclass_fields__}
+    prompt_facts = {
         "name": prompt.name,
         "group": prompt.group,
         "category": prompt.category,
         "question": prompt.question,
         "turn": prompt.turn,
     }
-    known |= {"tokens": len(sample.token_ids), **about, **sample.figures}
-    return {name: known.get(name) for name in SAVED}
+    values |= {"tokens": len(sample.token_ids), **prompt_facts, **sample.figures}
+    return {name: values.get(name) for name in SAVED}
 
 
 def _flat(row: BenchRow) -> dict[str, Any]:

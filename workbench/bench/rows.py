@@ -45,8 +45,8 @@ class BenchRow:
         speedup_vs_hf: the same estimate for whole calls over the counterpart's; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
         hf_plain_part: part of `speedup_vs_hf` due to plain decoding: ours over Hugging Face's plain `generate`.
-        hf_speculation_part: part due to speculation: its gain over plain decoding here over the counterpart's gain
-            there. The two parts multiply to `speedup_vs_hf`.
+        hf_speculation_part: part due to speculation: the method's gain over plain decoding here, over the counterpart's
+            gain over plain `generate`. The product of the two parts is `speedup_vs_hf`.
         overhead_share: wall time outside model forwards / wall time from the end of prefill to the last token.
         overhead_ms_per_round: the same, in milliseconds per round.
         draft_ms_per_round: drafting time.
@@ -90,7 +90,7 @@ Runs = dict[tuple[int, int], Sample]
 
 
 def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:
-    """Return one row for each measured contender, in the order given."""
+    """Return one row for each measured contender, in the order of `contenders`."""
     runs: dict[str, Runs] = defaultdict(dict)
     for sample in samples:
         runs[sample.contender][sample.prompt, sample.repeat] = sample
@@ -104,42 +104,42 @@ def build_groups(
     names = groups_of(prompts)
     if len(names) < 2:
         return {}
-    chosen = {name: [s for s in samples if prompts[s.prompt].group == name] for name in names}
-    return {name: build_rows(some, contenders, greedy) for name, some in chosen.items() if some}
+    by_group = {name: [s for s in samples if prompts[s.prompt].group == name] for name in names}
+    return {name: build_rows(subset, contenders, greedy) for name, subset in by_group.items() if subset}
 
 
 def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
-    own = runs[contender.name]
+    samples = runs[contender.name]
     base = runs.get(BASELINE, {})
     is_ours = contender.kind == "workbench"
-    decode, call = ({name: rates(some.values(), whole) for name, some in runs.items()} for whole in (False, True))
-    totals = Totals.of(own.values())
-    same = [own[k].token_ids == base[k].token_ids for k in own if k in base]
-    growth = [s.growth_bytes for s in own.values() if s.growth_bytes is not None]
+    decode, call = ({name: rates(subset.values(), whole) for name, subset in runs.items()} for whole in (False, True))
+    totals = Totals.of(samples.values())
+    equal = [samples[k].token_ids == base[k].token_ids for k in samples if k in base]
+    growth = [s.growth_bytes for s in samples.values() if s.growth_bytes is not None]
     return BenchRow(
         method=contender.name,
         title=contender.title,
         kind=contender.kind,
         promise=contender.promise,
         parameters=contender.parameters,
-        prompts=len({prompt for prompt, _ in own}),
-        tau=tau_of(own.values()),
-        acceptance_rate=acceptance_of(own.values()) if is_ours else None,
-        acceptance_by_position=_by_position(own.values()),
+        prompts=len({prompt for prompt, _ in samples}),
+        tau=tau_of(samples.values()),
+        acceptance_rate=acceptance_of(samples.values()) if is_ours else None,
+        acceptance_by_position=_by_position(samples.values()),
         **speeds(contender.name, is_ours, decode, call),
         overhead_share=totals.overhead_share if is_ours else None,
         overhead_ms_per_round=totals.ms_per_round("overhead") if is_ours else None,
         draft_ms_per_round=totals.ms_per_round("draft") if is_ours else None,
         verify_ms_per_round=totals.ms_per_round("verify") if is_ours else None,
-        identical_to_autoregressive=share(sum(same), len(same)) if greedy else None,
+        identical_to_autoregressive=share(sum(equal), len(equal)) if greedy else None,
         weights_mib=contender.weights_bytes / 2**20,
         growth_mib=max(growth) / 2**20 if growth else None,
-        warnings=sorted({w for s in own.values() for w in s.warnings}),
+        warnings=sorted({w for s in samples.values() for w in s.warnings}),
     )
 
 
 def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[str, Rates]) -> dict[str, Any]:
-    """Return the fields of a `BenchRow` that are speeds. Each is of decoding or of whole calls on both of its sides.
+    """Return the fields of a `BenchRow` that are speeds; each ratio is of decoding or of whole calls on both sides.
 
     Args:
         name: name of the contender.
@@ -147,32 +147,34 @@ def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[
         decode: rates of decoding by contender; those of other engines are ignored.
         call: rates of whole calls by contender.
     """
-    found: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
-    own, plain = call.get(name, {}), call.get(BASELINE, {})
-    found["call_tokens_per_second"] = _typical(own)
-    found["call_speedup_vs_autoregressive"] = speedup(own, plain)
+    fields: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
+    method_rates, plain_rates = call.get(name, {}), call.get(BASELINE, {})
+    fields["call_tokens_per_second"] = _typical(method_rates)
+    fields["call_speedup_vs_autoregressive"] = speedup(method_rates, plain_rates)
     if not is_ours:
-        return found
-    found["tokens_per_second"] = _typical(decode.get(name, {}))
-    found["speedup_vs_autoregressive"] = speedup(decode.get(name, {}), decode.get(BASELINE, {}))
+        return fields
+    fields["tokens_per_second"] = _typical(decode.get(name, {}))
+    fields["speedup_vs_autoregressive"] = speedup(decode.get(name, {}), decode.get(BASELINE, {}))
     if HF_BASELINE not in call:
-        return found
-    theirs_plain = call[HF_BASELINE]
+        return fields
+    hf_plain = call[HF_BASELINE]
     counterpart = COUNTERPARTS.get(name, HF_BASELINE)
     counterpart = counterpart if counterpart in call else HF_BASELINE
-    theirs = call[counterpart]
-    # the same runs in all three, so that the parts multiply to the whole
-    shared = [key for key in own if all(side.get(key, 0.0) > 0 for side in (own, plain, theirs, theirs_plain))]
-    of_plain = {key: plain[key] / theirs_plain[key] for key in shared}
-    whole = {key: own[key] / theirs[key] for key in shared}
-    added = {key: whole[key] / of_plain[key] for key in shared}
-    parts = {"speedup_vs_hf": whole, "hf_plain_part": of_plain, "hf_speculation_part": added}
-    return found | {"hf_counterpart": counterpart} | {n: estimate(by_prompt(part)) for n, part in parts.items()}
+    hf = call[counterpart]
+    # use the same runs for all three ratios, so that the product of the parts is the whole
+    shared = [
+        key for key in method_rates if all(side.get(key, 0.0) > 0 for side in (method_rates, plain_rates, hf, hf_plain))
+    ]
+    plain_part = {key: plain_rates[key] / hf_plain[key] for key in shared}
+    total = {key: method_rates[key] / hf[key] for key in shared}
+    speculation_part = {key: total[key] / plain_part[key] for key in shared}
+    parts = {"speedup_vs_hf": total, "hf_plain_part": plain_part, "hf_speculation_part": speculation_part}
+    return fields | {"hf_counterpart": counterpart} | {n: estimate(by_prompt(part)) for n, part in parts.items()}
 
 
 def _typical(of: Rates) -> float | None:
-    found = typical(of)
-    return None if found is None else found.value
+    average = typical(of)
+    return None if average is None else average.value
 
 
 def _by_position(samples: Iterable[Sample]) -> list[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
-"""Two verifiers on the same chains: the expected tokens per round of each, so that sampling adds no noise.
+"""Two verifiers on the same chains: compare their expected tokens per round, so that sampling adds no noise.
 
-Two runs with different verifiers generate different texts after the first different sample, and their τ differ by more
+Two runs with different verifiers generate different texts after the first different sample, and the texts change τ more
 than the verifiers do. Here one run drafts, and both verifiers are evaluated on every draft.
 """
 
@@ -27,13 +27,13 @@ class _Asking(Lossless):
     found: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        ruling = super().rule(v)
-        self.found.append((expected(self.other.rule(v)), expected(ruling)))
-        return ruling
+        decision = super().rule(v)
+        self.found.append((expected(self.other.rule(v)), expected(decision)))
+        return decision
 
 
 def expected(ruling: AcceptanceDecision) -> float:
-    """Return the expected tokens of a round with a given chain: the accepted ones and the target's own."""
+    """Return the expected tokens of a round with a given chain: accepted drafted tokens, and one target token."""
     return 1 + float(ruling.accept.double().cumprod(0).sum())
 
 
@@ -57,14 +57,14 @@ def expected_tau(
         params: parameters of `draft-model`.
         temperature: temperature of samples and distributions.
     """
-    chain = registry.get("draft-model")
+    draft_model = registry.get("draft-model")
     for i, ids in enumerate(prompts):
-        asking = _Asking(other=other)
-        method = replace(chain, verifier=asking, other_verifiers=(), claims=(), suites={}).with_params(**params)
+        verifier = _Asking(other=other)
+        method = replace(draft_model, verifier=verifier, other_verifiers=(), claims=(), suites={}).with_params(**params)
         for draw in range(draws):
             seed = i + draw * len(prompts)
             Engine(models, record=False).generate(
                 Request(ids, method, SamplingParams(temperature), max_new_tokens=n_tokens, seed=seed)
             )
-        if asking.found:
-            yield tuple(sum(column) / len(asking.found) for column in zip(*asking.found, strict=True))  # pyright: ignore[reportReturnType]
+        if verifier.found:
+            yield tuple(sum(column) / len(verifier.found) for column in zip(*verifier.found, strict=True))  # pyright: ignore[reportReturnType]

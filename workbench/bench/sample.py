@@ -70,7 +70,7 @@ class Contender(Protocol):
 
     @property
     def title(self) -> str:
-        """Name for display."""
+        """Title for display."""
         ...
 
     @property
@@ -80,12 +80,12 @@ class Contender(Protocol):
 
     @property
     def promise(self) -> str:
-        """Its promise about the output."""
+        """Promise about the output."""
         ...
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Other settings that determine the work of a round."""
+        """Settings that determine the work of a round."""
         ...
 
     @property
@@ -97,7 +97,7 @@ class Contender(Protocol):
         """Generate once; `prompt` and `repeat` label the sample.
 
         Raises:
-            ContenderLostError: it cannot take part any longer.
+            ContenderLostError: the contender cannot run any more.
         """
         ...
 
@@ -105,11 +105,11 @@ class Contender(Protocol):
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
     """Return a sample from a trace of our engine; `seconds` is the time of the whole call."""
     figures = summary(trace)
-    kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
+    sums = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
     decode = figures["seconds"]
-    kept["decode_s"] = decode
+    sums["decode_s"] = decode
     for part in ("draft", "verify", "overhead"):
-        kept[f"{part}_s"] = figures[f"{part}_seconds"]
+        sums[f"{part}_s"] = figures[f"{part}_seconds"]
     return Sample(
         contender=contender,
         prompt=prompt,
@@ -118,7 +118,7 @@ def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: f
         seconds=seconds,
         decode_seconds=decode or None,
         rounds=figures["rounds"],
-        figures=kept,
+        figures=sums,
         warnings=list(trace.footer.warnings),
         steps=[len(r.emitted) for r in trace.rounds],
         depths=acceptance_by_depth(trace.rounds),

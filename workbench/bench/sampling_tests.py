@@ -1,4 +1,4 @@
-"""Tests of sampled tokens against the target's exact joint distribution: one per setting with the same promise."""
+"""Tests of sampled tokens against the target's exact joint distribution: one for each setting with the same promise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workbench.engine import Engine
 from workbench.models.loading import Models
 
 ALPHA = 1e-4
-"""Probability that a correct method fails one line, for any number of settings in the line (Holm)."""
+"""Probability that a correct method fails one finding, for any number of settings in the finding (Holm)."""
 BATCH = 48
 
 
@@ -40,8 +40,8 @@ class SamplingTest:
         name: description.
         sampling: sampling parameters.
         n_tokens: number of first tokens that are compared.
-        near: whether the tiny models are near each other: most drafts are then accepted, so that rounds that end late,
-            or without a rejection, are tested too.
+        near: whether drafter and target are similar: most drafts are then accepted, so that late rejections and rounds
+            without a rejection are tested too.
     """
 
     name: str
@@ -61,7 +61,8 @@ SAMPLING_TESTS = (
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
-"""Trained heads fit their own target only, whose first tokens may be almost certain: one cell would test nothing."""
+"""Required number of cells in a test of trained heads. They fit their own target only, whose first tokens may be almost
+certain, and one cell would test nothing."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
 
@@ -77,8 +78,8 @@ def check_distribution(
     """Test sampled first tokens against their exact joint distribution.
 
     The defaults and every other choice with the same promise (a policy, say) are tested separately: in one common test,
-    a choice with a wrong distribution would be hidden by the right ones. The p-values are corrected for their number
-    (Holm), so that the whole line fails wrongly with probability `ALPHA`. Choices that promise less are listed.
+    the right ones would hide a choice with a wrong distribution. The p-values are corrected for their number (Holm), so
+    that the finding is a false alarm with probability `ALPHA`. Choices that promise less are listed.
 
     Args:
         method: method from the registry. An approximate one is measured, since it does not promise the distribution;
@@ -90,28 +91,28 @@ def check_distribution(
         one: the only setting that is tested, for its own promise; None: the defaults and the choices.
     """
     start = time.perf_counter()
-    given, claim = Prompt.of(prompt), f"sampling law ({which.name})"
-    exact = exact_distribution(models, which, given)
+    parsed, claim = Prompt.of(prompt), f"sampling law ({which.name})"
+    exact = exact_distribution(models, which, parsed)
     fits: dict[str, Fit] = {}
-    apart: dict[str, float] = {}
+    variations: dict[str, float] = {}
     refused: list[str] = []
-    same, less = choices(method) if one is None else ([one], [])
+    settings, weaker = choices(method) if one is None else ([one], [])
     promise = (one or method).promise
-    for i, configured in enumerate(same):
+    for i, configured in enumerate(settings):
         try:
-            samples = sample_many(configured, models, which, runs, given, first_seed=i * runs)
+            samples = sample_many(configured, models, which, runs, parsed, first_seed=i * runs)
         except (ParameterError, MethodUnavailableError) as error:
             refused.append(f"{setting(configured)} ({error})")
             continue
         counts = count_firsts(samples, which.n_tokens)
         fits[setting(configured)] = chi_square(counts, exact)
-        apart[setting(configured)] = total_variation(counts, exact)
+        variations[setting(configured)] = total_variation(counts, exact)
 
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
-        said = f"{detail}; refused: {', '.join(refused)}" if refused else detail
-        said += f"; promises no law, not judged: {', '.join(map(setting, less))}" if less else ""
+        text = f"{detail}; refused: {', '.join(refused)}" if refused else detail
+        text += f"; promises no law, not judged: {', '.join(map(setting, weaker))}" if weaker else ""
         seconds = time.perf_counter() - start
-        return Finding(method.name, promise.value, claim, verdict, said, seconds, "law", figures)
+        return Finding(method.name, promise.value, claim, verdict, text, seconds, "law", figures)
 
     if not fits:
         return found(FAIL, NEVER_RAN, {})
@@ -126,17 +127,17 @@ def check_distribution(
         "runs": runs,
         "tests": len(fits),
         "setting": worst,
-        "total_variation": apart[worst],
+        "total_variation": variations[worst],
         "by_chance": variation_by_chance(exact, runs),
         "impossible": len(fit.impossible),
         "settings": {name: {"p_value": fits[name].p_value, "adjusted": adjusted[name]} for name in fits},
     }
     detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
-    if all(not own.freedom and not own.impossible for own in fits.values()):
+    if all(not result.freedom and not result.impossible for result in fits.values()):
         return found(SKIPPED, f"the target leaves no choice to draw from: {detail}", {})
     if promise is Promise.APPROXIMATE:
         by_chance = f"{figures['by_chance']:.3f} would be chance"
-        return found(MEASURED, f"{detail}; total variation {apart[worst]:.3f} ({by_chance})", figures)
+        return found(MEASURED, f"{detail}; total variation {variations[worst]:.3f} ({by_chance})", figures)
     if broken:
         return found(FAIL, detail + (f"; broken with {', '.join(broken)}" if len(fits) > 1 else ""), figures)
     return found(PASS, detail, figures)
@@ -145,26 +146,26 @@ def check_distribution(
 def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
     """Return the defaults and every other choice of a parameter: those with the method's promise, and the others.
 
-    The first list includes each exact verifier with each of its numbers at the low end: a verifier may be wrong only
-    where such a bound is reached, which is rare at its default.
+    The first list includes each exact verifier with each of its numeric parameters at the low end of its range: an
+    error may occur only where such a bound is reached, which is rare at its default.
     """
-    found = [method.with_params(), *corners(method, kinds=("choice",))]
-    same, less = ([c for c in found if (c.promise is method.promise) is wanted] for wanted in (True, False))
+    settings = [method.with_params(), *corners(method, kinds=("choice",))]
+    matching, weaker = ([c for c in settings if (c.promise is method.promise) is is_same] for is_same in (True, False))
     lowest = [method.with_params(**values) for values in low_ends(method)]
-    return same + [c for c in lowest if c.promise is method.promise is not Promise.APPROXIMATE], less
+    return matching + [c for c in lowest if c.promise is method.promise is not Promise.APPROXIMATE], weaker
 
 
 def low_ends(method: Method) -> Iterator[dict[str, Any]]:
-    """Yield values that choose an exact verifier with one of its numbers at the low end of its range, each in turn."""
+    """Yield settings: each exact verifier, with each of its numeric parameters at the low end of its range in turn."""
     for verifier in (v for v in method.verifiers if v.exact_for):
-        chosen: dict[str, Any] = {"verifier": verifier.name} if method.other_verifiers else {}
+        base: dict[str, Any] = {"verifier": verifier.name} if method.other_verifiers else {}
         for name, spec in params_of(verifier).items():
             if spec.kind in ("int", "float") and spec.ge not in (None, spec.default):
-                yield chosen | {name: spec.ge}
+                yield base | {name: spec.ge}
 
 
 def _among(tests: int, worst: str, p: float) -> str:
-    """Return the setting that the figures are of, if there are several."""
+    """Return the name of the setting with the worst fit, if there are several."""
     return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
 
 
@@ -176,11 +177,11 @@ def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int
     """
     for temperature in HEAD_TEMPERATURES:
         name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
-        found = SamplingTest(name, SamplingParams(temperature=temperature, top_k=3), 3)
-        exact = exact_distribution(models, found, Prompt.of(prompt))
+        test = SamplingTest(name, SamplingParams(temperature=temperature, top_k=3), 3)
+        exact = exact_distribution(models, test, Prompt.of(prompt))
         if sum(runs * p >= MIN_EXPECTED for p in exact.values()) >= HEAD_CELLS:
             break
-    return found
+    return test
 
 
 def exact_distribution(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
@@ -208,7 +209,7 @@ def sample_many(
     """
     engine = Engine(models, max_rows=BATCH, record=False)
     length = which.n_tokens + 2
-    rows = [
+    sequences = [
         engine.submit(
             Prompt.of(prompt).request(
                 configured, which.sampling, max_new_tokens=length, seed=first_seed + i, stop_at_eos=False
@@ -218,9 +219,9 @@ def sample_many(
     ]
     while not engine.idle:
         engine.step()
-    failed = next((row for row in rows if row.trace and row.trace.footer.error), None)
+    failed = next((sequence for sequence in sequences if sequence.trace and sequence.trace.footer.error), None)
     if failed is not None and failed.trace is not None:
         if isinstance(failed.error, (ParameterError, MethodUnavailableError)):
             raise failed.error
         raise WorkbenchError(failed.trace.footer.error)
-    return [row.trace.token_ids for row in rows if row.trace]
+    return [sequence.trace.token_ids for sequence in sequences if sequence.trace]

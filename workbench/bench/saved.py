@@ -75,13 +75,13 @@ def read_report(path: Path) -> BenchReport:
 
 
 def _row(row: dict[str, Any]) -> BenchRow:
-    read = {name: Estimate(**row[name]) for name in ESTIMATES if row[name] is not None}
+    estimates = {name: Estimate(**row[name]) for name in ESTIMATES if row[name] is not None}
     positions = [(depth, tested, accepted) for depth, tested, accepted in row["acceptance_by_position"]]
-    return BenchRow(**{**row, **read, "acceptance_by_position": positions})
+    return BenchRow(**{**row, **estimates, "acceptance_by_position": positions})
 
 
 def _renew(wire: dict[str, Any]) -> None:
-    """Convert a report of an earlier schema: its speeds are computed again from its runs.
+    """Convert a report of an earlier schema: compute its speeds again from its runs.
 
     A report without runs loses its speeds: medians cannot be converted into geometric means, nor whole calls into
     decoding.
@@ -90,10 +90,10 @@ def _renew(wire: dict[str, Any]) -> None:
         runs = [run for run in wire["runs"] if group in (None, run["group"])]
         by_contender = {name: [r for r in runs if r["contender"] == name] for name in {r["contender"] for r in runs}}
         decode, call = (
-            {name: saved_rates(own, whole) for name, own in by_contender.items()} for whole in (False, True)
+            {name: saved_rates(subset, whole) for name, subset in by_contender.items()} for whole in (False, True)
         )
         for row in rows:
-            for gone in ("speedup_in_total", "speedup_per_tau"):
-                row.pop(gone, None)
-            found = speeds(row["method"], row["kind"] == "workbench", decode, call)
-            row |= {key: value.to_wire() if isinstance(value, Estimate) else value for key, value in found.items()}
+            for old_column in ("speedup_in_total", "speedup_per_tau"):
+                row.pop(old_column, None)
+            fields = speeds(row["method"], row["kind"] == "workbench", decode, call)
+            row |= {key: value.to_wire() if isinstance(value, Estimate) else value for key, value in fields.items()}

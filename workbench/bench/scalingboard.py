@@ -1,4 +1,4 @@
-"""The board of a scaling study: its runs, the fitted scaling law, and the differences between law and runs."""
+"""The board of a scaling study: its runs, the fitted scaling law, and the residuals of the runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BOARD = "scaling.json"
 
 def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train scaling`."""
-    runs, law = of_report(report), fit(of_report(report))
-    of_runs = [
-        {"cell": cell, "tau": run.tau, "left": left}
-        for cell, run, left in zip(report["cells"], runs, law.left, strict=True)
+    runs, fitted = of_report(report), fit(of_report(report))
+    run_rows = [
+        {"cell": cell, "tau": run.tau, "left": residual}
+        for cell, run, residual in zip(report["cells"], runs, fitted.left, strict=True)
     ]
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "parameters": lambda row: f"{row['cell']['parameters']:,}",
@@ -28,16 +28,16 @@ def page(report: dict[str, Any]) -> str:
         "minutes": lambda row: shown(row["cell"]["seconds"] / 60, ".1f"),
     }
     names = ("τ at one token and one parameter", *(f"τ for {name}" for name in NAMES[1:]))
-    of_law = [
+    law_rows = [
         {"name": name, "value": value, "low": low, "high": high}
-        for name, value, low, high in zip(names, law.values, law.low, law.high, strict=True)
+        for name, value, low, high in zip(names, fitted.values, fitted.low, fitted.high, strict=True)
     ]
     numbers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "of the law": lambda row: row["name"],
         "value": lambda row: shown(row["value"], ".3f"),
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     }
-    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     lines = [
         "# How a drafter scales",
         "",
@@ -45,17 +45,17 @@ def page(report: dict[str, Any]) -> str:
         f"of the target's own answers, then measured on the same {report['prompts']} held-out prompts (greedy, up to "
         f"{report['max_new_tokens']} tokens, drafted as a {report['form']}). Scylla (Yan et al. 2025, "
         "arXiv:2505.07858) finds τ log-linear in both: τ = a + b · log₁₀ tokens + c · log₁₀ parameters. Made by "
-        f"`workbench train scaling{chosen}`; `workbench docs` writes this page.",
+        f"`workbench train scaling{flags}`; `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}.",
         "",
-        f"The law explains {law.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
+        f"The law explains {fitted.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
         "what another seed of training would change is not in them. Tokens are those of the prompts and answers that "
         "were read, again and again where there were no others.",
         "",
-        markdown(numbers, of_law, ("of the law",)),
+        markdown(numbers, law_rows, ("of the law",)),
         "",
-        markdown(columns, of_runs, ()),
+        markdown(columns, run_rows, ()),
         "",
     ]
     return "\n".join(lines)

@@ -23,11 +23,12 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory
 
 Way = tuple[Verifier | None, Sampling]
-"""A verifier, None for the optimal-transport bound; and how the drafts are sampled."""
+"""A verifier (None: the optimal-transport bound), and the sampling of the drafts."""
 SETS = 64
 """Sets of drafts that are sampled per position."""
 TOGETHER = 32
-"""Positions verified at once, as one draft: some verifiers compare all its nodes with each other."""
+"""Positions verified at once, as one draft tree; a limit, since some verifiers compare all nodes of a tree with each
+other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class TextDistributions:
     """Both distributions at the positions of one text.
 
     Attributes:
-        p: float [n, V], the target's.
-        q: float [n, V], the draft model's.
+        p: float [n, V], the target's distributions.
+        q: float [n, V], the draft model's distributions.
     """
 
     p: Float[Tensor, "n V"]
@@ -61,7 +62,7 @@ class _Watching(Lossless):
 def distributions_of(
     models: Models, prompts: Sequence[list[int]], n_tokens: int, temperature: float
 ) -> Iterator[TextDistributions]:
-    """Yield the distributions along a text after each prompt, which the target generates with drafts of one token.
+    """Yield the distributions along a text after each prompt; the target generates it with drafts of one token.
 
     Args:
         models: models with a draft model.
@@ -71,20 +72,20 @@ def distributions_of(
     """
     chain = registry.get("draft-model")
     for i, ids in enumerate(prompts):
-        watching = _Watching()
-        alone = replace(chain, verifier=watching, other_verifiers=(), claims=(), suites={})
+        recorder = _Watching()
+        method = replace(chain, verifier=recorder, other_verifiers=(), claims=(), suites={})
         request = Request(
-            ids, alone.with_params(depth=1), SamplingParams(temperature=temperature), max_new_tokens=n_tokens, seed=i
+            ids, method.with_params(depth=1), SamplingParams(temperature=temperature), max_new_tokens=n_tokens, seed=i
         )
         Engine(models, record=False).generate(request)
-        if watching.seen:
-            yield TextDistributions(*(torch.stack(rows) for rows in zip(*watching.seen, strict=True)))
+        if recorder.seen:
+            yield TextDistributions(*(torch.stack(rows) for rows in zip(*recorder.seen, strict=True)))
 
 
 def accepted(distributions: TextDistributions, way: Way, siblings: int) -> float:
     """Return the probability that a position accepts one of its drafts, mean over positions.
 
-    Drafts are sampled from q, `SETS` times; given the drafts, the verifier's probability is exact, so that nothing else
+    Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
     is sampled. Ways with the same sampling get the same drafts.
 
     Args:
@@ -101,19 +102,23 @@ def accepted(distributions: TextDistributions, way: Way, siblings: int) -> float
         TextDistributions(*pair)
         for pair in zip(distributions.p.split(TOGETHER), distributions.q.split(TOGETHER), strict=True)
     ]
-    chances = [_chances(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
-    return float(torch.cat(chances).mean())
+    accept_probs = [_chances(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
+    return float(torch.cat(accept_probs).mean())
 
 
 def _chances(
     distributions: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
 ) -> Float[Tensor, " n"]:
-    """Return per position the probability that one draft is accepted: each is conditional on the earlier rejections."""
+    """Return per position the probability that one of its drafts is accepted.
+
+    The verifier's probability of each draft is conditional on the rejection of the earlier ones.
+    """
     n = len(distributions)
     tree = draft(kind, distributions.q, n * siblings, seed, siblings)
-    at = torch.zeros(len(tree) + 1, dtype=torch.long)  # row of the target's distributions → position; others are unused
-    at[tree.parents[::siblings] + 1] = torch.arange(n)
-    p = distributions.p[at]
+    # The position of each row of the target's distributions; rows without a draft below them are unused.
+    positions = torch.zeros(len(tree) + 1, dtype=torch.long)
+    positions[tree.parents[::siblings] + 1] = torch.arange(n)
+    p = distributions.p[positions]
     u = torch.from_numpy(Draw(seed).uniform(0, Purpose.STOP, len(p)))
-    ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
-    return 1 - (1 - ruling.accept.double().view(n, siblings)).prod(1)
+    decision = verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
+    return 1 - (1 - decision.accept.double().view(n, siblings)).prod(1)

@@ -7,7 +7,7 @@ corrected or bonus token. `datasets` reads the questions (suite `spec-bench`). S
 arXiv:2401.07851, github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
 Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure is
-shown beside them under its name: total tokens / total time of the first choices over the same of the baseline. Its
+reported too, under its name: total tokens / total time of the first choices, over the same of the baseline. Its
 speed.py counts a method's tokens as generated, and the baseline's by tokenising its text again; here both counts are
 those in the files.
 """
@@ -152,15 +152,15 @@ def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any
 
 def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -> dict[str, Any]:
     steps = [n for number in numbers for choice in answers[number]["choices"] for n in choice["accept_lengths"]]
-    ours, theirs = (_first_choice(side, numbers) for side in (answers, baseline))
+    rate, baseline_rate = (_first_choice(side, numbers) for side in (answers, baseline))
     return {
         "category": category,
         "questions": len(numbers),
         "mean_accepted": share(sum(steps), len(steps)),
-        "tokens_per_second": ours,
-        "baseline_tokens_per_second": theirs,
+        "tokens_per_second": rate,
+        "baseline_tokens_per_second": baseline_rate,
         "speedup": speedup(_rates(answers, numbers), _rates(baseline, numbers)),
-        "spec_bench_speedup": share(ours, theirs),
+        "spec_bench_speedup": share(rate, baseline_rate),
     }
 
 

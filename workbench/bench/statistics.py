@@ -41,7 +41,7 @@ def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int
 
 
 def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
-    """Return the same for the runs of a saved report (`report.SAVED`)."""
+    """Return the same as `rates` for the runs of a saved report (`report.SAVED`)."""
     return {
         (run.get("prompt", run.get("name")), run["repeat"]):
             run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])
@@ -59,16 +59,16 @@ def tau_of(samples: Iterable[Sample]) -> float | None:
 
     With both averages of one kind, speed-up = τ × plain seconds per token / seconds per round. None without a round.
     """
-    found = typical({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
-    return None if found is None else found.value
+    average = typical({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
+    return None if average is None else average.value
 
 
 def acceptance_of(samples: Iterable[Sample]) -> float | None:
     """Return accepted / tested drafted tokens per prompt, averaged over the prompts that tested any."""
-    by: dict[int, list[Sample]] = {}
+    grouped: dict[int, list[Sample]] = {}
     for sample in samples:
-        by.setdefault(sample.prompt, []).append(sample)
-    shares = [found for own in by.values() if (found := Totals.of(own).acceptance_rate) is not None]
+        grouped.setdefault(sample.prompt, []).append(sample)
+    shares = [rate for group in grouped.values() if (rate := Totals.of(group).acceptance_rate) is not None]
     return sum(shares) / len(shares) if shares else None
 
 
@@ -78,22 +78,22 @@ def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
 
 
 def speedups(lane: Measured, plain: Measured | None) -> list[float]:
-    """Return its ratios: one value per prompt and repeat that both have."""
-    both = {} if plain is None else pairs(rates(lane.samples.values()), rates(plain.samples.values()))
-    return [ratio for of_prompt in both.values() for ratio in of_prompt]
+    """Return the ratios of a lane to plain decoding: one value per prompt and repeat that both have."""
+    ratios = {} if plain is None else pairs(rates(lane.samples.values()), rates(plain.samples.values()))
+    return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 
 
 # -- totals -----------------------------------------------------------------------------------------------------------
 
 
 def share(part: float, whole: float) -> float | None:
-    """Return a quotient; None if there is nothing to divide by."""
+    """Return a quotient; None if the denominator is 0."""
     return part / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over runs, and the figures that are quotients of them; None if there is nothing to divide by.
+    """Sums over runs, and the figures that are quotients of them; None if a denominator is 0.
 
     Attributes:
         runs: number of runs.
@@ -116,15 +116,21 @@ class Totals:
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
         """Return the totals of these runs."""
-        own = list(samples)
+        runs = list(samples)
 
         def total(name: str) -> float:
-            return sum(s.figures.get(name, 0.0) for s in own)
+            return sum(s.figures.get(name, 0.0) for s in runs)
 
         accepted, tested, drafted = (int(total(name)) for name in ("accepted", "tested", "drafted"))
         seconds = {part: total(f"{part}_s") for part in PARTS}
         return cls(
-            len(own), sum(len(s.token_ids) for s in own), sum(s.rounds for s in own), accepted, tested, drafted, seconds
+            len(runs),
+            sum(len(s.token_ids) for s in runs),
+            sum(s.rounds for s in runs),
+            accepted,
+            tested,
+            drafted,
+            seconds,
         )
 
     @property
@@ -151,7 +157,7 @@ class Totals:
 
 
 def mean(values: Sequence[float]) -> Interval | None:
-    """Return the mean of values that are not speeds: τ, acceptance rates.
+    """Return the mean with its interval, for values that are not speeds: τ, acceptance rates.
 
     Example:
         >>> mean([2.0, 2.0])
@@ -163,9 +169,9 @@ def mean(values: Sequence[float]) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> Interval | None:
-    """Return the same on a logarithmic scale, for ratios of figures that are not speeds; all values above 0."""
-    found = mean([math.log(value) for value in values])
-    return found and {name: x if name == "n" or x is None else math.exp(x) for name, x in found.items()}
+    """Return the geometric mean with its interval, for ratios of figures that are not speeds; all values above 0."""
+    interval = mean([math.log(value) for value in values])
+    return interval and {name: x if name == "n" or x is None else math.exp(x) for name, x in interval.items()}
 
 
 def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
@@ -213,8 +219,8 @@ def _bounds(of: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, f
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # n already shows that there are few values
-        found = stats.bootstrap(
+        interval = stats.bootstrap(
             tuple(np.asarray(column, dtype=float) for column in columns), of, paired=len(columns) > 1,
             confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(SEED),
         ).confidence_interval  # fmt: skip
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)

@@ -1,7 +1,7 @@
 """Progress of a comparison, step by step, for display and for clients in other processes.
 
-Over the wire each run is sent once, when it has ended, and each trace when it becomes the one that is shown. So the
-receiver has at any time all finished runs, and keeps them if the connection breaks.
+Each run is sent once, when it has ended, and each trace when the race selects it. So the receiver has all finished runs
+at any time, even if the connection breaks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Step:
         done: finished runs, warm-up included.
         total: all runs.
         text: current action, for display.
-        waiting: why it waits; empty while it runs.
+        waiting: reason for waiting; empty while a run is active.
         left_s: estimated seconds left, from the runs so far; None before there are any.
-        comparison: results so far, after each run; complete in the last step of one that was not stopped.
+        comparison: results so far, after each run; complete in the last step of a comparison that was not stopped.
         last: whether this is the last step.
         lane: name of the current lane; empty between runs.
         tokens: tokens of the current run so far.
-        limit: its length limit.
-        prompt: index of its prompt.
+        limit: length limit of the current run.
+        prompt: index of the current prompt.
     """
 
     done: int
@@ -57,16 +57,16 @@ class Step:
         return {name: getattr(self, name) for name in NUMBERS}
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain JSON for the page: figures so far, with the race on the step's prompt; all in the last step."""
-        made = self.comparison
-        if made is None:
+        """Return plain JSON for the page: figures so far with the race on the prompt; all data in the last step."""
+        comparison = self.comparison
+        if comparison is None:
             return self.numbers | {"comparison": None}
         if self.last:
-            return self.numbers | {"comparison": made.to_wire()}
-        found, plain, i = so_far(made), made.reference, self.prompt
-        for lane, wire in zip(made.lanes, found["lanes"], strict=True):
+            return self.numbers | {"comparison": comparison.to_wire()}
+        data, plain, i = so_far(comparison), comparison.reference, self.prompt
+        for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
             wire["race"] = {str(i): race(lane, i, plain)} if i in lane.traces else {}
-        return self.numbers | {"comparison": found}
+        return self.numbers | {"comparison": data}
 
 
 class StepEncoder:
@@ -78,11 +78,11 @@ class StepEncoder:
 
     def message(self, step: Step) -> dict[str, Any]:
         """Return a step as plain JSON, with the runs and traces that are new since the previous message."""
-        made = step.comparison
-        if made is None:
+        comparison = step.comparison
+        if comparison is None:
             return step.numbers | {"news": None}
         runs, traces = [], []
-        for i, lane in enumerate(made.lanes):
+        for i, lane in enumerate(comparison.lanes):
             for (prompt, repeat), sample in sorted(lane.samples.items()):
                 if (i, prompt, repeat) not in self._told:
                     self._told.add((i, prompt, repeat))
@@ -90,14 +90,18 @@ class StepEncoder:
             for prompt, trace in lane.traces.items():
                 if self._shown.get((i, prompt)) is not trace:
                     self._shown[i, prompt] = trace
-                    where = {"lane": i, "prompt": prompt, "repeat": lane.shown.get(prompt)}
-                    traces.append({**where, "trace": trace.to_wire()})
-        state = {"complete": made.complete, "machine": made.machine, "errors": [lane.error for lane in made.lanes]}
+                    keys = {"lane": i, "prompt": prompt, "repeat": lane.shown.get(prompt)}
+                    traces.append({**keys, "trace": trace.to_wire()})
+        state = {
+            "complete": comparison.complete,
+            "machine": comparison.machine,
+            "errors": [lane.error for lane in comparison.lanes],
+        }
         return step.numbers | {"news": {**state, "runs": runs, "traces": traces}}
 
 
 class StepDecoder:
-    """Rebuilds a comparison that is measured in another process from its messages.
+    """Converts messages from another process into steps, and rebuilds the comparison that is measured there.
 
     Args:
         made: the comparison, prepared like the original, without any run.
@@ -119,19 +123,19 @@ class StepDecoder:
         news = message["news"]
         if news is not None:
             self._take(news)
-        made = self.made if news is not None else None
-        return Step(comparison=made, **{name: message[name] for name in NUMBERS if name in message})
+        comparison = self.made if news is not None else None
+        return Step(comparison=comparison, **{name: message[name] for name in NUMBERS if name in message})
 
     def _take(self, news: Mapping[str, Any]) -> None:
-        made = self.made
-        made.complete, made.machine = news["complete"], news["machine"]
-        for lane, error in zip(made.lanes, news["errors"], strict=True):
+        comparison = self.made
+        comparison.complete, comparison.machine = news["complete"], news["machine"]
+        for lane, error in zip(comparison.lanes, news["errors"], strict=True):
             lane.error = error
         for run in news["runs"]:
             sample = Sample(**run["sample"] | {"depths": [tuple(d) for d in run["sample"]["depths"]]})
-            made.lanes[run["lane"]].samples[sample.prompt, sample.repeat] = sample
-        for shown in news["traces"]:
-            lane, prompt = made.lanes[shown["lane"]], shown["prompt"]
-            lane.traces[prompt] = Trace.from_wire(shown["trace"])
-            if shown["repeat"] is not None:
-                lane.shown[prompt] = shown["repeat"]
+            comparison.lanes[run["lane"]].samples[sample.prompt, sample.repeat] = sample
+        for entry in news["traces"]:
+            lane, prompt = comparison.lanes[entry["lane"]], entry["prompt"]
+            lane.traces[prompt] = Trace.from_wire(entry["trace"])
+            if entry["repeat"] is not None:
+                lane.shown[prompt] = entry["repeat"]

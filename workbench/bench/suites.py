@@ -46,7 +46,7 @@ class Plan:
             model objects, whose linear layers are packed on a CPU.
         against_llama: measure llama.cpp too, if it is installed.
         suite: name of the suite, for the report.
-        per_group: use only the first so many prompts of each group that fit the context; 0 uses all.
+        per_group: number of prompts per group: the first ones that fit the context; 0 uses all.
     """
 
     max_new_tokens: int = 128
@@ -70,7 +70,7 @@ def bench_methods(
     """Measure methods, interleaved with plain decoding and optionally with Hugging Face's `generate`.
 
     Raises:
-        MethodUnavailableError: the models lack what a method needs.
+        MethodUnavailableError: the models lack a part that a method needs.
     """
     for configured in methods:
         reason = models.why_not(configured.method.needs)
@@ -79,24 +79,24 @@ def bench_methods(
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
     settings = _settings(models, plan, len(prompts))
     facts = machine_facts()
-    lost: list[str] = []
-    with ExitStack() as until_measured:
+    failures: list[str] = []
+    with ExitStack() as stack:
         contenders = _contenders(models, methods, plan)
         if plan.against_llama:
-            why = llamacpp.why_not(models)
-            settings["llama.cpp"] = f"left out: {why}" if why else llamacpp.built_with()
-            if not why:
-                folder = until_measured.enter_context(tempfile.TemporaryDirectory(prefix="workbench-gguf-"))
+            problem = llamacpp.why_not(models)
+            settings["llama.cpp"] = f"left out: {problem}" if problem else llamacpp.built_with()
+            if not problem:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="workbench-gguf-"))
                 peers = llamacpp.contenders(
                     models, methods, plan.max_new_tokens, plan.sampling, plan.seed, Path(folder)
                 )
-                contenders += until_measured.enter_context(peers)
+                contenders += stack.enter_context(peers)
 
         def left(contender: Contender, error: ContenderLostError) -> None:
-            lost.append(f"{contender.name} {error}")
+            failures.append(f"{contender.name} {error}")
 
         samples, complete = measure(contenders, ids, plan.repeats, progress, left)
-    settings["lost on the way"] = "; ".join(lost) or None
+    settings["lost on the way"] = "; ".join(failures) or None
     settings["answers right"] = _right(models, samples, prompts) or None
     greedy = plan.sampling.greedy
     return BenchReport(
@@ -111,37 +111,37 @@ def bench_methods(
 
 
 def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:
-    """Return the right answers of each contender, in words; "" if no prompt has an answer that can be checked."""
+    """Return the number of right answers of each contender, in words; "" if no prompt has a checkable answer."""
     right: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
         if prompts[sample.prompt].answer:
             text = models.tokenizer.decode(sample.token_ids, skip_special_tokens=True)
             right[sample.contender].append(prompts[sample.prompt].is_right(text))
-    return "; ".join(f"{name} {sum(found)} of {len(found)}" for name, found in right.items())
+    return "; ".join(f"{name} {sum(answers)} of {len(answers)}" for name, answers in right.items())
 
 
 def _fitting(
     models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
 ) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
-    """Return the prompts that fit the context with their answers, their token ids, and the numbers of others, by group.
+    """Return the prompts that fit the context with their answers, their token ids, and the number of others by group.
 
     Raises:
         PromptError: none fits.
     """
     engine = Engine(models, record=False)
-    room = models.target.context - plan.max_new_tokens
+    limit = models.target.context - plan.max_new_tokens
 
     def answer(prompt: BenchPrompt) -> str | None:
         ids = prompt.encode(models.tokenizer)
-        if len(ids) > room:
+        if len(ids) > limit:
             return None
         if progress is not None:
-            progress(len(answered), n_answers, "answers that follow-ups need")
-        answered.append(prompt.name)
+            progress(len(finished), n_answers, "answers that follow-ups need")
+        finished.append(prompt.name)
         request = Request(ids, registry.get(BASELINE).with_params(), plan.sampling, plan.max_new_tokens, plan.seed)
         return engine.generate(request).text.strip()
 
-    fitting = [prompt for prompt in prompts if len(prompt.encode(models.tokenizer)) <= room]
+    fitting = [prompt for prompt in prompts if len(prompt.encode(models.tokenizer)) <= limit]
     if not fitting:
         raise PromptError(
             f"No prompt of the suite fits {models.target_name}: its context holds {models.target.context} tokens, "
@@ -149,15 +149,17 @@ def _fitting(
             "Lower --max-new-tokens, or use another target.",
         )
     too_long = Counter(p.group for p in prompts) - Counter(p.group for p in fitting)
-    chosen = first_of_each_group(fitting, plan.per_group) if plan.per_group else fitting
-    n_answers = sum(len(prompt.follow_ups) for prompt in chosen)
-    answered: list[str] = []
-    turns = with_follow_ups(chosen, answer)
-    too_long += Counter(p.group for p in chosen for _ in range(1 + len(p.follow_ups))) - Counter(p.group for p in turns)
+    selected = first_of_each_group(fitting, plan.per_group) if plan.per_group else fitting
+    n_answers = sum(len(prompt.follow_ups) for prompt in selected)
+    finished: list[str] = []
+    turns = with_follow_ups(selected, answer)
+    too_long += Counter(p.group for p in selected for _ in range(1 + len(p.follow_ups))) - Counter(
+        p.group for p in turns
+    )
     encoded = [(prompt, prompt.encode(models.tokenizer)) for prompt in turns]
-    too_long += Counter(prompt.group for prompt, ids in encoded if len(ids) > room)
-    encoded = [(prompt, ids) for prompt, ids in encoded if len(ids) <= room]
-    why = f"longer than the {room} tokens that the context leaves"
+    too_long += Counter(prompt.group for prompt, ids in encoded if len(ids) > limit)
+    encoded = [(prompt, ids) for prompt, ids in encoded if len(ids) <= limit]
+    why = f"longer than the {limit} tokens that the context leaves"
     left_out = {f"{group}, {why}": n for group, n in too_long.items()}
     return [prompt for prompt, _ in encoded], [ids for _, ids in encoded], left_out
 
@@ -187,16 +189,18 @@ def bench_forced_acceptance(
         if not complete:
             break
         drafter, reached = _drafter_of(models, level, texts)
-        paired = dataclasses.replace(
+        level_models = dataclasses.replace(
             models, drafter=Runner(drafter, models.target.context), drafter_name=f"forced-{level:g}", shared={}
         )
-        contenders = _contenders(paired, [method], plan)
+        contenders = _contenders(level_models, [method], plan)
         samples, complete = measure(contenders, ids, plan.repeats, progress)
         name = f"acceptance {level:g} (reached on these texts: {reached:.2f})"
-        found = build_rows(samples, contenders, plan.sampling.greedy)
-        if found:
-            groups[name] = found
-            rows += [dataclasses.replace(r, method=f"{r.method} @ {level:g}") for r in found if r.method == method.name]
+        level_rows = build_rows(samples, contenders, plan.sampling.greedy)
+        if level_rows:
+            groups[name] = level_rows
+            rows += [
+                dataclasses.replace(r, method=f"{r.method} @ {level:g}") for r in level_rows if r.method == method.name
+            ]
     settings = _settings(models, plan, len(prompts)) | {"suite": "forced acceptance", "draft length": depth}
     return BenchReport(settings, facts, rows, groups, complete)
 
@@ -205,37 +209,37 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
     """Return plain decoding first, then the methods, then their Hugging Face counterparts."""
     engine = Engine(models)
     methods = [registry.get(BASELINE).with_params(), *(m for m in methods if m.name != BASELINE)]
-    found: list[Contender] = [
+    contenders: list[Contender] = [
         EngineContender(engine, m, plan.sampling, plan.max_new_tokens, plan.seed) for m in methods
     ]
     if not plan.against_hf:
-        return found
+        return contenders
     model, assistant = models.target.model, models.drafter.model if models.drafter is not None else None
-    said = ""
+    hf_dtype = ""
     if plan.stock:
         model = bare_copy(model, packed=False)
         assistant = None if assistant is None else bare_copy(assistant, packed=False)
         if model.dtype == torch.bfloat16 and model.device.type == "cpu" and not has_bfloat16():
-            model, assistant, said = model.float(), assistant and assistant.float(), "float32"
+            model, assistant, hf_dtype = model.float(), assistant and assistant.float(), "float32"
     common: dict[str, Any] = {
         "model": model,
-        "dtype": said,
+        "dtype": hf_dtype,
         "eos": sorted(models.eos),
         "max_new_tokens": plan.max_new_tokens,
         "sampling": plan.sampling,
         "seed": plan.seed,
     }
-    found.append(HuggingFaceContender(**common))
+    contenders.append(HuggingFaceContender(**common))
     for configured in methods:
         if configured.name == "draft-model" and assistant is not None:
-            found.append(
+            contenders.append(
                 HuggingFaceContender(**common, assistant=assistant, draft_tokens=int(configured.values["depth"]))
             )
-            found.append(HuggingFaceContender(**common, assistant=assistant))
+            contenders.append(HuggingFaceContender(**common, assistant=assistant))
         if configured.name == "prompt-lookup":
             ngram = int(configured.values["ngram"])
-            found.append(HuggingFaceContender(**common, draft_tokens=int(configured.values["depth"]), ngram=ngram))
-    return found
+            contenders.append(HuggingFaceContender(**common, draft_tokens=int(configured.values["depth"]), ngram=ngram))
+    return contenders
 
 
 def _greedy_texts(models: Models, ids: Sequence[list[int]], plan: Plan) -> list[tuple[list[int], list[int]]]:
@@ -246,8 +250,8 @@ def _greedy_texts(models: Models, ids: Sequence[list[int]], plan: Plan) -> list[
 def _drafter_of(models: Models, level: float, texts: Sequence[tuple[list[int], list[int]]]) -> tuple[Any, float]:
     target = models.target.model
     if level <= 0:
-        small = random_drafter(models.drafter.model if models.drafter is not None else target)
-        return small, 0.0
+        drafter = random_drafter(models.drafter.model if models.drafter is not None else target)
+        return drafter, 0.0
     if level >= 1:
         return noisy_copy(target, 0.0), 1.0
     return drafter_with_agreement(target, level, texts)

@@ -1,10 +1,10 @@
 """Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
 The plan is in `workbench.bench.grid`, the store in `workbench.bench.sweepfolder`. `run` gives the cells to workers,
-which measure them here (`workbench.bench.worker_groups`), in processes (`workbench.service.workers`) or on a Ray
-cluster (`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its
-settings and its measuring conditions: a sweep that was killed continues where it was, and one with extended axes
-measures only what is new.
+which measure them on this backend (`workbench.bench.worker_groups`), in processes (`workbench.service.workers`) or on a
+Ray cluster (`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its
+settings and its measuring conditions: a killed sweep continues after its finished cells, and a sweep with extended axes
+measures only the new cells.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class Update:
 
     @property
     def where(self) -> dict[str, str]:
-        """Date and place of the newest cell's measurement, for display: date, and `on`: device, dtype and machine."""
+        """Newest cell's measurement, for display: `date`, and `on` (device, dtype and machine)."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
         if last is None:
             return {"date": "", "on": ""}
-        known, machine = last.conditions or {}, last.machine
-        device = [known.get("device", "").upper(), known.get("dtype") or "dtype not noted"]
-        words = [*device, machine.get("gpu") or machine.get("cpu", "")]
-        return {"date": machine.get("date", ""), "on": " · ".join(filter(None, words))}
+        conditions, machine = last.conditions or {}, last.machine
+        device = [conditions.get("device", "").upper(), conditions.get("dtype") or "dtype not noted"]
+        parts = [*device, machine.get("gpu") or machine.get("cpu", "")]
+        return {"date": machine.get("date", ""), "on": " · ".join(filter(None, parts))}
 
     def at(self, *values: Any) -> Result:
         """Return the result at these values of the axes.
@@ -105,7 +105,7 @@ class Update:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per cell that is done or failed: its axis values, its settings and its figures."""
-        found = []
+        entries = []
         for cell in self.cells:
             result = self.results[cell.id]
             if result.state not in (DONE, FAILED):
@@ -115,22 +115,22 @@ class Update:
             for name in METRICS:
                 for part, value in (result.figures.get(name) or dict.fromkeys(("value", "low", "high", "n"))).items():
                     row[name if part == "value" else f"{name}_{part}"] = value
-            found.append(row)
-        return found
+            entries.append(row)
+        return entries
 
     def to_wire(self, everything: bool = False) -> dict[str, Any]:
         """Return plain JSON; `everything`: all cells instead of those that changed."""
-        wanted = set(self.changed)
-        cells = [c for c in self.cells if everything or c.id in wanted]
-        found: dict[str, Any] = {
+        changed = set(self.changed)
+        cells = [c for c in self.cells if everything or c.id in changed]
+        data: dict[str, Any] = {
             "done": self.done, "total": self.total, "kept": self.kept, "text": self.text, "left_s": self.left_s,
             "last": self.last, "complete": self.complete, "note": self.note, "follows": self.follows,
             **self.where,
             "cells": [{"at": c.at, "setting": str(c.lane), **self.results[c.id].to_wire()} for c in cells],
         }  # fmt: skip
         if everything:
-            found |= {"sweep": self.sweep.to_wire(), "code": self.sweep.code(), "command": self.sweep.command()}
-        return found
+            data |= {"sweep": self.sweep.to_wire(), "code": self.sweep.code(), "command": self.sweep.command()}
+        return data
 
 
 def run(
@@ -147,7 +147,7 @@ def run(
         stopped: called often; once it returns True, the last update follows.
 
     Yields:
-        one growing `Update`, whenever something changed.
+        the same `Update`, whenever it has changed.
 
     Raises:
         WorkbenchError: the folder cannot be used, or the workers cannot run.
@@ -170,8 +170,8 @@ def run(
 def _in_turn(update: Update, crew: WorkerGroup, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
     """Measure once this process has the folder's lock; until then, read the other process's cells."""
     while True:
-        with kept.writing() as held:
-            if held:
+        with kept.writing() as has_lock:
+            if has_lock:
                 kept.begin(update.sweep)
                 yield from _measured(update, crew, kept, stopped)
                 return
@@ -184,13 +184,13 @@ def _in_turn(update: Update, crew: WorkerGroup, kept: SweepFolder, stopped: Call
 
 
 def _take_up(update: Update, crew: WorkerGroup, kept: SweepFolder) -> list[str]:
-    """Load finished cells that were measured under this crew's conditions; return the new ones."""
+    """Load finished cells that were measured under the workers' conditions; return the new ones."""
     new = []
     for cell in update.cells:
         if update.results[cell.id].state == WAITING:
-            found = kept.load(cell.id, crew.conditions(cell))
-            if found is not None and found.state == DONE:
-                update.results[cell.id] = found
+            result = kept.load(cell.id, crew.conditions(cell))
+            if result is not None and result.state == DONE:
+                update.results[cell.id] = result
                 new.append(cell.id)
     update.kept += len(new)
     return new
@@ -209,24 +209,24 @@ def _measured(
     update.text = f"{update.kept} of {update.total} cells were there already" if update.kept else "starting"
     yield update
     waiting = [cell for cell in {cell.id: cell for cell in cells}.values() if results[cell.id].state == WAITING]
-    begun, ended = time.monotonic(), 0
+    start, n_finished = time.monotonic(), 0
     with contextlib.closing(_events(crew, waiting, stopped)) as events:
-        for kind, cell, said in events:
+        for kind, cell, payload in events:
             if kind == END:
-                result, trace = said
+                result, trace = payload
                 result = replace(result, conditions=crew.conditions(cell))
                 results[cell.id] = result if kept is None else kept.save(result, trace, cell)
-                ended += 1
-                update.left_s = (time.monotonic() - begun) / ended * (len(waiting) - ended)
+                n_finished += 1
+                update.left_s = (time.monotonic() - start) / n_finished * (len(waiting) - n_finished)
             else:
-                results[cell.id] = said if kind == STEP else Result(cell.id, RUNNING, said)
-            update.text = f"{cell.lane.title}: {said.text}" if kind == STEP else update.text
+                results[cell.id] = payload if kind == STEP else Result(cell.id, RUNNING, payload)
+            update.text = f"{cell.lane.title}: {payload.text}" if kind == STEP else update.text
             update.changed = [cell.id]
             yield update
 
 
 def _events(crew: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
-    """Yield the events of a crew; as a generator, it can be closed."""
+    """Yield the events of the workers, as a generator, which can be closed."""
     yield from crew.work(cells, stopped)
 
 
@@ -239,15 +239,15 @@ def opened(kept: SweepFolder) -> list[Update]:
     sweep, groups = kept.sweep, dict[str, list[Result]]()
     for result in sorted(kept.results(), key=lambda r: r.machine.get("date", "")):
         groups.setdefault(_alike(result), []).append(result)
-    found = []
+    updates = []
     for results in sorted(groups.values(), key=lambda group: group[-1].machine.get("date", ""), reverse=True):
         cells = sweep.cells()
-        mine = {cell.id: Result(cell.id) for cell in cells} | {r.id: r for r in results}
-        update = Update(sweep, cells, {cell.id: mine[cell.id] for cell in cells}, text="opened", last=True)
+        by_id = {cell.id: Result(cell.id) for cell in cells} | {r.id: r for r in results}
+        update = Update(sweep, cells, {cell.id: by_id[cell.id] for cell in cells}, text="opened", last=True)
         update.kept, update.changed = update.done, [cell.id for cell in cells]
         if update.done:
-            found.append(update)
-    return found
+            updates.append(update)
+    return updates
 
 
 def _alike(result: Result) -> str:

@@ -36,11 +36,11 @@ class Result:
         id: id of the cell, from its settings.
         state: waiting, running, done or failed.
         text: progress while it runs.
-        figures: by metric: value, low, high (95 %), n; None if there is nothing to divide by. While the cell runs,
-            those of the runs so far.
-        error: why it failed.
+        figures: by metric: value, low, high (95 %), n; None if a denominator is 0. While the cell runs, the figures
+            of its runs so far.
+        error: reason of the failure; empty if there is none.
         seconds: duration of the measurement.
-        run: id of the run that is saved as its trace, in the sweep's store.
+        run: id of the run in the sweep's store that is saved as the cell's trace.
         worker: worker that measured it.
         machine: machine and date of the measurement.
         conditions: everything that affects a figure besides the settings, see `workbench.bench.conditions`; None: not
@@ -97,12 +97,12 @@ class SweepFolder:
 
     @property
     def is_written(self) -> bool:
-        """Whether a process writes to it now."""
+        """Whether a process holds the folder's lock now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
-            with self.writing() as held:
-                return not held
+            with self.writing() as has_lock:
+                return not has_lock
         except WorkbenchError:
             return False
 
@@ -127,7 +127,7 @@ class SweepFolder:
             WorkbenchError: it cannot be written.
         """
         if trace is not None:
-            from workbench.trace.store import RunStore  # brings Polars
+            from workbench.trace.store import RunStore  # imports Polars
 
             result = replace(
                 result, run=RunStore(self.folder).save(trace, tags=["sweep", cell.id], note=cell.lane.title)
@@ -150,8 +150,8 @@ class SweepFolder:
 
     def results(self) -> list[Result]:
         """Return all saved cells, under any conditions."""
-        found = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
-        return [result for result in found if result is not None]
+        loaded = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
+        return [result for result in loaded if result is not None]
 
     def trace(self, result: Result) -> Trace | None:
         """Return the trace of a finished cell."""
@@ -161,7 +161,7 @@ class SweepFolder:
 
     @property
     def sweep(self) -> Sweep:
-        """The sweep that was last started in this folder.
+        """Sweep that was last started in this folder.
 
         Raises:
             WorkbenchError: there is none.
@@ -183,15 +183,15 @@ def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[
         cells: cells of the sweep.
         wanted: conditions by the cell's id.
     """
-    ours = {cell.id for cell in cells}
-    alike = {r.id for r in results if r.state == DONE and r.id in ours and _same(r.conditions, wanted.get(r.id))}
-    found = [r for r in results if r.state == DONE and r.id in ours and r.id not in alike]
-    if not found:
+    ids = {cell.id for cell in cells}
+    matching_ids = {r.id for r in results if r.state == DONE and r.id in ids and _same(r.conditions, wanted.get(r.id))}
+    mismatched = [r for r in results if r.state == DONE and r.id in ids and r.id not in matching_ids]
+    if not mismatched:
         return ""
-    why = dict.fromkeys(reason for r in found for reason in differences(r.conditions, wanted.get(r.id)))
-    n = len({r.id for r in found})
+    reasons = dict.fromkeys(reason for r in mismatched for reason in differences(r.conditions, wanted.get(r.id)))
+    n = len({r.id for r in mismatched})
     return (
-        f"{n} cell{'s are' if n > 1 else ' is'} here from before, measured otherwise ({'; '.join(why)}): "
+        f"{n} cell{'s are' if n > 1 else ' is'} here from before, measured otherwise ({'; '.join(reasons)}): "
         f"kept, and not mixed with these."
     )
 
@@ -216,15 +216,15 @@ def _unwritable(path: Path, error: OSError) -> WorkbenchError:
 
 def generations(place: Path) -> list[Path]:
     """Return the folders in which one sweep was measured, in order: `place`, then `place.2` and so on."""
-    found = [path for path in place.parent.glob(f"{place.name}*") if _number(place, path)]
-    return sorted(found, key=lambda path: _number(place, path))
+    folders = [path for path in place.parent.glob(f"{place.name}*") if _number(place, path)]
+    return sorted(folders, key=lambda path: _number(place, path))
 
 
 def next_generation(place: Path) -> Path:
     """Create an empty folder to measure a sweep again; earlier or current measurements stay.
 
     Raises:
-        WorkbenchError: it cannot be made.
+        WorkbenchError: it cannot be created.
     """
     number = max((_number(place, path) for path in generations(place)), default=0)
     while True:
@@ -247,10 +247,10 @@ def _number(place: Path, path: Path) -> int:
 
 def tidy(place: Path, most: int) -> None:
     """Delete the oldest sweeps of a folder, so that `most` stay. Sweeps that are being written are not deleted."""
-    found = sorted(
+    folders = sorted(
         (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )
-    for old in found[: max(0, len(found) - most)]:
-        with SweepFolder(old).writing() as held:
-            if held:
-                shutil.rmtree(old, ignore_errors=True)
+    for oldest in folders[: max(0, len(folders) - most)]:
+        with SweepFolder(oldest).writing() as has_lock:
+            if has_lock:
+                shutil.rmtree(oldest, ignore_errors=True)

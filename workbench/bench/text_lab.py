@@ -1,7 +1,7 @@
 """Measurements for the papers' claims about text methods: on a target, with its own draft model and heads.
 
-They run greedily on the bundled prompts, with the target's chat template if it has one, unless the claim is about
-sampling.
+Runs are greedy unless the claim is about sampling, on the bundled prompts, with the target's chat template if it has
+one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _drafted_by(target: str, dtype: str, stranger: str) -> Models:
 def store_of_code(models: Models) -> Path:
     """Return the folder of a datastore of the running Python's library, for a target's tokenizer; build it if needed.
 
-    Python's library is code that every machine has, and none of the bundled prompts is from it.
+    Python's library is code that exists on every machine, and no bundled prompt is from it.
 
     Raises:
         WorkbenchError: it cannot be written or read.
@@ -85,15 +85,15 @@ def store_of_code(models: Models) -> Path:
     files = [
         file for file in sorted((*library.glob("*.py"), *library.glob("*/*.py"))) if file.parent.name not in NO_CODE
     ]
-    which = tokenizer_hash(models.tokenizer)[:8]
-    folder = cache_folder() / f"store-python-{platform.python_version()}-{which}"
+    tokenizer_id = tokenizer_hash(models.tokenizer)[:8]
+    folder = cache_folder() / f"store-python-{platform.python_version()}-{tokenizer_id}"
     if not (folder / CARD).is_file():
         datastore_builder.build(files, folder, models.tokenizer, models.target_name)
     return folder
 
 
 def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
-    """Return the tokens of rounds that draft from early layers / the layers that they computed.
+    """Return the emitted tokens of rounds that draft from early layers / the number of layers that they computed.
 
     Args:
         rounds: rounds of a method whose drafts exit the target after "exit layer" (signal) or `exit_layer` (parameter).
@@ -112,14 +112,14 @@ def copies(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
         >>> copies([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
         0.75
     """
-    known = set(zip(*(prompt[i:] for i in range(n)), strict=False))
-    found = [gram in known for gram in zip(*(answer[i:] for i in range(n)), strict=False)]
-    return sum(found) / len(found) if found else 0.0
+    prompt_grams = set(zip(*(prompt[i:] for i in range(n)), strict=False))
+    hits = [gram in prompt_grams for gram in zip(*(answer[i:] for i in range(n)), strict=False)]
+    return sum(hits) / len(hits) if hits else 0.0
 
 
 @lru_cache(maxsize=2)
 def _copies(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
-    """Return for each prompt how much of the target's own greedy answer is copied from it."""
+    """Return for each prompt the share of the target's own greedy answer that is copied from it (`copies`)."""
     models = _models(scale.target, scale.dtype)
     plain = registry.get("autoregressive").with_params()
     texts = [p.encode(models.tokenizer) for p in prompts]
@@ -146,7 +146,7 @@ def _shifted(target: str, dtype: str, share: float) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class TextLab:
-    """Measures one method at a scale.
+    """Measurements of one method at a scale.
 
     Attributes:
         method: its registry name.
@@ -167,62 +167,62 @@ class TextLab:
     copied: bool = False
 
     def on(self, *groups: str) -> TextLab:
-        """Return the same on prompts of these kinds alone."""
+        """Return a copy that measures on prompts of these kinds only."""
         return dataclasses.replace(self, groups=groups)
 
     def with_code(self) -> TextLab:
-        """Return the same with a datastore of code."""
+        """Return a copy with a datastore of code."""
         return dataclasses.replace(self, reads_code=True)
 
     def trajectories(self, n: int) -> TextLab:
-        """Return the same with n sampled runs per prompt, one after the other, and as many runs in total."""
+        """Return a copy with n sampled runs per prompt, one after the other, and 1 / n of the prompts."""
         per_group = max(1, self.scale.per_group // n)
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
     def on_copied(self) -> TextLab:
-        """Return the same on the prompts that ask for copies, and that the target actually answers by copying."""
+        """Return a copy that measures on the prompts that ask for copies and that the target answers by copying."""
         return dataclasses.replace(self, groups=("copy",), copied=True)
 
     def estranged(self) -> TextLab:
-        """Return the same with the draft model of another family, which has a different vocabulary."""
-        others = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
-        return dataclasses.replace(self, stranger=others[0])
+        """Return a copy with the draft model of another family, which has a different vocabulary."""
+        drafters = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
+        return dataclasses.replace(self, stranger=drafters[0])
 
     def shifted(self, share: float) -> TextLab:
-        """Return the same with changed target weights, for which its heads were not trained."""
+        """Return a copy with changed target weights, for which its heads were not trained."""
         return dataclasses.replace(self, shift=share)
 
     @property
     def models(self) -> Models:
-        """The target, its draft model and its heads."""
-        which = self.scale.target, self.scale.dtype
+        """Target with its draft model and its heads."""
+        key = self.scale.target, self.scale.dtype
         if self.shift:
-            return _shifted(*which, self.shift)
-        return _drafted_by(*which, self.stranger) if self.stranger else _models(*which)
+            return _shifted(*key, self.shift)
+        return _drafted_by(*key, self.stranger) if self.stranger else _models(*key)
 
     @property
     def setting(self) -> str:
-        """Models and prompts in words."""
-        every, scale, models = tuple(self.groups) == ALL, self.scale, self.models
-        which = "all bundled prompts" if every else f"bundled prompts: {', '.join(self.groups)}"
-        if every and self._most_of_each:
-            which = f"bundled prompts, at most {self._most_of_each} of each kind"
-        which += f", those that the target answers by copying (at least {COPIED:.0%})" if self.copied else ""
+        """Models and prompts, in words."""
+        is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
+        prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
+        if is_all and self._most_of_each:
+            prompts = f"bundled prompts, at most {self._most_of_each} of each kind"
+        prompts += f", those that the target answers by copying (at least {COPIED:.0%})" if self.copied else ""
         dtype = str(models.target.stored).removeprefix("torch.")
-        own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
-        own = [f"{self.stranger} as drafter"] if self.stranger else own
-        drafting = f" with {'' if self.stranger else 'its own '}{' and '.join(own)}" if own else ""
+        parts = [part for part, value in (("drafter", models.drafter), ("heads", models.heads)) if value]
+        parts = [f"{self.stranger} as drafter"] if self.stranger else parts
+        drafting = f" with {'' if self.stranger else 'its own '}{' and '.join(parts)}" if parts else ""
         if self.shift:
             drafting += f", every matrix moved by noise of {self.shift:.0%} of its spread since they were trained"
         if self.reads_code:
             size = len(open_store(store_of_code(models)))
             drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"
-        return f"{scale.target}{drafting}, {dtype}, {which}, at most {scale.tokens} tokens"
+        return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 
     def speed(self, **params: Any) -> Measured:
         """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
-        plain, mine = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
-        return of_speedup(speedup(mine, plain), f"{self._when_timed().setting}, greedy")
+        plain_rates, method_rates = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
+        return of_speedup(speedup(method_rates, plain_rates), f"{self._when_timed().setting}, greedy")
 
     def speed_over(
         self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0, of: str = ""
@@ -231,30 +231,32 @@ class TextLab:
 
         Args:
             mine: parameters.
-            others: parameters of each other setting; the best is the one with the largest geometric mean over prompts,
-                which favours it by the luck in the best of several.
+            others: parameters of each other setting; the best is the one with the largest geometric mean over prompts.
+                As the best of several, it is favoured by chance.
             temperature: temperature of all.
-            of: registry name of the other settings' method; none: this one.
+            of: registry name of the other settings' method; "": this one.
         """
-        theirs_of = registry.get(of or self.method)
-        own, *theirs = self._rates(
-            [self._with(mine), *(theirs_of.with_params(**params) for params in others)], temperature
+        other_method = registry.get(of or self.method)
+        method_rates, *other_rates = self._rates(
+            [self._with(mine), *(other_method.with_params(**params) for params in others)], temperature
         )
-        best = max(range(len(others)), key=lambda i: (found := typical(theirs[i])) is not None and found.value)
-        named = (f"{of}, " if of else "") + ", ".join(f"{name}={value}" for name, value in others[best].items())
-        drawn = f"temperature {temperature}" if temperature else "greedy"
-        beside = f"beside {named}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
-        return of_speedup(speedup(own, theirs[best]), f"{self._when_timed().setting}, {drawn}, {beside}")
+        best = max(range(len(others)), key=lambda i: (average := typical(other_rates[i])) is not None and average.value)
+        label = (f"{of}, " if of else "") + ", ".join(f"{name}={value}" for name, value in others[best].items())
+        decoding = f"temperature {temperature}" if temperature else "greedy"
+        reference = f"beside {label}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
+        return of_speedup(
+            speedup(method_rates, other_rates[best]), f"{self._when_timed().setting}, {decoding}, {reference}"
+        )
 
     def _when_timed(self) -> TextLab:
-        """Return the same with the number of prompts per kind that is used for claims about time."""
+        """Return a copy with the number of prompts per kind that is used for claims about time."""
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
     def _with(self, params: Mapping[str, Any]) -> Configured:
         return registry.get(self.method).with_params(**params)
 
     def _rates(self, settings: Sequence[Configured], temperature: float = 0.0) -> list[Rates]:
-        """Return tokens per second of each, measured in turns on all prompts."""
+        """Return tokens per second of each setting, measured in turns on all prompts."""
         engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
@@ -271,8 +273,8 @@ class TextLab:
         probabilities are computed exactly.
 
         Args:
-            mine: a verifier, None for the optimal-transport bound, and how drafts are sampled.
-            other: the same.
+            mine: a verifier (None: the optimal-transport bound), and the sampling of the drafts.
+            other: the verifier to compare with, in the same form.
             siblings: drafts per position.
             temperature: temperature of both distributions.
         """
@@ -281,30 +283,30 @@ class TextLab:
             self.models, self.prompts(), self.scale.tokens, temperature
         ):
             n += len(distributions)
-            chances = [several_drafts.accepted(distributions, rule, siblings) for rule in (mine, other)]
-            ratios.append(chances[0] / chances[1])
-        drawn = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")
+            accept_probs = [several_drafts.accepted(distributions, rule, siblings) for rule in (mine, other)]
+            ratios.append(accept_probs[0] / accept_probs[1])
+        note = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
     def tau(self, **params: Any) -> Measured:
         """Measure τ: tokens emitted / target passes per prompt, mean over prompts."""
-        found = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
-        return Measured.of(mean(found), f"{self.setting}, greedy; mean over prompts")
+        taus = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
+        return Measured.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
 
     def drafted_a_pass(self, **params: Any) -> Measured:
         """Measure tokens drafted / passes of the drafter, over the rounds of all prompts."""
-        found = self.rounds(self.method, params)
-        drafted = [sum(len(r.nodes) for r in rounds) for rounds in found]
-        passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
+        by_prompt = self.rounds(self.method, params)
+        drafted = [sum(len(r.nodes) for r in rounds) for rounds in by_prompt]
+        passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
         return Measured.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
     def accepted_a_pass_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
         """Measure accepted tokens / passes of the drafter, relative to other parameters, over all rounds."""
 
         def quotient(params: Mapping[str, Any]) -> Quotient:
-            found = self.rounds(self.method, params)
-            passes = [sum(r.draft_forwards for r in rounds) for rounds in found]
-            return [metrics.accepted(rounds) for rounds in found], passes
+            by_prompt = self.rounds(self.method, params)
+            passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
+            return [metrics.accepted(rounds) for rounds in by_prompt], passes
 
         ratio = ratio_of_quotients(quotient(mine), quotient(theirs))
         return Measured.of(ratio, f"{self.setting}, greedy; over all rounds")
@@ -318,10 +320,10 @@ class TextLab:
             theirs: parameters of the other.
             temperature: temperature of both.
         """
-        both = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
-        ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*both, strict=True)]
-        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
+        runs = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
+        ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*runs, strict=True)]
+        decoding = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
 
     def tokens_a_layer_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
         """Measure tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
@@ -345,11 +347,11 @@ class TextLab:
             params: parameters of the method.
             temperature: temperature of texts and distributions.
         """
-        both = same_drafts.expected_tau(
+        pairs = same_drafts.expected_tau(
             self.models, self.prompts(), self.scale.draws, self.scale.tokens, mine, params, temperature
         )
-        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
-        return Measured.of(geometric_mean([a / b for a, b in both]), f"{self.setting}, {drawn}; geometric mean")
+        note = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
+        return Measured.of(geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean")
 
     def at_matched_accuracy(
         self,
@@ -369,36 +371,41 @@ class TextLab:
             temperature: temperature of both, with the same seeds.
             other: registry name of the method with the exact verifier; "": this one.
         """
-        found: Measured | None = None
+        result: Measured | None = None
         for setting in settings:
-            now = self._with_answers(setting, exact, temperature, other)
-            found = now if found is None or now.keeps_answers else found
-            if not now.keeps_answers:
+            measured = self._with_answers(setting, exact, temperature, other)
+            result = measured if result is None or measured.keeps_answers else result
+            if not measured.keeps_answers:
                 break
-        assert found is not None
-        return found
+        assert result is not None
+        return result
 
     def _with_answers(
         self, mine: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measured:
         """Measure τ / τ of the exact verifier, geometric mean over prompts, and the right answers of the same runs."""
-        asked = self._asked()
-        both = [self._draws(m, p, temperature) for m, p in ((self.method, mine), (other or self.method, exact))]
+        prompts = self._asked()
+        runs = [self._draws(m, p, temperature) for m, p in ((self.method, mine), (other or self.method, exact))]
         right = [
-            [sum(p.is_right(self._text(rounds)) for rounds in draws) for p, draws in zip(asked, found, strict=True)]
-            for found in both
+            [
+                sum(p.is_right(self._text(rounds)) for rounds in draws)
+                for p, draws in zip(prompts, by_prompt, strict=True)
+            ]
+            for by_prompt in runs
         ]
-        own, theirs = ([metrics.tau([r for rounds in draws for r in rounds]) or 1 for draws in found] for found in both)
-        n = len(asked) * (self.scale.draws if temperature else 1)
-        words = ", ".join(f"{name}={value}" for name, value in mine.items())
-        drawn = f"temperature {temperature:g}" if temperature else "greedy"
-        of = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
-        gain = Measured.of(
-            geometric_mean([a / b for a, b in zip(own, theirs, strict=True)]),
-            f"{self.setting}, {drawn}, {words or 'defaults'}; geometric mean over prompts; {of}",
+        taus, exact_taus = (
+            [metrics.tau([r for rounds in draws for r in rounds]) or 1 for draws in by_prompt] for by_prompt in runs
         )
-        kept = Measured.of(ratio_of_sums(*right), gain.setting)
-        return dataclasses.replace(gain, answers={"value": kept.value, "low": kept.low, "high": kept.high})
+        n = len(prompts) * (self.scale.draws if temperature else 1)
+        words = ", ".join(f"{name}={value}" for name, value in mine.items())
+        decoding = f"temperature {temperature:g}" if temperature else "greedy"
+        counts = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
+        gain = Measured.of(
+            geometric_mean([a / b for a, b in zip(taus, exact_taus, strict=True)]),
+            f"{self.setting}, {decoding}, {words or 'defaults'}; geometric mean over prompts; {counts}",
+        )
+        answers = Measured.of(ratio_of_sums(*right), gain.setting)
+        return dataclasses.replace(gain, answers={"value": answers.value, "low": answers.low, "high": answers.high})
 
     def tau_over_closed_form(self, **params: Any) -> Measured:
         """Measure τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
@@ -412,7 +419,7 @@ class TextLab:
         return Measured.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
 
     def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
-        """Return the rounds of every prompt; those of its sampled runs one after the other."""
+        """Return the rounds of every prompt, with its sampled runs concatenated."""
         return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
 
     def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
@@ -420,8 +427,8 @@ class TextLab:
 
         State that carries over from one request to the next (`warm`) depends on earlier runs: such runs are not cached.
         """
-        given = tuple(sorted(params.items()))
-        return (_run if params.get("warm") else _run_once)(self, method, given, temperature)
+        key = tuple(sorted(params.items()))
+        return (_run if params.get("warm") else _run_once)(self, method, key, temperature)
 
     @contextlib.contextmanager
     def stored(self) -> Iterator[None]:
@@ -441,14 +448,16 @@ class TextLab:
         return [p.encode(self.models.tokenizer) for p in self._asked()]
 
     def _asked(self) -> list[BenchPrompt]:
-        every = (*load_prompts(), *load_prompts(MORE), *answered())
-        found = [p for p in every if p.group in self.groups]
+        available = (*load_prompts(), *load_prompts(MORE), *answered())
+        selected = [p for p in available if p.group in self.groups]
         if self.copied:
-            found = [p for p, copied in zip(found, _copies(self.scale, tuple(found)), strict=True) if copied >= COPIED]
-        return first_of_each_group(found, self._most_of_each) if self._most_of_each else found
+            selected = [
+                p for p, share in zip(selected, _copies(self.scale, tuple(selected)), strict=True) if share >= COPIED
+            ]
+        return first_of_each_group(selected, self._most_of_each) if self._most_of_each else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
-        """Return the text of rounds."""
+        """Return the decoded text of rounds."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
@@ -463,7 +472,7 @@ def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], tempera
     configured = registry.get(method).with_params(**dict(params))
     engine = Engine(lab.models, 1 if dict(params).get("warm") else AT_ONCE, record=False)
     prompts, draws = lab.prompts(), 1 if sampling.greedy else scale.draws
-    # Every run has its own seed, or all would sample alike.
+    # Every run has its own seed: with one seed, all would sample the same tokens.
     requests = [
         Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=i + draw * len(prompts))
         for i, ids in enumerate(prompts)

@@ -1,4 +1,4 @@
-"""Comparison of texts: where two runs differ, with the target's margin there, and the method's promise."""
+"""Comparison of texts: the positions where two runs differ, the target's margin there, and the method's promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX_CHARS = 60
 
 
 def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Return both texts cut into pieces: ["same", text], ["plain", text only there], ["lane", text only here]."""
+    """Return both texts as pieces: ["same", text], ["plain", only in plain decoding's], ["lane", only in the other]."""
     a, b = _emitted(plain), _emitted(other)
     matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
     pieces: list[list[str]] = []
@@ -44,35 +44,35 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
         result of `evidence`; empty at temperature 0.
     """
     promise = lane.lane.configured.promise.value
-    both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
-    identical = sum(s.token_ids == p.token_ids for s, p in both)
-    found = {"promise": promise, "runs": len(both), "identical": identical, "first": None, "evidence": ""}
+    pairs = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
+    identical = sum(s.token_ids == p.token_ids for s, p in pairs)
+    result = {"promise": promise, "runs": len(pairs), "identical": identical, "first": None, "evidence": ""}
     if lane is plain:
-        return found | {"kind": "reference"}
+        return result | {"kind": "reference"}
     if not greedy:
-        found["evidence"] = evidence(lane.lane.configured)
+        result["evidence"] = evidence(lane.lane.configured)
     for prompt in sorted(lane.traces.keys() & plain.traces.keys()):
         first = divergence(plain.traces[prompt], lane.traces[prompt])
         if first is not None:
-            found["first"] = {"prompt": prompt, **first}
+            result["first"] = {"prompt": prompt, **first}
             break
-    kind = "distribution" if not greedy else "identical" if identical == len(both) else "diverges"
-    return found | {"kind": kind}
+    kind = "distribution" if not greedy else "identical" if identical == len(pairs) else "diverges"
+    return result | {"kind": kind}
 
 
 def evidence(method: Configured) -> str:
     """Return the evidence for a method's sampling distribution, in one line; empty if there is none.
 
-    For the method's default verifier, policy and tree builder, this is the test on the exactness board; for others
-    the test of this exact setting there, else the reason why it is not exact.
+    For the method's default verifier, policy and tree builder, this is the method's test on the exactness board. For
+    others it is the test of this setting on that board, else the reason why it is not exact.
     """
     from workbench.bench.board import choice_key, choices, exactness, fit_words
     from workbench.methods import deviation
     from workbench.methods.combinations import is_usual
 
-    as_usual = is_usual(method)
+    is_default = is_usual(method)
     try:
-        if as_usual:
+        if is_default:
             rows = [row for row in exactness() if row["method"] == method.name]
         else:
             rows = [row for row in choices() if row["choice"] == choice_key(method)]
@@ -80,9 +80,9 @@ def evidence(method: Configured) -> str:
         return ""
     row = next((row for row in rows if row["laws"]), None)
     if row is None:
-        return deviation.of(method) if not as_usual else ""
-    law = row["laws"][0]
-    return f"{row['standing']}: {law['name']}: χ² = {fit_words(law)} ({row['date'][:10]})"
+        return deviation.of(method) if not is_default else ""
+    sampling_test = row["laws"][0]
+    return f"{row['standing']}: {sampling_test['name']}: χ² = {fit_words(sampling_test)} ({row['date'][:10]})"
 
 
 def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
@@ -95,22 +95,22 @@ def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
         them).
     """
     a, b = _emitted(plain), _emitted(other)
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
-    if at == len(a) == len(b):
+    position = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
+    if position == len(a) == len(b):
         return None
-    x, y = a[at] if at < len(a) else None, b[at] if at < len(b) else None
-    top = _top_at(plain, at)
+    x, y = a[position] if position < len(a) else None, b[position] if position < len(b) else None
+    top = _top_at(plain, position)
     rank = p = None
     if y is not None:
         rank = top.tokens.index(y.token) + 1 if top is not None and y.token in top.tokens else None
         p = top.prob[rank - 1] if top is not None and rank is not None else y.p
-    known = x is not None and p is not None and x.p > 0 and p > 0
+    has_probs = x is not None and p is not None and x.p > 0 and p > 0
     return {
-        "at": at,
-        "before": _text(a[:at])[-PREFIX_CHARS:],
+        "at": position,
+        "before": _text(a[:position])[-PREFIX_CHARS:],
         "plain": None if x is None else {"token": x.token, "text": x.text, "p": x.p},
         "other": None if y is None else {"token": y.token, "text": y.text, "p": p},
-        "margin": math.log(x.p / p) if known and x is not None and p is not None else None,
+        "margin": math.log(x.p / p) if has_probs and x is not None and p is not None else None,
         "rank": rank,
     }
 
@@ -124,10 +124,10 @@ def _text(emitted: Sequence[Emitted]) -> str:
 
 
 def _top_at(plain: Trace, at: int) -> Top | None:
-    """Return the target's top tokens where plain decoding generated token number `at`."""
-    seen = 0
+    """Return the target's top tokens at the position where plain decoding generated token number `at`."""
+    n_tokens = 0
     for r in plain.rounds:
-        if seen == at and r.emitted:
+        if n_tokens == at and r.emitted:
             return r.top_p[0] if r.top_p else None
-        seen += len(r.emitted)
+        n_tokens += len(r.emitted)
     return None

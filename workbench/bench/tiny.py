@@ -77,31 +77,31 @@ def tiny_config(name: str, **values: Any) -> PretrainedConfig:
 
 
 def _small(kind: type[PretrainedConfig], values: dict[str, Any]) -> PretrainedConfig:
-    make: Any = kind  # configurations accept more arguments than their stubs
-    usual, values = make(), dict(values)
+    config_class: Any = kind  # configurations accept more arguments than their type stubs declare
+    default, values = config_class(), dict(values)
     parts = {
         name: _small(type(part), {}).to_dict() | values.pop(name, {})
-        for name in make.sub_configs
-        if isinstance(part := getattr(usual, name, None), PretrainedConfig)
+        for name in config_class.sub_configs
+        if isinstance(part := getattr(default, name, None), PretrainedConfig)
     }
-    alias = make.attribute_map
+    alias = config_class.attribute_map
     sizes = {
         name: size
         for name, size in SIZES.items()
-        if _holds(usual, name, int) and name not in alias and not isinstance(getattr(kind, name, None), property)
+        if _holds(default, name, int) and name not in alias and not isinstance(getattr(kind, name, None), property)
     }
-    lists = {name: _cut(name, entry) for name, entry in vars(usual).items() if _is_by_layer(usual, entry)}
-    found = {**sizes, **lists, **parts, **values}
+    lists = {name: _cut(name, entry) for name, entry in vars(default).items() if _is_by_layer(default, entry)}
+    merged = {**sizes, **lists, **parts, **values}
     try:
-        return make(**{name: None for name in TOKENS if hasattr(usual, name)} | found)
+        return config_class(**{name: None for name in TOKENS if hasattr(default, name)} | merged)
     except Exception:  # a family that requires token ids
-        return make(**{name: token for name, token in TOKENS.items() if hasattr(usual, name)} | found)
+        return config_class(**{name: token for name, token in TOKENS.items() if hasattr(default, name)} | merged)
 
 
 def _holds(config: Any, name: str, kind: type) -> bool:
     try:
         return isinstance(getattr(config, name, None), kind) or getattr(config, name, 0) is None
-    except Exception:  # sizes that differ between layers
+    except Exception:  # sizes that differ between layers raise errors
         return False
 
 
@@ -111,6 +111,6 @@ def _is_by_layer(config: Any, entry: Any) -> bool:
 
 
 def _cut(name: str, entry: Any) -> list[Any]:
-    """Return the first entries; for kinds of layers, each kind once if they fit."""
+    """Return the first entries; if they are kinds of layers, each kind once as far as they fit."""
     kinds = list(dict.fromkeys(map(str, entry))) if all(isinstance(e, str) for e in entry) else []
     return (kinds + list(entry))[:LAYERS] if len(kinds) > 1 else list(entry)[:LAYERS]

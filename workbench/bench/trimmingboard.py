@@ -1,6 +1,6 @@
 """The board of a study of VocabTrim: losses and gains of drafters with reduced vocabularies.
 
-α, τ and time are quotients of sums over prompts; speeds are ratios of runs of one prompt made side by side. The verdict
+α, τ and time are quotients of sums over prompts; speeds are ratios of runs with the same prompt and repeat. The verdict
 on a statement follows from the interval alone.
 """
 
@@ -39,35 +39,40 @@ def alpha(cell: Cell) -> Quotient:
 
 
 def faster(cell: Cell, other: Cell) -> Estimate | None:
-    """Return the speed relative to another, from runs of the same prompt in the same repeat."""
-    mine, theirs = (
-        {(i, k): rate for i, rates in enumerate(of["rates"]) for k, rate in enumerate(rates)} for of in (cell, other)
+    """Return the speed of a cell relative to another, from runs of the same prompt in the same repeat."""
+    cell_rates, other_rates = (
+        {(i, k): rate for i, rates in enumerate(side["rates"]) for k, rate in enumerate(rates)}
+        for side in (cell, other)
     )
-    return speedup(mine, theirs)
+    return speedup(cell_rates, other_rates)
 
 
 def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each statement that the study checks, for each kind of drafter, with figure and verdict."""
-    found = list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
         whole = whole_of(report, kind)
         trimmed = [cell for cell in report["cells"] if cell["kind"] == kind and cell["counted"]]
-        own = {cell["kept"]: cell for cell in trimmed if cell["counted"] == "target"}
-        best = max(own.values(), key=lambda cell: _value(faster(cell, whole)), default=None)
+        by_size = {cell["kept"]: cell for cell in trimmed if cell["counted"] == "target"}
+        best = max(by_size.values(), key=lambda cell: _value(faster(cell, whole)), default=None)
         if best is not None:
             ratio = faster(best, whole)
-            said = f"{kind}: some size is faster than the whole vocabulary (the best of {len(own)}: {best['kept']:,})"
+            statement = (
+                f"{kind}: some size is faster than the whole vocabulary (the best of {len(by_size)}: {best['kept']:,})"
+            )
             holds = ratio is not None and ratio.verdict == FASTER
-            found.append({"claim": said, "found": str(ratio or "–"), "verdict": "holds" if holds else "open"})
-            kept = ratio_of_quotients(tau(best), tau(whole))
-            said = f"{kind}: τ at that size is at least {1 - LOSS:.2f} of the whole vocabulary's"
-            found.append({"claim": said, "found": span(kept), "verdict": verdict(kept, 1 - LOSS)})
+            results.append({"claim": statement, "found": str(ratio or "–"), "verdict": "holds" if holds else "open"})
+            tau_ratio = ratio_of_quotients(tau(best), tau(whole))
+            statement = f"{kind}: τ at that size is at least {1 - LOSS:.2f} of the whole vocabulary's"
+            results.append({"claim": statement, "found": span(tau_ratio), "verdict": verdict(tau_ratio, 1 - LOSS)})
         for cell in trimmed:
-            if cell["counted"] == "given" and cell["kept"] in own:
-                ratio = ratio_of_quotients(tau(own[cell["kept"]]), tau(cell))
-                said = f"{kind}, {cell['kept']:,} tokens: counted in the target's answers ≥ in the text's: ratio of τ"
-                found.append({"claim": said, "found": span(ratio), "verdict": verdict(ratio, 1.0)})
-    return found
+            if cell["counted"] == "given" and cell["kept"] in by_size:
+                ratio = ratio_of_quotients(tau(by_size[cell["kept"]]), tau(cell))
+                statement = (
+                    f"{kind}, {cell['kept']:,} tokens: counted in the target's answers ≥ in the text's: ratio of τ"
+                )
+                results.append({"claim": statement, "found": span(ratio), "verdict": verdict(ratio, 1.0)})
+    return results
 
 
 def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
@@ -90,12 +95,12 @@ def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
 
 def _of(report: dict[str, Any]) -> list[str]:
     """Return one target's part of the board."""
-    chosen = "".join(f" --set {name}={value}" for name, value in report["options"].items())
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
     lines = [
         "", f"## For `{report['target']}`", "",
         f"{report['form'].capitalize()}s for {report['prompts']} prompts, up to {report['max_new_tokens']} tokens. "
-        f"Counted in {counted}. Made by `workbench train trimming{chosen}`. Measured on {describe(report['machine'])}.",
+        f"Counted in {counted}. Made by `workbench train trimming{flags}`. Measured on {describe(report['machine'])}.",
     ]  # fmt: skip
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
         whole = whole_of(report, kind)
@@ -113,12 +118,12 @@ def _of(report: dict[str, Any]) -> list[str]:
         }
         rows = sorted((cell for cell in report["cells"] if cell["kind"] == kind), key=lambda cell: -cell["kept"])
         lines += ["", f"**`{kind}`**", "", markdown(columns, rows, ("counted in",))]
-    of_claims: dict[str, Callable[[dict[str, Any]], Any]] = {
+    claim_columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "sentence": lambda row: row["claim"],
         "found": lambda row: row["found"],
         "verdict": lambda row: f"**{row['verdict']}**",
     }
-    return [*lines, "", "**What it says**", "", markdown(of_claims, claims(report), ("sentence", "verdict"))]
+    return [*lines, "", "**What it says**", "", markdown(claim_columns, claims(report), ("sentence", "verdict"))]
 
 
 def _value(found: Estimate | None) -> float:

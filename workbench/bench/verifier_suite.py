@@ -1,4 +1,4 @@
-"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, beside forwards of SmolLM2.
+"""Cost of verification: each verifier's rule on drafts of 64 nodes, by vocabulary, and forwards of SmolLM2 to compare.
 
 Distributions are random and drafts are sampled from them, so that no model is needed; the token embeddings that a rule
 prepares in advance are random, too. `Verifier.rule`, the single copy of its decision to the host, and the values that a
@@ -37,7 +37,7 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 """Vocabularies of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
-"""Width of the embeddings, that of SmolLM2."""
+"""Width of the embeddings: that of SmolLM2."""
 LAW, LOOK = "the law itself, for all", "likeliest tokens and entropies, for all"
 WANTED = 0.05
 """Largest acceptable share of verification in a forward."""
@@ -62,60 +62,60 @@ class Case:
 
 
 def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
-    """Return the cases that can be timed without a model, each rule on supported drafts; and names of the others."""
-    found, left_out = [], []
+    """Return the cases that can be timed without a model (each rule on supported drafts), and the other names."""
+    runnable, left_out = [], []
     for verifier in verifiers:
         if verifier.needs:
             left_out.append(verifier.name)
             continue
         made_for = getattr(verifier, "made_for", None) or {Sampling.CHAIN, Sampling.FIXED_NUMBER}
-        found += [Case(verifier, kind) for kind in KINDS if kind in made_for]
-    return found, left_out
+        runnable += [Case(verifier, kind) for kind in KINDS if kind in made_for]
+    return runnable, left_out
 
 
 def verifiers() -> list[Verifier]:
     """Return each verifier that a method offers, once by name, with its own defaults."""
     from workbench.methods import registry
 
-    found = {v.name: v for method in registry.methods() for v in method.verifiers}
-    return [type(v)() for v in found.values()]
+    by_name = {v.name: v for method in registry.methods() for v in method.verifiers}
+    return [type(v)() for v in by_name.values()]
 
 
 def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
     """Return the verifiers' per-sequence states, for a stand-in target with a device, a vocabulary and embeddings."""
     weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
     embed = torch.nn.Embedding.from_pretrained(weight.to(device))
-    models, row = object.__new__(Models), object.__new__(Row)  # only the attributes set below are read
+    models, sequence = object.__new__(Models), object.__new__(Row)  # only the attributes set below are read
     models.target = cast(Runner, SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed))
     models.shared = {}
-    return {case: case.verifier.prime(row, models) for case in timed}
+    return {case: case.verifier.prime(sequence, models) for case in timed}
 
 
 def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
     """Return a draft of n nodes sampled from distributions `q` [positions, V].
 
-    It is a chain, or groups of siblings, each below the first node of the group before it.
+    It is a chain, or groups of siblings; each group's parent is the first node of the previous group.
     """
-    wide = 1 if kind is Sampling.CHAIN else siblings
-    places, generator, device = n // wide, torch.Generator().manual_seed(seed), q.device
-    law = q[:places].cpu()
+    width = 1 if kind is Sampling.CHAIN else siblings
+    n_positions, generator, device = n // width, torch.Generator().manual_seed(seed), q.device
+    probs = q[:n_positions].cpu()
     if kind is Sampling.HEAD_AND_ONE:
-        fixed = law.topk(wide - 1, dim=1).indices
-        tokens = torch.cat([fixed, law.scatter(1, fixed, 0.0).multinomial(1, generator=generator)], 1)
+        fixed = probs.topk(width - 1, dim=1).indices
+        tokens = torch.cat([fixed, probs.scatter(1, fixed, 0.0).multinomial(1, generator=generator)], 1)
     else:
-        tokens = law.multinomial(wide, replacement=kind is Sampling.SAMPLED, generator=generator)
-    parents = [-1 if i < wide else (i // wide - 1) * wide for i in range(places * wide)]
+        tokens = probs.multinomial(width, replacement=kind is Sampling.SAMPLED, generator=generator)
+    parents = [-1 if i < width else (i // width - 1) * width for i in range(n_positions * width)]
     tree = DraftTree.of(tokens.flatten().tolist(), parents)
-    row = torch.arange(places).repeat_interleave(wide)
+    positions = torch.arange(n_positions).repeat_interleave(width)
     q_of = torch.full((len(tree) + 1,), -1)
-    q_of[torch.tensor(parents[::wide]) + 1] = torch.arange(places)
-    logq = law[row, tree.tokens].log()
+    q_of[torch.tensor(parents[::width]) + 1] = torch.arange(n_positions)
+    logq = probs[positions, tree.tokens].log()
     tree = replace(tree, tokens=tree.tokens.to(device), parents=tree.parents.to(device), logq=logq.to(device))
-    tree = replace(tree, sampling=kind, q=q[:places], q_of=q_of.to(device))
+    tree = replace(tree, sampling=kind, q=q[:n_positions], q_of=q_of.to(device))
     if kind is Sampling.HEAD_AND_ONE:
-        drawn = torch.arange(len(tree)) % wide == wide - 1
-        probs_of = torch.where(drawn, row, -1)
-        tree = replace(tree, q_of=None, probs_of=probs_of.to(device), without=drawn.to(device))
+        is_sampled = torch.arange(len(tree)) % width == width - 1
+        probs_of = torch.where(is_sampled, positions, -1)
+        tree = replace(tree, q_of=None, probs_of=probs_of.to(device), without=is_sampled.to(device))
     return tree
 
 
@@ -128,9 +128,9 @@ def measure(
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
     """
     generator = torch.Generator().manual_seed(vocabulary)
-    logits, ahead = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
+    logits, draft_logits = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
     u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
-    p, q = to_probs(logits, WARM), to_probs(ahead, WARM)
+    p, q = to_probs(logits, WARM), to_probs(draft_logits, WARM)
     entropy = look(logits, p, WARM)[2]
     trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
     states = states_of(timed, vocabulary, device)
@@ -138,13 +138,13 @@ def measure(
     def judge(case: Case, uniform: float) -> None:
         tree, verifier = trees[case.kind], case.verifier
         v = Verification(tree, logits, p, WARM, u, state=states[case], entropy=entropy, late=on_host(device))
-        ruling = verifier.rule(v)
-        score, paid = (p.new_zeros(0) if column is None else column for column in (ruling.score, ruling.paid))
-        # The round's one synchronisation.
-        parents, accept, stop, scores, costs = carry([tree.parents, ruling.accept, ruling.stop, score, paid])
-        verdict = verifier.walk(parents, accept, stop, [uniform] * nodes, *([scores] if scores else []))
+        decision = verifier.rule(v)
+        score, cost = (p.new_zeros(0) if column is None else column for column in (decision.score, decision.paid))
+        # The only synchronisation of a round.
+        parents, accept, stop, scores, costs = carry([tree.parents, decision.accept, decision.stop, score, cost])
+        result = verifier.walk(parents, accept, stop, [uniform] * nodes, *([scores] if scores else []))
         if costs:
-            some(costs, [node for node, _ in verdict.tested])
+            some(costs, [node for node, _ in result.tested])
 
     work: dict[tuple[Case | str, float], Callable[[], Any]] = {
         (case, uniform): (lambda case=case, uniform=uniform: judge(case, uniform))
@@ -152,14 +152,14 @@ def measure(
         for uniform in (0.0, 1.0)
     }
     work |= {(LAW, 0.0): lambda: to_probs(logits, WARM), (LOOK, 0.0): lambda: look(logits, p, WARM)}
-    taken = {key: list[float]() for key in work}
+    timings = {key: list[float]() for key in work}
     with torch.inference_mode():
         for repeat in range(repeats + 1):
-            for key, does in work.items():
-                seconds = _seconds(device, does)
+            for key, function in work.items():
+                seconds = _seconds(device, function)
                 if repeat:  # the first one is the warm-up
-                    taken[key].append(seconds)
-    medians = {key: statistics.median(times) for key, times in taken.items()}
+                    timings[key].append(seconds)
+    medians = {key: statistics.median(times) for key, times in timings.items()}
     return (
         {case: max(medians[case, 0.0], medians[case, 1.0]) for case in timed},
         {name: medians[name, 0.0] for name in (LAW, LOOK)},
@@ -187,7 +187,8 @@ def run_suite(
         device: device of distributions and drafts.
         repeats: timed passes over all cases; the median counts.
         vocabularies: vocabulary sizes.
-        forwards: each measures a target: its name, its vocabulary and the seconds of its forward of `NODES` tokens.
+        forwards: functions; each measures a target and returns its name, its vocabulary and the seconds of its forward
+            of `NODES` tokens.
         told: called with the name of the current measurement.
 
     Returns:
@@ -199,22 +200,22 @@ def run_suite(
     facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
     for vocabulary in vocabularies:
         told(f"{len(timed)} rules, {vocabulary:,} tokens")
-        found, of_all = measure(timed, vocabulary, device, repeats)
-        for case, s in found.items():
+        case_seconds, shared_seconds = measure(timed, vocabulary, device, repeats)
+        for case, s in case_seconds.items():
             seconds[case][str(vocabulary)] = s
-        for name, s in of_all.items():
+        for name, s in shared_seconds.items():
             shared[name][str(vocabulary)] = s
-    beside = list[dict[str, Any]]()
+    forward_rows = list[dict[str, Any]]()
     for forward in forwards:
         told(f"a forward of {NODES} tokens")
         name, vocabulary, s = forward()
-        beside.append({"target": name, "vocabulary": vocabulary, "seconds": s})
+        forward_rows.append({"target": name, "vocabulary": vocabulary, "seconds": s})
     return {
         "rows": [
             {"verifier": case.verifier.name, "drafts": KINDS[case.kind], "seconds": s} for case, s in seconds.items()
         ],
         "shared": shared,
-        "forwards": beside,
+        "forwards": forward_rows,
         "left_out": left_out,
         "nodes": NODES,
         "repeats": repeats,
@@ -246,12 +247,12 @@ def table(report: dict[str, Any]) -> str:
     def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
         return lambda row: shown(share(row, beside), ".1%")
 
-    columns |= {f"of {beside['target']}": part(beside) for beside in report["forwards"]}
+    columns |= {f"of {forward['target']}": part(forward) for forward in report["forwards"]}
     return markdown(columns, rows, ("drafts",))
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: the table, the machine, and rules that take more than acceptable."""
+    """Return the board: the table, the machine, and the rules that take more than `WANTED` of a forward."""
     lines = [
         "# Cost of verifiers",
         "",
@@ -262,16 +263,16 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"Measured on {describe(report['machine'])}; device {report['device']}.",
     ]
-    for beside in report["forwards"]:
-        parts = {i: part for i, row in enumerate(report["rows"]) if (part := share(row, beside)) is not None}
-        over = [report["rows"][i] for i, part in parts.items() if part > WANTED]
-        named = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, beside):.1%})" for row in over)
+    for forward in report["forwards"]:
+        parts = {i: part for i, row in enumerate(report["rows"]) if (part := share(row, forward)) is not None}
+        slow = [report["rows"][i] for i, part in parts.items() if part > WANTED]
+        labels = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, forward):.1%})" for row in slow)
         lines.append(
-            f"A forward of {report['nodes']} tokens of {beside['target']} ({beside['vocabulary']:,} tokens) takes "
-            f"{1e3 * beside['seconds']:.1f} ms here. "
+            f"A forward of {report['nodes']} tokens of {forward['target']} ({forward['vocabulary']:,} tokens) takes "
+            f"{1e3 * forward['seconds']:.1f} ms here. "
             + (
-                f"More than {WANTED:.0%} of it: {named}."
-                if over
+                f"More than {WANTED:.0%} of it: {labels}."
+                if slow
                 else f"No rule takes more than {WANTED:.0%} of it."
                 if parts
                 else "Rules were not measured at its size."

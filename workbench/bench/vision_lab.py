@@ -36,7 +36,7 @@ def _models() -> Models:
 
 @lru_cache(maxsize=1)
 def _captions() -> list[SceneQuestion]:
-    return [one for one in vision_suite.questions(SCENES, 0) if one.kind == "caption"]
+    return [question for question in vision_suite.questions(SCENES, 0) if question.kind == "caption"]
 
 
 @lru_cache(maxsize=32)
@@ -53,7 +53,7 @@ def _note(scenes: int, over: str) -> str:
 
 
 class _Seeing(EngineContender):
-    """A method that answers questions about images."""
+    """Contender that answers questions about images."""
 
     def request(self, prompt: SceneQuestion) -> Request:
         return vision_suite.request(self.engine.models, prompt, self.configured)
@@ -61,7 +61,7 @@ class _Seeing(EngineContender):
 
 @dataclass(frozen=True, slots=True)
 class VisionLab:
-    """Measures one method in the settings of the vision suite, which have the names of its rows.
+    """Measurements of one method in the settings of the vision suite; a setting has the name of its row.
 
     Attributes:
         method: its registry name.
@@ -71,7 +71,7 @@ class VisionLab:
 
     @property
     def setting(self) -> str:
-        """Models and prompts in words."""
+        """Models and prompts, in words."""
         return _note(SCENES, "")
 
     @property
@@ -98,18 +98,18 @@ class VisionLab:
     def tau_over(self, other: str, name: str) -> Measured:
         """Measure τ of a setting over τ of another, scene by scene."""
         ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
-        found = self.mean(ratios)
-        return Measured(found.value, found.low, found.high, found.n, f"{found.setting}; {name} over {other}")
+        ratio = self.mean(ratios)
+        return Measured(ratio.value, ratio.low, ratio.high, ratio.n, f"{ratio.setting}; {name} over {other}")
 
     def speed(self, name: str) -> Measured:
         """Measure the speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
         method = registry.get(self.method).with_params(depth=DEPTH, **_setting(name).params)
         plain = registry.get("autoregressive").with_params()
         engine = Engine(_models(), record=False)
-        pair = [_Seeing(engine, configured, SamplingParams(), CAPTION_TOKENS) for configured in (plain, method)]
-        samples = measure(pair, _captions()[:TIMED], REPEATS)[0]
-        theirs, mine = (rates(s for s in samples if s.contender == c.name) for c in pair)
-        return of_speedup(speedup(mine, theirs), _note(TIMED, ", decoding only"))
+        contenders = [_Seeing(engine, configured, SamplingParams(), CAPTION_TOKENS) for configured in (plain, method)]
+        samples = measure(contenders, _captions()[:TIMED], REPEATS)[0]
+        plain_rates, method_rates = (rates(s for s in samples if s.contender == c.name) for c in contenders)
+        return of_speedup(speedup(method_rates, plain_rates), _note(TIMED, ", decoding only"))
 
     def _taus(self, name: str) -> list[float]:
         return [metrics.tau(trace.rounds) or 0.0 for trace in self.traces(name)]

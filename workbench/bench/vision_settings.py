@@ -41,14 +41,14 @@ class SceneQuestion:
 
 
 def questions(scenes: int, short: int, seed: int = 5) -> list[SceneQuestion]:
-    """Return the caption questions of so many held-out scenes, and `short` questions of each other kind."""
-    found: list[SceneQuestion] = []
+    """Return the caption questions of `scenes` held-out scenes, and `short` questions of each other kind."""
+    result: list[SceneQuestion] = []
     for kind in QUESTIONS:
         rng = random.Random(f"{kind}/{seed}")
-        mine: list[SceneQuestion] = []
+        of_kind: list[SceneQuestion] = []
         for i, scene in enumerate(held_scenes(scenes)):
-            one = ask(kind, scene, rng)
-            if one is not None and len(mine) < (scenes if kind == "caption" else short):
-                mine.append(SceneQuestion(kind, one.question, picture(scene), i))
-        found += mine
-    return found
+            task = ask(kind, scene, rng)
+            if task is not None and len(of_kind) < (scenes if kind == "caption" else short):
+                of_kind.append(SceneQuestion(kind, task.question, picture(scene), i))
+        result += of_kind
+    return result

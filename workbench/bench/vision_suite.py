@@ -49,7 +49,7 @@ def run_suite(
     models: Models | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure, and save each row to the board as soon as it is finished.
+    """Measure all settings, and save each row to the board as soon as it is finished.
 
     Args:
         scenes: held-out scenes that are captioned.
@@ -62,13 +62,13 @@ def run_suite(
         The board's rows by name.
     """
     models = models or load_models(TARGET, None)
-    asked = questions(scenes, short)
-    chosen = [s for s in settings() if not names or s.name in names]
-    plain = plain_texts(models, asked)
-    for number, setting in enumerate(chosen):
+    scene_questions = questions(scenes, short)
+    selected = [s for s in settings() if not names or s.name in names]
+    plain = plain_texts(models, scene_questions)
+    for number, setting in enumerate(selected):
         if progress is not None:
-            progress(number, len(chosen), setting.name)
-        row = measure(setting, models, asked, plain)
+            progress(number, len(selected), setting.name)
+        row = measure(setting, models, scene_questions, plain)
         if row is not None:
             board.save(BOARD, setting.name, row, markdown)
     return board.read(BOARD)
@@ -77,7 +77,7 @@ def run_suite(
 def plain_texts(models: Models, asked: Sequence[SceneQuestion]) -> list[list[int]]:
     """Return the tokens that plain decoding generates for each question."""
     engine, plain = Engine(models), registry.get("autoregressive").with_params()
-    return [engine.generate(request(models, one, plain)).token_ids for one in asked]
+    return [engine.generate(request(models, question, plain)).token_ids for question in asked]
 
 
 def request(models: Models, one: SceneQuestion, configured: Any) -> Request:
@@ -91,7 +91,7 @@ def request(models: Models, one: SceneQuestion, configured: Any) -> Request:
 def measure(
     setting: Setting, models: Models, asked: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
-    """Return one row: counts of every question, summed up by group; None if the models lack what the setting needs.
+    """Return one row: figures by group of questions; None if the models lack a part that the setting needs.
 
     Args:
         setting: setting to run.
@@ -103,25 +103,27 @@ def measure(
         traces = traces_of(setting, models, asked)
     except (MethodUnavailableError, ModelError):
         return None
-    seen = next(iter(_vision(traces)), {})
+    vision = next(iter(_vision(traces)), {})
     equal = sum(t.token_ids == list(text) for t, text in zip(traces, plain, strict=True))
     groups = {
         "all": traces,
-        CAPTION: [t for t, one in zip(traces, asked, strict=True) if one.kind == "caption"],
-        SHORT: [t for t, one in zip(traces, asked, strict=True) if one.kind != "caption"],
+        CAPTION: [t for t, question in zip(traces, asked, strict=True) if question.kind == "caption"],
+        SHORT: [t for t, question in zip(traces, asked, strict=True) if question.kind != "caption"],
     }
-    groups |= {kind: [t for t, one in zip(traces, asked, strict=True) if one.kind == kind] for kind in QUESTIONS}
+    groups |= {
+        kind: [t for t, question in zip(traces, asked, strict=True) if question.kind == kind] for kind in QUESTIONS
+    }
     return {
         "method": setting.method,
         "params": {**setting.params, "depth": DEPTH},
         "line": setting.line,
-        "compressor": seen.get("compressor"),
+        "compressor": vision.get("compressor"),
         "vision_tokens": mean([float(v["n_drafter"]) for v in _vision(traces)]),
         "drafter_bytes": mean([float(v["drafter_bytes"]) for v in _vision(traces)]),
-        "of": seen.get("n_target"),
+        "of": vision.get("n_target"),
         "chosen": _chosen(traces),
         "same_text": [equal, len(traces)],
-        "groups": {name: figures(mine) for name, mine in groups.items() if mine},
+        "groups": {name: figures(members) for name, members in groups.items() if members},
     }
 
 
@@ -129,14 +131,14 @@ def traces_of(setting: Setting, models: Models, asked: Sequence[SceneQuestion]) 
     """Run a setting on questions and return the traces.
 
     Raises:
-        MethodUnavailableError: the models lack what it needs.
+        MethodUnavailableError: the models lack a part that it needs.
         ModelError: its draft model cannot be loaded.
     """
     if setting.drafter not in (None, models.drafter_name):
         models = models.with_drafter(setting.drafter)
     configured = registry.get(setting.method).with_params(depth=DEPTH, **setting.params)
     engine = Engine(models)
-    return [engine.generate(request(models, one, configured)) for one in asked]
+    return [engine.generate(request(models, question, configured)) for question in asked]
 
 
 def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
@@ -146,11 +148,11 @@ def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
 
 def _chosen(traces: Sequence[Trace]) -> dict[str, int]:
     """Return how often a gate chose each compressor."""
-    found: dict[str, int] = {}
-    for seen in _vision(traces):
-        if seen.get("gate"):
-            found[seen["compressor"]] = found.get(seen["compressor"], 0) + 1
-    return found
+    counts: dict[str, int] = {}
+    for vision in _vision(traces):
+        if vision.get("gate"):
+            counts[vision["compressor"]] = counts.get(vision["compressor"], 0) + 1
+    return counts
 
 
 def figures(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
     }
 
 
-# -- shown ------------------------------------------------------------------------------------------------------------
+# -- display ----------------------------------------------------------------------------------------------------------
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
@@ -177,8 +179,8 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     order, main = [s.name for s in declared], [s.name for s in declared if s.main]
     elastic = {s.method for s in declared if s.line}
     curve = sorted((s.name for s in declared if s.method in elastic), key=lambda n: -_tokens(rows[n]))
-    some = rows[order[0]] if order else {}
-    n = some["groups"]["all"]["tau"]["n"] if some else 0
+    first_row = rows[order[0]] if order else {}
+    n = first_row["groups"]["all"]["tau"]["n"] if first_row else 0
     return "\n".join(
         [
             table(COLUMNS, [(name, rows[name]) for name in main]),
@@ -212,13 +214,13 @@ def _tokens(row: Mapping[str, Any]) -> float:
 
 
 def _compressor(row: Row) -> str:
-    name, chosen = row[0], sorted(row[1]["chosen"].items(), key=lambda item: -item[1])
-    return name + (f" ({', '.join(f'{what} {n}' for what, n in chosen)})" if chosen else "")
+    name, counts = row[0], sorted(row[1]["chosen"].items(), key=lambda item: -item[1])
+    return name + (f" ({', '.join(f'{compressor} {n}' for compressor, n in counts)})" if counts else "")
 
 
 def _share(row: Mapping[str, Any], kind: str) -> str:
-    found = row["groups"][CAPTION][kind]
-    return "–" if found is None else f"{100 * found['value']:.0f} %"
+    interval = row["groups"][CAPTION][kind]
+    return "–" if interval is None else f"{100 * interval['value']:.0f} %"
 
 
 def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
@@ -229,25 +231,25 @@ def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
     for name, row in rows.items():
         if group in row["groups"]:
             lines.setdefault(row["line"] or name, []).append(row)
-    shown = go.Figure()
-    for label, mine in lines.items():
-        mine = sorted(mine, key=_tokens)
-        taus = [row["groups"][group]["tau"] for row in mine]
-        ends = [(t["value"] if t[end] is None else t[end]) for end in ("high", "low") for t in taus]
-        high, low = ends[: len(taus)], ends[len(taus) :]
-        shown.add_scatter(
-            x=[_tokens(row) for row in mine],
+    plot = go.Figure()
+    for label, points in lines.items():
+        points = sorted(points, key=_tokens)
+        taus = [row["groups"][group]["tau"] for row in points]
+        bounds = [(t["value"] if t[side] is None else t[side]) for side in ("high", "low") for t in taus]
+        high, low = bounds[: len(taus)], bounds[len(taus) :]
+        plot.add_scatter(
+            x=[_tokens(row) for row in points],
             y=[t["value"] for t in taus],
             error_y={
                 "array": [h - t["value"] for h, t in zip(high, taus, strict=True)],
                 "arrayminus": [t["value"] - b for b, t in zip(low, taus, strict=True)],
             },
-            mode="lines+markers" if len(mine) > 1 else "markers",
+            mode="lines+markers" if len(points) > 1 else "markers",
             name=label,
         )
-    shown.update_layout(
+    plot.update_layout(
         xaxis_title="vision tokens that the drafter sees (of 64)",
         yaxis_title=f"τ, {group} (tokens a target pass)",
         template="plotly_white",
     )
-    return shown
+    return plot

@@ -18,14 +18,14 @@ class RetriedAction(Generic[T]):
         begin: the action.
 
     Attributes:
-        said: why it has to wait, for display; empty before the first refusal.
+        said: reason for waiting, for display; empty before the first refusal.
     """
 
     def __init__(self, begin: Callable[[], T]) -> None:
         self._begin, self._at, self.said = begin, 0.0, ""
 
     def once(self) -> T | None:
-        """Return the result of `begin`; None: not yet.
+        """Return the result of `begin`; None while it is refused temporarily.
 
         Raises:
             WorkbenchError: waiting would not help.

@@ -26,7 +26,7 @@ PREDICTIONS = {
     "iid": "τ of K levels with a constant acceptance rate",
     "formula": "speed-up by the formula",
 }
-"""The predicted figure, by the key of its row."""
+"""Predicted figures, by the key of the row."""
 TIMED = ("speeds", "plain", "formula")
 """Predictions of speeds, whose real runs need an idle machine. The others are counts of tokens."""
 
@@ -38,8 +38,8 @@ class Error:
     Attributes:
         what: key of `PREDICTIONS`.
         bias: geometric mean over prompts of predicted / measured.
-        low: lower end of its 95 % interval.
-        high: upper end.
+        low: lower end of the 95 % interval of `bias`.
+        high: upper end of that interval.
         typical: median over prompts and settings of the relative error of a single prediction.
         prompts: number of prompts.
         pairs: number of predictions.
@@ -57,7 +57,7 @@ class Error:
 
     @property
     def sentence(self) -> str:
-        """The error in words: over all predictions, and of a typical single run.
+        """Error in words: over all predictions, and of a typical single run.
 
         Example:
             >>> Error("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
@@ -75,24 +75,26 @@ def error_of(key: str, row: Mapping[str, Any]) -> Error | None:
     for pair in row.get("pairs", ()):
         if pair["predicted"] > 0 and pair["measured"] > 0:
             ratios.setdefault(pair["prompt"], []).append(pair["predicted"] / pair["measured"])
-    found = estimate(ratios)
-    if found is None or found.low is None or found.high is None:
+    overall = estimate(ratios)
+    if overall is None or overall.low is None or overall.high is None:
         return None
-    every = [ratio for own in ratios.values() for ratio in own]
-    typical = median(abs(math.exp(abs(math.log(ratio))) - 1) for ratio in every)
-    return Error(key, found.value, found.low, found.high, typical, found.prompts, found.n, row.get("target", ""))
+    all_ratios = [ratio for group in ratios.values() for ratio in group]
+    typical = median(abs(math.exp(abs(math.log(ratio))) - 1) for ratio in all_ratios)
+    return Error(
+        key, overall.value, overall.low, overall.high, typical, overall.prompts, overall.n, row.get("target", "")
+    )
 
 
 def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str]:
     """Return the measured error of each prediction in words, from the saved board."""
     saved = boardfiles.read(BOARD) if rows is None else rows
-    found = {key: error_of(key, row) for key, row in saved.items()}
-    return {key: error.sentence for key, error in found.items() if error is not None}
+    by_key = {key: error_of(key, row) for key, row in saved.items()}
+    return {key: error.sentence for key, error in by_key.items() if error is not None}
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the board as a page."""
-    found = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
+    entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[Error], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.what],
         "predicted / measured": lambda e: f"{e.bias:.3f} [{e.low:.3f}–{e.high:.3f}]",
@@ -105,5 +107,5 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "Every prediction of `workbench whatif` beside the run that it predicts, made by `workbench bench --suite "
         "whatif`: geometric mean over prompts of predicted / measured, with its 95 % interval, and the median error "
         "of a single prediction. τ is counted and the same on every machine; speeds "
-        f"are of the machine named in the data.\n\n{table(columns, found)}\n"
+        f"are of the machine named in the data.\n\n{table(columns, entries)}\n"
     )

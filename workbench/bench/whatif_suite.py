@@ -1,8 +1,8 @@
-"""Errors of what-if predictions: each prediction of `workbench.trace.whatif` beside the run that it predicts.
+"""Errors of what-if predictions: compare each prediction of `workbench.trace.whatif` with the run that it predicts.
 
-The pairs of predicted and measured figures are saved, prompt by prompt; errors are computed from them when they are
-shown. Figures of τ are counts of greedy runs and do not depend on the machine. Speeds do: each predicted and measured
-speed is relative to that of the recorded run of the same prompt, made just before.
+The pairs of predicted and measured figures are saved, prompt by prompt; errors are computed from them for display.
+Figures of τ are counts of greedy runs and do not depend on the machine. Speeds do: each predicted and measured speed is
+relative to that of the recorded run of the same prompt, measured just before.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Runs:
 
     def make(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
         """Run a method on the prompt, or on other ids, and record the rankings that `widths` reads."""
-        chosen = registry.get(method).with_params(**params)
+        configured = registry.get(method).with_params(**params)
         sampling = SamplingParams(temperature=0.0)
         limit = tokens or self.tokens
-        return self.engine.generate(Request(list(ids or self.ids), chosen, sampling=sampling, max_new_tokens=limit))
+        return self.engine.generate(Request(list(ids or self.ids), configured, sampling=sampling, max_new_tokens=limit))
 
 
 def measure(
@@ -74,17 +74,17 @@ def measure(
         ids = prompt.encode(models.tokenizer)
         if len(ids) + tokens > models.target.context:
             continue
-        for key, of, predicted, measured in of_prompt(Runs(engine, ids, tokens), keys):
-            rows[key].append({"prompt": prompt.name, "of": of, "predicted": predicted, "measured": measured})
+        for key, setting, predicted, measured in of_prompt(Runs(engine, ids, tokens), keys):
+            rows[key].append({"prompt": prompt.name, "of": setting, "predicted": predicted, "measured": measured})
     facts = {"target": models.target_name, "drafter": models.drafter_name, "tokens": tokens}
     return {key: {"predicts": PREDICTIONS[key], **facts, "pairs": pairs} for key, pairs in rows.items()}
 
 
 def of_prompt(runs: Runs, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
     """Yield, for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
-    for found in _of_chains(runs):
-        if found[0] in keys:
-            yield found
+    for prediction in _of_chains(runs):
+        if prediction[0] in keys:
+            yield prediction
     if "width" in keys:
         narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
         predicted = whatif.widths(narrow.rounds, 2)[1].tau
@@ -98,34 +98,34 @@ def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
     for method, params in CHAINS.items():
         recorded = runs.make(method, depth=DEPTH, **params)
         base = _speed(recorded)
-        found, rates = whatif.draft_lengths(recorded, plain), whatif.distributions(recorded.rounds)
+        lengths, rates = whatif.draft_lengths(recorded, plain), whatif.distributions(recorded.rounds)
         budget = whatif.budget(recorded, plain)
-        blind = whatif.draft_lengths(recorded)  # without the plain run, for users who have none
-        yield "plain", method, blind.fixed[0].relative, _speed(plain) / base
+        lengths_without_plain = whatif.draft_lengths(recorded)  # without the plain run, for users who have none
+        yield "plain", method, lengths_without_plain.fixed[0].relative, _speed(plain) / base
         if budget.predicted and budget.measured:
             yield "formula", method, budget.predicted, budget.measured
         for k in range(1, DEPTH):
             real = runs.make(method, depth=k, **params)
-            tau, of = metrics.tau(real.rounds) or 1.0, f"{method}, K = {k}"
-            yield "lengths", of, found.fixed[k].tau, tau
-            yield "speeds", of, found.fixed[k].relative, _speed(real) / base
-            yield "by-position", of, theory.tau_by_position(rates["rates"][:k]), tau
+            tau, setting = metrics.tau(real.rounds) or 1.0, f"{method}, K = {k}"
+            yield "lengths", setting, lengths.fixed[k].tau, tau
+            yield "speeds", setting, lengths.fixed[k].relative, _speed(real) / base
+            yield "by-position", setting, theory.tau_by_position(rates["rates"][:k]), tau
             if rates["rate"] is not None:
-                yield "iid", of, theory.expected_tau(rates["rate"], k), tau
+                yield "iid", setting, theory.expected_tau(rates["rate"], k), tau
 
 
 def _combination(runs: Runs) -> tuple[float, float]:
     """Return τ of the better of two drafters: predicted from two runs, and measured by runs from every position."""
-    both = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
-    first, second = (runs.make(method, **params) for method, params in both.items())
+    drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
+    first, second = (runs.make(method, **params) for method, params in drafters.items())
     predicted = whatif.combine(first, second)
-    text, at, n = first.token_ids[: predicted.tokens], 0, 0
-    while at < len(text):  # a new run from here, of which the first round counts
+    text, position, n = first.token_ids[: predicted.tokens], 0, 0
+    while position < len(text):  # a new run from here, of which the first round counts
         rounds = [
-            runs.make(method, [*runs.ids, *text[:at]], WIDE_DEPTH + 2, **params).rounds[0]
-            for method, params in both.items()
+            runs.make(method, [*runs.ids, *text[:position]], WIDE_DEPTH + 2, **params).rounds[0]
+            for method, params in drafters.items()
         ]
-        at, n = at + max(len(r.emitted) for r in rounds), n + 1
+        position, n = position + max(len(r.emitted) for r in rounds), n + 1
     return predicted.tau, len(text) / n
 
 

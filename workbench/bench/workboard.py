@@ -1,8 +1,8 @@
 """The board of kinds of work: every training-free method on each kind, on each measured target.
 
-A kind on a target is one row, measured in one session: all methods take turns on its prompts beside plain decoding. The
-runs themselves are saved, so that τ and speed-ups are computed when they are shown, by `workbench.bench.statistics`. A
-measurement that is stopped loses the current kind, and continues with it the next time.
+A kind on a target is one row, measured in one session: plain decoding and all methods take turns on its prompts. The
+runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A stopped
+measurement loses the current kind, and starts with it the next time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(
     saved: Callable[[str, Row], None] = lambda key, row: None,
     told: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
-    """Measure kind by kind.
+    """Measure all methods, kind by kind.
 
     Args:
         models: the target.
@@ -67,34 +67,38 @@ def measure(
     """
     engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
     lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
-    warm, found, room = False, dict[str, Row](), models.target.context - max_new_tokens
+    is_warm, rows, limit = False, dict[str, Row](), models.target.context - max_new_tokens
     for number, (kind, prompts) in enumerate(suite.items()):
         if (key := key_of(kind, models.target_name)) in (done or {}):
-            found[key] = (done or {})[key]
+            rows[key] = (done or {})[key]
             continue
         ids = {p.name: p.encode(models.tokenizer) for p in prompts}
-        fitting = {name: each for name, each in ids.items() if len(each) <= room}
+        fitting = {name: token_ids for name, token_ids in ids.items() if len(token_ids) <= limit}
         if not fitting:
             raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
 
         def tell(_: int, __: int, what: str, number: int = number, kind: str = kind) -> None:
             told(number, len(suite), f"{kind} · {what}")
 
-        asked, facts = list(fitting.values()), machine_facts()
-        if not warm:
+        inputs, facts = list(fitting.values()), machine_facts()
+        if not is_warm:
             short = [replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens)) for lane in lanes]
-            warm = contest.measure(short, asked[:1], 1, tell, warm_up=0)[1]
-        samples, complete = contest.measure(lanes, asked, 1, tell, warm_up=0) if warm else ([], False)
+            is_warm = contest.measure(short, inputs[:1], 1, tell, warm_up=0)[1]
+        samples, complete = contest.measure(lanes, inputs, 1, tell, warm_up=0) if is_warm else ([], False)
         if not complete:
-            return found, False
-        about = {"kind": kind, "target": models.target_name, "dtype": str(models.target.stored).removeprefix("torch.")}
-        found[key] = about | {
+            return rows, False
+        row_facts = {
+            "kind": kind,
+            "target": models.target_name,
+            "dtype": str(models.target.stored).removeprefix("torch."),
+        }
+        rows[key] = row_facts | {
             "tokens": max_new_tokens, "prompts": list(fitting), "left_out": len(ids) - len(fitting),
             "methods": {lane.name: _of_lane(lane, samples) for lane in lanes},
             "date": facts["date"], "commit": board.commit(), "machine": facts,
         }  # fmt: skip
-        saved(key, found[key])
-    return found, True
+        saved(key, rows[key])
+    return rows, True
 
 
 def key_of(kind: str, target: str) -> str:
@@ -133,11 +137,11 @@ def still_holds(
         prompts: names of the prompts that would be used, by kind.
         tokens: length limit of every run.
     """
-    here, now = make(machine_facts()), board.commit()
-    wanted = {"target": target, "dtype": dtype, "tokens": tokens, "commit": now}
+    machine, commit = make(machine_facts()), board.commit()
+    required = {"target": target, "dtype": dtype, "tokens": tokens, "commit": commit}
     return {
         key: row for key, row in saved.items()
-        if all(row.get(name) == value for name, value in wanted.items()) and make(row["machine"]) == here
+        if all(row.get(name) == value for name, value in required.items()) and make(row["machine"]) == machine
         and set(row["methods"]) == {BASELINE, *names} and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
         and len(row["prompts"]) + row["left_out"] == len(prompts[row["kind"]])
     }  # fmt: skip
@@ -163,34 +167,36 @@ def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
 
 
 def _target(rows: Sequence[Row], titles: Mapping[str, str]) -> dict[str, Any]:
-    own = {row["kind"]: row for row in sorted(rows, key=lambda row: list(kinds.KINDS).index(row["kind"]))}
+    by_kind = {row["kind"]: row for row in sorted(rows, key=lambda row: list(kinds.KINDS).index(row["kind"]))}
     names = [name for name in dict.fromkeys(n for row in rows for n in row["methods"]) if name != BASELINE]
-    methods = [_method(name, titles.get(name, name), own) for name in names]
+    methods = [_method(name, titles.get(name, name), by_kind) for name in names]
     methods.sort(key=lambda m: -m["all"]["speedup"]["value"] if m["all"]["speedup"] else 0.0)
     newest = max(rows, key=lambda row: row["date"])
     return {
         "target": newest["target"], "dtype": newest["dtype"], "tokens": newest["tokens"],
         "prompts": max(len(row["prompts"]) for row in rows),
-        "kinds": {kind: kinds.KINDS[kind] for kind in own},
-        "methods": methods, "best": {kind: _best(methods, kind) for kind in own},
+        "kinds": {kind: kinds.KINDS[kind] for kind in by_kind},
+        "methods": methods, "best": {kind: _best(methods, kind) for kind in by_kind},
         "date": newest["date"], "commits": sorted({board.commit_of(row) for row in rows}),
         "machine": describe(newest["machine"]), "command": f"{COMMAND} {newest['target']}",
     }  # fmt: skip
 
 
 def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
-    having = {kind: row for kind, row in own.items() if name in row["methods"]}
-    params = next(iter(having.values()))["methods"][name]["params"]
-    cells = {kind: _cell(name, {kind: row}) for kind, row in having.items()}
-    return {"method": name, "title": title, "params": params, "all": _cell(name, having), "cells": cells}
+    with_method = {kind: row for kind, row in own.items() if name in row["methods"]}
+    params = next(iter(with_method.values()))["methods"][name]["params"]
+    cells = {kind: _cell(name, {kind: row}) for kind, row in with_method.items()}
+    return {"method": name, "title": title, "params": params, "all": _cell(name, with_method), "cells": cells}
 
 
 def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
     """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
-    mine, plain = (_runs(side, having) for side in (name, BASELINE))
-    found = speedup(*({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (mine, plain)))
-    tau = ratio_of_sums([run[0] for run in mine.values()], [run[1] for run in mine.values()])
-    return {"speedup": found and found.to_wire() | {"verdict": found.verdict}, "tau": tau}
+    runs, plain_runs = (_runs(side, having) for side in (name, BASELINE))
+    ratio = speedup(
+        *({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (runs, plain_runs))
+    )
+    tau = ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()])
+    return {"speedup": ratio and ratio.to_wire() | {"verdict": ratio.verdict}, "tau": tau}
 
 
 def _runs(name: str, having: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
@@ -221,20 +227,20 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "prompts, which no bundled model was trained on. Generated by `workbench recommend --kinds --report --target "
         "NAME`, which goes on where it was stopped; `workbench recommend` asks the same of your own prompts.",
     ]
-    for each in found:
+    for entry in found:
         columns: dict[str, Callable[[dict[str, Any]], str]] = {
             "method": lambda m: f"`{m['method']}`",
             "all kinds": lambda m: _words(m["all"]),
         }
-        for kind, words in each["kinds"].items():
-            columns[words] = lambda m, kind=kind, best=each["best"]: _words(
+        for kind, title in entry["kinds"].items():
+            columns[title] = lambda m, kind=kind, best=entry["best"]: _words(
                 m["cells"].get(kind), best[kind] == m["method"]
             )
-        commits = ", ".join(each["commits"])
+        commits = ", ".join(entry["commits"])
         lines += [
-            "", f"## On {each['target']}", "", table(columns, each["methods"]), "",
-            f"{each['prompts']} prompt{'s' * (each['prompts'] > 1)} of a kind, up to {each['tokens']} tokens each, "
-            f"{each['dtype']}; {commits}. Measured on {each['machine']}. `{each['command']}`",
+            "", f"## On {entry['target']}", "", table(columns, entry["methods"]), "",
+            f"{entry['prompts']} prompt{'s' * (entry['prompts'] > 1)} of a kind, up to {entry['tokens']} tokens each, "
+            f"{entry['dtype']}; {commits}. Measured on {entry['machine']}. `{entry['command']}`",
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -243,5 +249,5 @@ def _words(cell: dict[str, Any] | None, best: bool = False) -> str:
     if not cell or not cell["speedup"]:
         return "–"
     tau = shown(cell["tau"] and cell["tau"]["value"], ".2f")
-    said = span(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
-    return f"{f'**{said}**' if best else said} τ {tau}"
+    text = span(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
+    return f"{f'**{text}**' if best else text} τ {tau}"

@@ -1,4 +1,7 @@
-"""Workers that measure the cells of a sweep, and their events: one backend (`here`); others: `workers`, `on_ray`."""
+"""Workers that measure the cells of a sweep, and their events.
+
+`here` uses one backend; `workbench.service.workers` uses processes, `workbench.service.on_ray` a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ POLL_S = 0.3
 
 
 def result_of(cell: Cell, made: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """Return the result of a cell from a comparison, with the trace to show: the lane's, of the first prompt."""
+    """Return the result of a cell from a comparison, and the trace to display: the lane's, of the first prompt."""
     lane, plain = _sides(cell, made)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
@@ -42,7 +45,8 @@ def _sides(cell: Cell, made: Comparison) -> tuple[Any, Any]:
 
 BEGIN, STEP, END = "begin", "step", "end"
 Event = tuple[str, Cell, Any]
-"""Event of a crew: a cell begins (a text), progresses (a growing `Result`), or ends (a `Result` and a trace)."""
+"""Event of a worker group: (kind, cell, payload). The payload is a text when the cell begins, a `Result` for its
+progress, and (`Result`, trace) at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,10 @@ class WorkerGroup:
     """A group of workers that measures cells.
 
     Attributes:
-        work: measures all given cells and reports progress; ends early once `stopped` returns True.
-        conditions: conditions under which it measures a cell; None: unknown before the models are loaded. A cell that
-            was measured under unknown conditions is not resumed.
+        work: function (cells, stopped) that measures the cells and yields events; it ends early once `stopped` returns
+            True.
+        conditions: function that returns the conditions under which a cell is measured; None: unknown before the
+            models are loaded. A cell that was measured under unknown conditions is not resumed.
     """
 
     work: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
@@ -63,7 +68,7 @@ def measure_cell(
     host: Host, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
 ) -> Iterator[Event]:
     """Measure one cell on a backend."""
-    begun, made, figures = time.monotonic(), None, {}
+    start, comparison, figures = time.monotonic(), None, {}
     yield BEGIN, cell, ""
     try:
         for step in _let_in(host, cell, stopped, user):
@@ -71,26 +76,26 @@ def measure_cell(
                 yield STEP, cell, Result(cell.id, RUNNING, step, figures)
                 continue
             if step.comparison is not None:
-                made = step.comparison
-                figures = so_far(cell, made)
-            said = step.waiting or f"{step.done} of {step.total} runs · {step.text}"
-            yield STEP, cell, Result(cell.id, RUNNING, said, figures)
+                comparison = step.comparison
+                figures = so_far(cell, comparison)
+            text = step.waiting or f"{step.done} of {step.total} runs · {step.text}"
+            yield STEP, cell, Result(cell.id, RUNNING, text, figures)
     except WorkbenchError as error:
         yield END, cell, (Result(cell.id, FAILED, error=str(error), worker=worker), None)
         return
-    if made is not None and made.complete:
-        yield END, cell, result_of(cell, made, time.monotonic() - begun, worker)
+    if comparison is not None and comparison.complete:
+        yield END, cell, result_of(cell, comparison, time.monotonic() - start, worker)
 
 
 def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """Yield the steps of a measurement; while its user has to wait for the next minute, yield messages.
+    """Yield the steps of a measurement; while the user's rate limit delays it, yield messages.
 
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    asking = RetriedAction(lambda: cell.measured(host, user, stopped))
-    while (steps := asking.once()) is None:
-        yield asking.said
+    action = RetriedAction(lambda: cell.measured(host, user, stopped))
+    while (steps := action.once()) is None:
+        yield action.said
         if stopped():
             return
         time.sleep(POLL_S)
@@ -98,7 +103,7 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
 
 
 def here(host: Host, user: str = "local") -> WorkerGroup:
-    """Return a crew of one backend, which measures cell by cell; each run has its device to itself."""
+    """Return a worker group of one backend, which measures cell by cell; each run has its device to itself."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:

@@ -65,8 +65,8 @@ def tiny_models(
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
     with torch.no_grad():
-        for mine, theirs in zip(drafter.parameters(), other.parameters(), strict=True):
-            mine.copy_(shares[0] * mine + shares[1] * theirs if mine.dim() > 1 else mine)
+        for weight, other_weight in zip(drafter.parameters(), other.parameters(), strict=True):
+            weight.copy_(shares[0] * weight + shares[1] * other_weight if weight.dim() > 1 else weight)
     models = Models(Runner(target), tokenizer, "tiny-target")
     models.drafter, models.drafter_name, models.drafter_problem = Runner(drafter), "tiny-drafter", ""
     return models
