@@ -89,7 +89,8 @@ def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
     """Return the output of the draft model's own processor for the sequence's prompt and images.
 
     Raises:
-        MethodUnavailableError: the request has only the target's image tensors, or the two models end the prompt differently.
+        MethodUnavailableError: the request has only the target's image tensors, or the models end the prompt
+            differently.
     """
     if not row.pictures:
         raise MethodUnavailableError(

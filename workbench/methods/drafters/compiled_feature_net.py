@@ -147,7 +147,7 @@ class CompiledFeatureNet:
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the residual stream, and the arguments of `feature_inputs.join` for it and for the input of q, k, v."""
+        """Return the residual stream, and arguments of `feature_inputs.join` for it and for the input of q, k, v."""
         of_token, of_feature = self._norms
         nothing = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:

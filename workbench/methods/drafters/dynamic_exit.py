@@ -57,7 +57,7 @@ class Ledger:
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
-        """Return expected tokens per round divided by the round's cost in layers, for each exit and 0 … `depth` drafted tokens."""
+        """Return expected tokens per round / cost of the round in layers, for each exit and 0 … `depth` drafts."""
         return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.whole, self.head)
 
     def best(self, depth: int) -> int:
@@ -97,9 +97,9 @@ def tokens_per_layer(
 class DynamicExit(Exiting):
     """Draft with the first E layers, with the E that has the most tokens per layer for the planned length.
 
-    The policy chooses the length; the policy `TokensPerLayer` chooses length and exit together. After each round the target's own LM head
-    reads the hidden states of all exits at the accepted positions, and counts which exits predicted the next token;
-    positions after a rejection are ignored, since their tokens were never emitted.
+    The policy chooses the length; the policy `TokensPerLayer` chooses both together. After each round the target's LM
+    head reads the hidden states of all exits at the accepted positions, and counts which exits predicted the next
+    token; positions after a rejection are ignored, since their tokens were never emitted.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """

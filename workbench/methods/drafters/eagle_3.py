@@ -96,7 +96,7 @@ class Eagle3Net(FeatureNet):
         return torch.cat([self.norm_embed(following), features], -1)
 
     def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the state as residual stream, and the attention input: the embedding concatenated with the normalised state."""
+        """Return the state as residual stream, and the attention input: [embedding ; normalised state]."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
@@ -140,13 +140,13 @@ class OwnHead(SharedHead):
     """
 
     def __init__(self, net: Eagle3Net, size: int) -> None:
-        target_ids = net.kept
-        if not bool(((target_ids >= 0) & (target_ids < size)).all()) or not bool((target_ids.diff() > 0).all()):
+        ids = net.kept
+        if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
-                f"`d2t` of these EAGLE-3 weights does not map {len(target_ids)} tokens to as many of the target's {size:,}.",
+                f"`d2t` of these EAGLE-3 weights does not map {len(ids)} tokens to as many of the target's {size:,}.",
                 "Train them again for this target, or fetch them again.",
             )
-        self.kept, self._size = target_ids, size
+        self.kept, self._size = ids, size
         self._weight = weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
 
@@ -195,7 +195,7 @@ class Eagle3(FeatureDrafter):
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Start a tree as other feature drafters do; record how many of the last tokens are not in its draft vocabulary."""
+        """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
         state: FeatureState = row.state.drafter
         if (vocabulary := state.head.vocabulary) is not None:
             row.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)

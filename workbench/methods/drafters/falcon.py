@@ -1,7 +1,7 @@
 """Falcon: draft blocks whose positions attend to each other, with one forward per few tokens.
 
-EAGLE's layer predicts one position ahead. Here each position predicts k ahead, so the last k positions of a text predict
-the next k:
+EAGLE's layer predicts one position ahead. Here each position predicts k ahead, so the last k positions of a text
+predict the next k:
 
     block       …   s            s + 1          …   s + k − 1          the last positions of the text or draft
     input           f(s), e(s+1)                    f(s + k − 1), e(s + k)
@@ -179,9 +179,8 @@ class FalconState(FeatureState):
     def newest(self) -> Float[Tensor, "k D"] | None:
         """Read all accepted pairs as stable in one call, and return the newest block's predictions.
 
-        The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, the first block
-        is filled up with earlier pairs, which are read again as part of it. None as long as the text is shorter than a
-        block.
+        The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
+        fill up the first block, and are read again as part of it. None as long as the text is shorter than a block.
         """
         assert isinstance(self.net, FalconNet)
         since, k = self.models.target.clock.mark(), self.net.block
@@ -211,7 +210,7 @@ class BlockGrowth(FeatureGrowth):
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:
         super().__init__(row, source, guess[:1])
-        # per expanded node: predictions of its block, tokens of its path in that block, and its mask over speculative entries
+        # per expanded node: predictions of its block, tokens of its path in the block, mask over speculative entries
         self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
         self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
         self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)

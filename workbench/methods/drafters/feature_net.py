@@ -9,7 +9,7 @@ target's own LM head turns into the distribution of the token at s + 2:
     output                 f̂(s + 1)  →  distribution of x(s + 2)
 
 The methods for vision-language targets differ only in how an *image* enters the drafter: each is a subclass that
-overrides `look`, and some also override the embedding that follows a position or the number of positions predicted ahead.
+overrides `look`, and some also override the embedding after a position or the number of positions predicted ahead.
 Training and drafting run this same code.
 
 """
@@ -125,7 +125,7 @@ class FeatureNet(DecoderLayer):
     ahead: int = 1
     """Number of future features that one state predicts."""
     guesses_features: ClassVar[bool] = True
-    """Whether a state predicts a feature, and so passes the output norm; else the norm is applied before the LM head."""
+    """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
     enters: ClassVar[str] = FUSED
     """FUSED, BESIDE or OWN_WAY, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module

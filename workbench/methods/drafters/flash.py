@@ -27,9 +27,9 @@ from workbench.methods.tree_builders.template import PUBLISHED, template_of
 class FlashNet(FeatureNet):
     """Read C learned combinations of the image's features, softmax(A Fᵀ) F, and predict k features ahead.
 
-    Features at vision positions have passed through the whole target, hence the paper's "latent-aware"; no embedding is fused with
-    them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not depend on the
-    tokens drafted before them. So k = 1 is EAGLE with compressed images.
+    Features at vision positions have passed through the whole target, hence the paper's "latent-aware"; no embedding is
+    fused with them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not
+    depend on the tokens drafted before them. So k = 1 is EAGLE with compressed images.
 
     The paper trains one drafter per C. Here training samples how many of the queries are used, always including the
     first ones, so that one drafter can be measured at every size.
@@ -52,7 +52,7 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """Return C weighted sums of the image's features, or the first `how`. The returned weights are the first prompt's."""
+        """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
         start, end = seen.spans[picture]
         features, queries = seen.features[:, start:end], self.queries[:how]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
@@ -102,7 +102,7 @@ class Flash(FeatureDrafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft blocks of k levels, one forward each. Nodes are identified by the ranks of the tokens on their paths."""
+        """Draft blocks of k levels, one forward each. The key of a node is the ranks of its path's tokens."""
         state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
         guess = state.newest()
         if guess is None:
@@ -127,7 +127,7 @@ class Flash(FeatureDrafter):
             places = torch.arange(len(trunk) - len(probs) + 1, len(trunk) + 1, device=guess.device)
             guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
         state.entries.forget()
-        # a child is never more likely than its parent, and ties go to the shorter path, so the selected nodes form a tree
+        # a child is never more likely than its parent, and ties go to the shorter path, so the selection is a tree
         n_nodes = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
         paths = sorted(sorted(nodes, key=lambda path: (-nodes[path][0], len(path)))[:n_nodes], key=len)
         return DraftTree.of(
