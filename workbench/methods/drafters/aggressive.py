@@ -80,7 +80,7 @@ class Aggressive(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the key under which sequences share an index of the source."""
+        """Return the memory's name, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
     def prime(self, row: Row, models: Models) -> Alignment:

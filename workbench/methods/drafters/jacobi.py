@@ -76,7 +76,7 @@ class Jacobi(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the key under which state is shared; the guesses depend on no parameter."""
+        """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
     def prime(self, row: Row, models: Models) -> Iterate:

@@ -1,7 +1,7 @@
 """Kangaroo: draft with the target's first layers and a small adapter after them.
 
-An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention layer
-over the exit states of the text, turns it into a prediction of the LM head's input there:
+An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention
+layer over the exit states of the text, turns it into a prediction of the LM head's input there:
 
     position        s
     target          x(s) → layers 1 … E → h(s)

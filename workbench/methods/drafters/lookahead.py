@@ -171,7 +171,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Return the key under which state is shared: the parameters of window and pool."""
+        """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:

@@ -43,7 +43,7 @@ GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 
 
 class Adapter(nn.Module):
-    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B starts at zero, so the adapter starts as the identity."""
+    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B starts at zero, so it starts as the identity."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
