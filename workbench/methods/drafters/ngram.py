@@ -93,7 +93,7 @@ class NGramIndex(InspectableState):
 class NGram(Drafter):
     """Look the newest `ngram` committed tokens up in the text so far and propose their continuation.
 
-    If there is no match, shorter suffixes are tried. If none matches, the tree is empty and the round is plain decoding.
+    If there is no match, shorter suffixes are tried. If none matches, the tree is empty: the round is plain decoding.
     Proposals are deterministic, so no distribution is needed.
 
     Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence

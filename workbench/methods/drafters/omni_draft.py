@@ -115,9 +115,8 @@ class OmniDraft(Drafter):
 
     With a `rate` a copy of its layers is trained online. Where both vocabularies have the token, the loss is the
     divergence from the target's distribution over shared tokens. Where the target's token is spelt in several of the
-    drafter's tokens, the loss raises their
-    probability. With `stop` a head on its hidden state is trained after each verification to predict whether the next
-    draft will be accepted.
+    drafter's tokens, the loss raises their probability. With `stop` a head on its hidden state is trained after each
+    verification to predict whether the next draft will be accepted.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the n-gram cache across vocabularies; online
     distillation; adaptive drafting).
@@ -243,9 +242,8 @@ class OmniDraft(Drafter):
             state.fed += [draft_ids[-1] if draft_ids else state.ids[-1]]
             logits = out.logits[0, -1:]
             if words is None:
-                logits = logits[
-                    :, : row.models.target.vocab_size
-                ]  # other logits are padding of the draft model's vocabulary
+                # other logits are padding of the draft model's vocabulary
+                logits = logits[:, : row.models.target.vocab_size]
             feed = likeliest(logits.float())
             draft_ids.append(int(feed))
             if study.stop is not None and words is not None:
@@ -283,7 +281,7 @@ class OmniDraft(Drafter):
             study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
     def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
-        """Yield per waiting position: the token's start and end in the text, the target's distribution, the token id."""
+        """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
         head = row.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
         for (index, _), probs in zip(study.waiting, distributions, strict=True):
