@@ -97,8 +97,8 @@ class Aggressive(Drafter):
         row.report.signals["place in the input"] = state.at
         row.report.signals["aligned"] = float(not state.lost)
         row.report.signals["times aligned again"] = state.realigned
-        copied: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
-        return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
+        tokens: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
+        return DraftTree.chain(tokens, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Advance with the new tokens."""

@@ -48,7 +48,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Largest number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
+"""Maximum number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
 AGAIN = "Train it for this target: workbench train block-diffusion --target …"
 
 
@@ -197,8 +197,8 @@ class BlockNet(TrainedNet):
         places = (anchors.unsqueeze(-1) + torch.arange(m, device=anchors.device)).flatten(1)
         tokens = embeds.gather(1, places.clamp_max(n - 1).unsqueeze(-1).expand(-1, -1, self.width))
         text = torch.arange(n, device=anchors.device) < anchors.repeat_interleave(m, 1).unsqueeze(-1)
-        number = torch.arange(a, device=anchors.device).repeat_interleave(m)
-        same_block = (number == number[:, None]).expand(b, -1, -1)
+        block_index = torch.arange(a, device=anchors.device).repeat_interleave(m)
+        same_block = (block_index == block_index[:, None]).expand(b, -1, -1)
         caches = [Text(entries) for entries in self.injected(streams, torch.arange(n, device=anchors.device))]
         x = self.shown(tokens, is_known.flatten(1))
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
@@ -237,7 +237,7 @@ class BlockState:
 
     Attributes:
         net: the drafter.
-        models: models whose target embedding and LM head the drafter shares.
+        models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head over the drafter's vocabulary.
         entries: KV cache of the text, per layer.
         place: position at which the next block begins; all earlier positions are in `entries` or `fresh`.
@@ -266,7 +266,7 @@ class BlockState:
                 entries.settle()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
-        """Return logits of a block's masked positions after a token, from the pass before each was filled in.
+        """Return logits at a block's masked positions, for each from the pass before it was filled in.
 
         Args:
             token: newest token of the text.

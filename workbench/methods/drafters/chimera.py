@@ -118,7 +118,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of a text; the fusion layer's KV cache holds the target's true states."""
+    """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
@@ -145,11 +145,11 @@ class ChimeraGrowth(Growth):
         self.root = self._distributions(projected.flatten().unsqueeze(0))
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
-        return self._distributions(torch.cat([above[:, self.net.cond :], self._projected(tokens)], 1))
+        tails = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
+        return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the approximated states: verification computes the true states of accepted tokens."""
+        """Drop the approximated states: verification computes the target's states of accepted tokens."""
         self.state.entries[0].forget()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
@@ -175,7 +175,7 @@ class ChimeraGrowth(Growth):
 
 @dataclass(frozen=True)
 class Chimera(HydraPlusPlus):
-    """Draft with approximated hidden states; each comes from three tokens and attention over all true hidden states.
+    """Draft with approximated hidden states; each depends on three tokens and all of the target's hidden states.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """

@@ -219,8 +219,8 @@ class CloverGrowth(Growth):
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
-        above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
-        return self._distributions(*self.net.step(above, self._projected(tokens)), start)
+        parent_states = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
+        return self._distributions(*self.net.step(parent_states, self._projected(tokens)), start)
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.project(self.row.models.target.embed(tokens))

@@ -1,9 +1,9 @@
-"""Run a feature drafter's layer on compiled passes: drafting then takes about as long as reading its weights.
+"""Run a feature drafter's layer with compiled kernels: drafting then takes about as long as reading its weights.
 
-Such a layer, its last norm and the rows of the LM head for the draft vocabulary are a Llama decoder with one layer,
-whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer reads the embedding beside the residual
-stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs the layer: a dozen
-small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding from
+The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer,
+whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer also reads the embedding, not only the
+residual stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs the layer:
+a dozen small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding from
 those of the net's own code, which changes only how many are accepted; the target verifies them either way.
 
 """
@@ -81,7 +81,7 @@ class CompiledFeatureNet:
             capacity: maximum sequence length including scratch positions, in tokens.
         """
         weight, kind = net.qkv.weight, type(net)
-        defining = next(one for one in kind.__mro__ if "enters" in vars(one))
+        defining = next(base for base in kind.__mro__ if "enters" in vars(base))
         is_standard = bool(net.enters) and all(getattr(kind, name) is getattr(defining, name) for name in OWN)
         is_standard &= all(
             getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed")

@@ -39,8 +39,8 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
     side = math.isqrt(ratio)
     if side * side == ratio and rows % side == 0 and cols % side == 0:
         return blocks(rows, cols, side)
-    whole = torch.arange(rows * cols)
-    return [listed(part) for part in whole.tensor_split(n_kept(rows * cols, ratio))]
+    indices = torch.arange(rows * cols)
+    return [listed(part) for part in indices.tensor_split(n_kept(rows * cols, ratio))]
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:

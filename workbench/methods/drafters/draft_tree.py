@@ -132,13 +132,13 @@ class TreeFromModel(DistributionDrafter):
         assert row.models is not None
         assert row.models.drafter is not None
         state: GrowthState = row.state.drafter
-        keep: list[int] = []
+        accepted: list[int] = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
                 break
-            keep.append(state.scratch_of[node])
-        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(keep)):
-            row.models.drafter.commit(state.slot, keep)
+            accepted.append(state.scratch_of[node])
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
+            row.models.drafter.commit(state.slot, accepted)
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def release(self, row: Row, models: Models) -> None:

@@ -74,7 +74,7 @@ class Duo(Thinning):
         return Narrow(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def part(self, row: Row) -> Thinned:
-        """Return the target with small MLPs; record the kept share per layer."""
+        """Return the target with small MLPs; record the retained share of activations per layer."""
         state: Narrow = row.state.drafter
         row.report.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
         return Thinned(row.models.target, shared_copy=state.shared_copy)

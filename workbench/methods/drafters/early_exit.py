@@ -65,7 +65,7 @@ class Exiting(Drafter):
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
     first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
     there is no second model, no second KV cache to synchronise, and no layer reads a token twice. Subclasses define E;
-    `row.state.drafter` is the `ExitStates`, or holds it.
+    `row.state.drafter` is the `ExitStates`, or contains it.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are reused).
     """

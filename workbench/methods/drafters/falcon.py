@@ -5,7 +5,7 @@ predict the next k:
 
     block       …   s            s + 1          …   s + k − 1          the last positions of the text or draft
     input           f(s), e(s+1)                    f(s + k − 1), e(s + k)
-    attends to      everything up to the end of its own block: s + k − 1
+    attends to      all positions up to the end of its own block: s + k − 1
     predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
 The k predictions and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉
@@ -33,7 +33,7 @@ from workbench.methods.drafters.feature import FeatureDistributions, FeatureDraf
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 LONGEST = 4
-"""Largest number of positions in a block."""
+"""Maximum number of positions in a block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
 """Names of the LSTM's weights: gates from the input, and gates from the previous state."""
 

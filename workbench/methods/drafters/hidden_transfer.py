@@ -81,7 +81,7 @@ class HiddenTransfer(InPass):
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
-            ModelError: they cannot be read, or are for another target; its passes cannot be split at that layer.
+            ModelError: the matrices cannot be read, are for another target, or its forward cannot be split there.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", AGAIN), models.target
         if net.transfer_layer > target.n_layers:

@@ -165,8 +165,8 @@ class HydraGrowth(Growth):
         self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        above = self._projected.expand(tokens.shape[0], -1) if below is None else self._projected[below]
-        self._projected = torch.cat([above, self._of(tokens)], 1)
+        parent_paths = self._projected.expand(tokens.shape[0], -1) if below is None else self._projected[below]
+        self._projected = torch.cat([parent_paths, self._of(tokens)], 1)
         return self._distributions(len(self.tokens))
 
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:

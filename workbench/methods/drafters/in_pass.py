@@ -185,7 +185,7 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Probes of a pass, ordered by position, then by step.
+    """Probes of a forward, ordered by position, then by step.
 
     Attributes:
         place: position that each probe follows: 0 is the root, i + 1 is node i.

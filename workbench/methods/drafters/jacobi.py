@@ -47,14 +47,11 @@ class Iterate:
             said: the target's most likely tokens after the last committed token and after each drafted guess.
             emitted: number of tokens emitted in the round.
         """
-        stood = [
-            rounds + 1 if old == new else 0
-            for old, new, rounds in zip(
-                self.tokens, said, self.stood, strict=False
-            )  # only guesses that the target has processed
+        unchanged = [  # zip stops after the guesses that the target has processed
+            rounds + 1 if old == new else 0 for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)
         ]
-        last = [0] * (len(said) - len(stood))  # the target also predicted a token after the last guess
-        self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
+        last = [0] * (len(said) - len(unchanged))  # the target also predicted a token after the last guess
+        self.stood = [*unchanged, *last, *self.stood[len(said) :]][emitted:]
         self.tokens = [*said, *self.tokens[len(said) :]][emitted:]
 
 

@@ -128,9 +128,8 @@ class EarlyTarget(PartOfTarget):
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
         logits = self.states[order[0].slot].head.whole(guesses)
         owners = [segment.slot.owner for segment in order]
-        self.meter.add(
-            start, target.clock.mark(), owners, is_part=True
-        )  # part of the target's exit pass, counted there
+        # the count of target passes already includes this one
+        self.meter.add(start, target.clock.mark(), owners, is_part=True)
         return Output(logits, guesses)
 
 

@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 ENTRY_BYTES = 600
 """Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Largest number of n-grams in a pool; the first tokens written longest ago are dropped first."""
+"""Maximum number of n-grams in a pool; n-grams of the least recently written first token are dropped first."""
 
 POOLED = GrowthRule(
     "n-gram pool",
@@ -71,10 +71,10 @@ class Pool:
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield all n-grams: the first tokens written last come first, and for each the newest tail first."""
+        """Yield all n-grams, by the first token written most recently, then the newest tail."""
         for first, tails in reversed(self._tails.items()):
-            for tail, written in reversed(tails.items()):
-                yield first, tail, written
+            for tail, round_ in reversed(tails.items()):
+                yield first, tail, round_
 
 
 @dataclass
@@ -102,7 +102,7 @@ class LookaheadState(InspectableState):
 
     def look(self, n: int) -> Look:
         newest = itertools.islice(self.pool.newest(), n)
-        top = [Top([first], tail, self.now - written) for first, tail, written in newest]
+        top = [Top([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
         return Look(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
 
@@ -122,8 +122,8 @@ class LookaheadState(InspectableState):
         for first, row in zip(firsts.tolist(), rows, strict=True):
             if tail := tuple(itertools.takewhile((0).__le__, row)):
                 self.pool.add(first, tail)
-        for first, tail, written in current:  # entries of this run are newer
-            self.pool.add(first, tail, written)
+        for first, tail, round_ in current:  # entries of this run are newer
+            self.pool.add(first, tail, round_)
 
     @property
     def size(self) -> int:
@@ -195,13 +195,13 @@ class Lookahead(Drafter):
         row.report.signals["matched tokens"] = float(bool(tails))
         max_nodes = min(plan.within(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
-        for tail, written in tails:
+        for tail, round_ in tails:
             for level in range(1, min(plan.depth, len(tail)) + 1):
                 if (path := tail[:level]) not in place and len(tokens) < max_nodes:
                     parents.append(place.get(path[:-1], -1))
                     place[path] = len(tokens)
                     tokens.append(path[-1])
-                    ages.append(state.now - written)
+                    ages.append(state.now - round_)
         state.drafted, device = len(tokens), row.models.target.device
         tree = DraftTree.of(tokens, parents, source="lookahead", device=device)
         return replace(tree, grown=Grown((POOLED,), before=to_device(ages, device, torch.float32)))
@@ -256,7 +256,7 @@ def laid_out(
 
     Args:
         rows: number of rows of the window.
-        width: columns; column 0 of row 0 is the last committed token, and no guess.
+        width: number of columns; column 0 of row 0 is the last committed token, not a guess.
         device: device of the tensors.
     """
     cells = [(r, c) for r in range(rows) for c in range(width)][1:]

@@ -170,7 +170,7 @@ def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequen
     if tree.score is not None:
         whole = replace(whole, score=torch.cat([tree.score.float(), shares]))
     if grown is not None and isinstance(grown.before, Tensor) and isinstance(grown.after, Tensor):
-        of = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
+        rule_index = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
         before, after = torch.cat([grown.before.float(), counts]), torch.cat([grown.after.float(), shares])
-        whole = replace(whole, grown=Grown((grown.rules[0], RETRIEVED), of, before, after))
+        whole = replace(whole, grown=Grown((grown.rules[0], RETRIEVED), rule_index, before, after))
     return whole

@@ -154,9 +154,9 @@ class S2DState:
         start, last = self.models.target.clock.mark(), len(self.blocks) - 1
         logits = exits = is_unsure = None
         self.is_unsure = False
-        for exit_, least in enumerate(self.thresholds):
+        for exit_, threshold in enumerate(self.thresholds):
             stream = self.through(exit_)[-w:]
-            if least >= 1 and exit_ < last:  # this exit is never used
+            if threshold >= 1 and exit_ < last:  # this exit is never used
                 continue
             exit_logits = single(self.head(self.net.after(stream)))
             if logits is None or exits is None or is_unsure is None:
@@ -167,9 +167,9 @@ class S2DState:
                     torch.where(is_unsure[:, None], exit_logits, logits),
                     torch.where(is_unsure, exit_, exits),
                 )
-            if least <= 0:
+            if threshold <= 0:
                 break
-            is_unsure = is_unsure & (largest(exit_logits) < least)
+            is_unsure = is_unsure & (largest(exit_logits) < threshold)
             if not (n_unsure := int(is_unsure.sum())):
                 break
             self.is_unsure = exit_ == last and n_unsure == w

@@ -90,8 +90,8 @@ class SpecVLMNet(FeatureNet):
         """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
         ratio = RATIOS[int(chance(1) * len(RATIOS))]
         uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
-        even = chance(n_prompts, 1) < EVEN
-        return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=even)
+        is_uniform = chance(n_prompts, 1) < EVEN
+        return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
         """Return the concatenated outputs of all operations; each prompt sees only those of its sampled operation."""

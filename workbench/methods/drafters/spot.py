@@ -1,6 +1,6 @@
 """Spot training: train EAGLE's layer on features that decoding itself has computed.
 
-    texts that the target writes ─► tokens and features, tagged with the step of its weights ─► pool
+    texts that the target generates ─► tokens and features, tagged with the step of its weights ─► pool
     pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
 
 A training step uses only the target's embedding and LM head, which are not trained: the features were computed when
@@ -170,9 +170,9 @@ class OnlineHead(OnlineTrainer):
 
         Changes that PyTorch does not track (through `.data`) are missed, as in the target's compiled layers.
         """
-        if (standing := self._standing()) == self._seen:
+        if (versions := self._standing()) == self._seen:
             return
-        self._seen = standing
+        self._seen = versions
         self.pool.next_step()
         self.head = SharedHead(self.target.lm_head, self.info.config)
         self.settle()

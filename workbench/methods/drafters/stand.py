@@ -59,9 +59,9 @@ class Entry:
 
     def with_one_more(self, tokens: Sequence[int], chances: Sequence[float]) -> Entry:
         """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
-        mean = {token: self.n * chance for token, chance in zip(self.tokens, self.chances, strict=True)}
-        for token, chance in zip(tokens, chances, strict=True):
-            mean[token] = mean.get(token, 0.0) + chance
+        mean = {token: self.n * prob for token, prob in zip(self.tokens, self.chances, strict=True)}
+        for token, prob in zip(tokens, chances, strict=True):
+            mean[token] = mean.get(token, 0.0) + prob
         best = sorted(mean.items(), key=lambda item: -item[1])[: len(self.tokens)]
         return Entry([token for token, _ in best], [total / (self.n + 1) for _, total in best], self.n + 1)
 

@@ -185,7 +185,7 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
         distance = np.sqrt(5 * n_different / (a.shape[1] / 2))
         return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
-    across = kernel(pool.astype(float), x)
-    solved = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, np.transpose(across)]))
-    variance = 1 - np.sum(across * np.transpose(solved[:, 1:]), axis=1)
-    return across @ solved[:, 0] + KAPPA * np.sqrt(np.maximum(variance, 0))
+    cross_kernel = kernel(pool.astype(float), x)
+    solution = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, np.transpose(cross_kernel)]))
+    variance = 1 - np.sum(cross_kernel * np.transpose(solution[:, 1:]), axis=1)
+    return cross_kernel @ solution[:, 0] + KAPPA * np.sqrt(np.maximum(variance, 0))

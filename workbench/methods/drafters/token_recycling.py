@@ -70,9 +70,9 @@ class Successors(InspectableState):
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
         successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
-        seen = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
+        counts = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
         new = self.seen[tokens] == 0  # entries of this run are newer
-        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(seen[new], 1)
+        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(counts[new], 1)
 
     def clear(self) -> None:
         self.table[:], self.seen[:] = -1, 0

@@ -137,24 +137,24 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     root = Visited()
     root.expand(table.row(pair))
     for numbers in uniforms:
-        current, passed, score = root, [root], 1.0
+        current, path, score = root, [root], 1.0
         u, v = pair
-        while current.below and len(passed) <= length:
+        while current.below and len(path) <= length:
             token = _chosen(current)
             current = current.below[token]
-            passed.append(current)
+            path.append(current)
             score += current.weight
             u, v = v, token
             if current.below is None:
                 current.expand(table.row((u, v)))
                 break
-        for number in numbers[len(passed) - 1 :]:
+        for number in numbers[len(path) - 1 :]:
             if not (row := table.row((u, v))):
                 break
             token = _drawn(row, number)
             score += row[token]
             u, v = v, token
-        for state in passed:
+        for state in path:
             state.visits += 1
             state.total += score
     return root
