@@ -31,6 +31,8 @@ from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHead
 class AttentionDecoder(nn.Module):
     """Gated addition of a token to a state: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with a cosine per head.
 
+    This is an attention over one token, so the cosine acts as a gate.
+
     Args:
         width: D, width of a state.
         cond: width of a token's projected embedding, C.

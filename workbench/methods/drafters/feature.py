@@ -303,7 +303,7 @@ def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
 
 
 def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D"]) -> Seen:
-    """Return the committed text as the target read it."""
+    """Return the target's embeddings and features of the committed text, with the positions of its images."""
     pictured = row.place.pictured
     n_prompt = 0 if pictured is None else len(pictured.embeds)
     embeds = models.target.embed(torch.tensor(row.committed[n_prompt:], device=features.device, dtype=torch.long))
@@ -349,7 +349,7 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     Raises:
         ModelError: the folder cannot be read, or was trained for another target.
     """
-    is_single_command = recipe == "chat-heads"  # one command trains these nets and prepares their data
+    is_single_command = recipe == "chat-heads"  # each of these nets has its own training command
     arguments = f"{kind.kind} --target …" if is_single_command else f"{recipe} --set method={kind.kind}"
     advice = f"Train them for this target: workbench train {arguments}"
     return load_fitting(kind, models, f"{kind.kind} weights", advice)

@@ -78,7 +78,7 @@ class View:
         kept: indices of the remaining tokens, if some were dropped.
         blocks: indices of the tokens that were merged into each input, if some were merged.
         weights: weight of each token in each input, if inputs attend to them all.
-        gate: weight of each compressor, if a gate combines several.
+        gate: weight of each compressor, if a gate chooses among several.
         cost: in training, the expected share of the image's tokens that a gate retains, averaged over prompts.
     """
 

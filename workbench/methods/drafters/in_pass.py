@@ -110,7 +110,7 @@ class InPass(DistributionDrafter):
         raise NotImplementedError
 
     def reach(self, row: Row) -> int:
-        """Return the number of probes per position, at least 1."""
+        """Return the number of draft levels: one per probe after a position, at least 1."""
         return max(1, row.state.drafter.net.levels)
 
     def begin(self, row: Row) -> HeadsGrowth | None:

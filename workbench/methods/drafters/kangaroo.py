@@ -97,7 +97,7 @@ class KangarooState:
     place: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Return predicted LM head inputs at the next positions, and append them to the adapter's KV cache."""
+        """Return predicted LM head inputs from the next exit states, which are added to the adapter's KV cache."""
         start = self.first + self.entries.used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.entries)[0]
@@ -128,7 +128,7 @@ class EarlyTarget(PartOfTarget):
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
         logits = self.states[order[0].slot].head.whole(guesses)
         owners = [segment.slot.owner for segment in order]
-        # the count of target passes already includes this one
+        # adds only its duration: the forward was counted in `exit_states`
         self.meter.add(start, target.clock.mark(), owners, is_part=True)
         return Output(logits, guesses)
 

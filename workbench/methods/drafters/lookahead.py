@@ -141,7 +141,6 @@ class Lookahead(Drafter):
     guesses above it in its column. The target's predictions after the last row are the next row. Each column extended
     by it is an n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to
     `guesses` tails of n − 1 tokens.
-    tails of n − 1 tokens.
 
     The window guesses the most likely token at every temperature, and no draft attends to a probe. So drafts depend on
     committed text alone, and the output distribution is the target's. A forward processes window · (n − 1) − 1 tokens

@@ -126,9 +126,8 @@ class Online(Drafter):
         path = outcome.verdict.path
         first = len(row.committed) - len(outcome.emitted)
         for i, at in enumerate(outcome.places):
-            is_wrong = (
-                i == len(path) and at - 1 in outcome.parents
-            )  # this position had drafts after it, and none was accepted
+            # this position had drafts after it, and none was accepted
+            is_wrong = i == len(path) and at - 1 in outcome.parents
             if is_wrong or self.places == ALL:
                 yield first + i, outcome.hidden[at]
 

@@ -217,7 +217,7 @@ class Stand(DistributionDrafter):
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:
-        """Return an empty table, or with `warm` the prompt's table; the prompt adds nothing to it."""
+        """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})

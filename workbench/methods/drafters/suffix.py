@@ -1,4 +1,4 @@
-"""Suffix decoding: draft continuations of the longest matching suffixes, with sizes and scores by counts."""
+"""Suffix decoding: draft the continuations of the longest suffix matches, with probabilities from counts."""
 
 from __future__ import annotations
 
