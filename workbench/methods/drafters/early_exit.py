@@ -60,7 +60,7 @@ class Exit(PartOfTarget):
 
 
 class Exiting(Drafter):
-    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's own KV cache; the other layers verify.
+    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache; the other layers verify.
 
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
     first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
