@@ -83,7 +83,7 @@ class TLT(Eagle):
     """Draft a tree with EAGLE's head, and train it on the generated texts while part of a batch is idle.
 
     Verification computes the features of every token, so training needs no target forward. Training steps run once few
-    enough sequences of a batch remain, which is when the machine is partly idle; for a single sequence, every few rounds.
+    enough sequences of a batch remain, when the machine is partly idle; for a single sequence, every few rounds.
     The verifier is exact whatever the head's weights are, so the output is the target's.
 
     Source: Hu et al. 2025, Taming the long tail (TLT), arXiv:2511.16665 (the adaptive drafter and its spot training).
