@@ -20,7 +20,7 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Alignment:
-    """Source text, and the position in it that the output has reached.
+    """Alignment of the output with the source text.
 
     Attributes:
         source: the prompt, from the start of the text to be edited.
@@ -39,17 +39,17 @@ class Alignment:
         if not self.lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
             self.at += 1
             return
-        found = self.source.matches(output[-longest:], longest)
-        place = chosen([places[places >= self.at] for places in found], longest)
+        matches = self.source.matches(output[-longest:], longest)
+        place = chosen([places[places >= self.at] for places in matches], longest)
         if place is None:
-            place = chosen(found, longest)
+            place = chosen(matches, longest)
         self.lost = place is None
         if place is not None:
             self.at, self.realigned = place, self.realigned + 1
 
 
 def chosen(found: Sequence[np.ndarray], longest: int) -> int | None:
-    """Return the index after the shortest suffix that occurs once; after the first of full length; or None."""
+    """Return the index after the shortest suffix that occurs once, else after a full-length one; None if neither."""
     for n, places in enumerate(found, 1):
         if len(places) == 1 or (len(places) and n == longest):
             return int(places[0])
@@ -60,8 +60,8 @@ def chosen(found: Sequence[np.ndarray], longest: int) -> int | None:
 class Aggressive(Drafter):
     """Propose the next tokens of the input, from its first token on; after a rejection, align output and input again.
 
-    The newest output tokens are looked up in the rest of the input, then in all of it: one token if it occurs once,
-    more if it does not. Until they are found rounds are plain decoding.
+    The newest output tokens are looked up in the rest of the input, then in the whole input. The lookup uses one token
+    if it occurs once, more if it does not. While the output is not aligned, rounds are plain decoding.
 
     Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.02 ms
     (median; 95 % within 0.04 ms) at 2,000 tokens of context, 0.04 ms (0.08 ms) at 32,000.
@@ -76,11 +76,11 @@ class Aggressive(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: copied, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
-        """Index in the source."""
+        """Return the memory's name, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
     def prime(self, row: Row, models: Models) -> Alignment:
@@ -91,14 +91,14 @@ class Aggressive(Drafter):
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Propose the source from the pointer on."""
+        """Propose the source tokens from the pointer on."""
         assert row.models is not None
         state: Alignment = row.state.drafter
         row.report.signals["place in the input"] = state.at
         row.report.signals["aligned"] = float(not state.lost)
         row.report.signals["times aligned again"] = state.realigned
-        copied: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
-        return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
+        tokens: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
+        return DraftTree.chain(tokens, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Advance with the new tokens."""

@@ -78,7 +78,7 @@ class AttentionNet(TrainedNet):
     Args:
         width: D, width of the residual stream.
         heads: attention heads.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
         eps: epsilon of the norms.
         rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
         bias: whether the query, key and value projections have a bias.
@@ -129,7 +129,7 @@ class AttentionNet(TrainedNet):
         Args:
             x: residual stream.
             places: positions in the text.
-            mask: entries that each input attends to; None: all entries before it, and itself.
+            mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
             entries: keys and values of earlier positions; the new ones are appended.
             read: input of the query, key and value projections; None: the normalised stream.
         """
@@ -139,10 +139,10 @@ class AttentionNet(TrainedNet):
             keys, values = entries.put(torch.stack([keys, values]))
             if mask is None and n > 1:
                 mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
-        mixed = nn.functional.scaled_dot_product_attention(
+        attention = nn.functional.scaled_dot_product_attention(
             queries, keys, values, mask, is_causal=mask is None and n > 1
         )
-        return self.mixed(mixed, x)
+        return self.mixed(attention, x)
 
     def mixed(self, read: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         """Return the residual stream plus the projected attention output."""
@@ -154,8 +154,8 @@ class AttentionNet(TrainedNet):
         heads = heads.permute(2, 0, 3, 1, 4)
         angles = torch.embedding(self._rope, places).unsqueeze(-3)
         cos, sin = angles.chunk(2, -1)  # the table contains the sign of the rotated half
-        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
-        return turned[0], turned[1], heads[2]
+        rotated = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
+        return rotated[0], rotated[1], heads[2]
 
     def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
         """Return the product with a linear layer's weight, added to the stream if given."""
@@ -167,7 +167,7 @@ class AttentionNet(TrainedNet):
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def settle(self: _Net) -> _Net:
-        """Prepare for drafting: no gradients, and on a CPU weights packed for few rows."""
+        """Prepare for drafting: no gradients, and on a CPU weights packed for inputs of few positions."""
         super().settle()
         if is_small_on_cpu(self):
             self._matrices = {name: Matrix.of(getattr(self, name)) for name in self.layers}
@@ -200,26 +200,26 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
     """Return cosines and signed sines of rotary positions: x · cos + (x rolled by half a head) · sin applies RoPE.
 
     Args:
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
         head_size: size of a head.
         rope: see `AttentionNet`.
     """
-    said: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
-    rates: Tensor = said["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    settings: dict[str, Any] = {"rope_type": "default", "rope_theta": ROPE_BASE} | dict(rope or {})
+    rates: Tensor = settings["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     scale = 1.0
-    if said["rope_type"] != "default":
-        rates, scale = _scaled(said, head_size)
+    if settings["rope_type"] != "default":
+        rates, scale = _scaled(settings, head_size)
     angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
     cos, sin = scale * angles.cos(), scale * angles.sin()
     return torch.cat([cos, cos, -sin, sin], 1).float()
 
 
 def _scaled(said: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
-    """Return frequencies of scaled positions, and the factor of cosines and sines."""
+    """Return the RoPE frequencies of a scaling type ("linear", "yarn", …), and the factor of cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    make: Any = LlamaConfig  # transformers' type stubs lack parameters
-    config = make(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
+    config_class: Any = LlamaConfig  # transformers' type stubs lack parameters
+    config = config_class(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
     rates, scale = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, torch.device("cpu"))
     return rates.double(), float(scale)

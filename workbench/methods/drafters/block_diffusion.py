@@ -2,15 +2,15 @@
 
 A block begins with the newest token, which is known; the positions after it hold a mask. Each layer of the drafter
 attends to the whole block, in both directions, and to the text through the target's hidden states: those of several
-layers are fused and enter each layer as keys and values beside the block's own:
+layers are fused and enter each layer as keys and values, before the block's own:
 
     position    0 … t − 1                       t          t + 1    t + 2    …
     input       fused states h(0) … h(t − 1)    e(x(t))    m        m        …
     predicts                                               x(t+1)   x(t+2)   …
 
 One pass predicts a distribution for every masked position. Further passes *denoise*: the positions with the highest
-confidence get their most likely token, and the others are predicted again with these known. A position keeps the
-distribution from the pass before it was filled in.
+confidence get their most likely token, and the others are predicted again with these tokens as input. A position keeps
+the distribution from the pass before it was filled in.
 
 The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
 alone, and each token of a draft is drawn from a distribution that no other draw has influenced. The verifier gets
@@ -48,7 +48,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Largest number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
+"""Maximum number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
 AGAIN = "Train it for this target: workbench train block-diffusion --target …"
 
 
@@ -69,7 +69,7 @@ Behind = Entries | Text
 
 
 class BlockLayer(DecoderLayer):
-    """A decoder layer that attends to its whole block, and to the text through separately computed keys and values."""
+    """Decoder layer that attends to its whole block, and to the text through keys and values computed separately."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
@@ -83,9 +83,9 @@ class BlockLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B m D"], places: Int[Tensor, "*b m"], behind: Behind, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
-        """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], attended entries per position; None: all."""
-        queries, *own = self.turned(self.before(x), places)
-        keys, values = behind.put(torch.stack(own))
+        """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], the attended entries; None: all."""
+        queries, *new = self.turned(self.before(x), places)
+        keys, values = behind.put(torch.stack(new))
         return self.fed(self.mixed(nn.functional.scaled_dot_product_attention(queries, keys, values, mask), x))
 
 
@@ -97,10 +97,10 @@ class BlockNet(TrainedNet):
         heads: attention heads.
         ffn: width of the gated MLP.
         taps: T layers of the target whose outputs are fused, counted from 1, ascending.
-        block: positions of a block, including the known token's.
+        block: positions of a block, including the one of the known token.
         layers: number of the drafter's layers.
         cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
         head_size: size of an attention head; 0: the heads share the width.
 
     Raises:
@@ -108,7 +108,7 @@ class BlockNet(TrainedNet):
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), and its released code: hidden states of several
     layers through one product and a norm, then by each layer's own weights into keys and values; the target's embedding
-    and LM head. The mask is ours, a learned vector, where theirs is the embedding of a token.
+    and LM head. The mask is ours: a learned vector. The released code embeds a mask token instead.
     """
 
     kind: ClassVar[str] = "block-diffusion"
@@ -168,12 +168,12 @@ class BlockNet(TrainedNet):
             behind: keys and values of the text, per layer.
             mask: entries of the text and of the blocks that each position attends to; None: all.
         """
-        for layer, read in zip(self.each, behind, strict=True):
-            x = layer(x, places, read, mask)
+        for layer, cache in zip(self.each, behind, strict=True):
+            x = layer(x, places, cache, mask)
         return self.after(x)
 
     def shown(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
-        """Return the inputs at positions of blocks: embeddings or the mask."""
+        """Return the block inputs: embeddings at known positions, the mask vector at the others."""
         return torch.where(is_known.unsqueeze(-1), embeds, self.mask.to(embeds.dtype))
 
     def blocks(
@@ -183,7 +183,7 @@ class BlockNet(TrainedNet):
         anchors: Int[Tensor, "B A"],
         is_known: Bool[Tensor, "B A m"],
     ) -> Float[Tensor, "B A m D"]:
-        """Return the outputs for blocks that begin at several positions of texts, all at once, for training.
+        """Return the LM head inputs of several blocks per text in one forward, for training.
 
         A block attends to the text before it and to itself, but to no other block.
 
@@ -191,20 +191,20 @@ class BlockNet(TrainedNet):
             streams: fused hidden states of the target.
             embeds: embeddings of its tokens.
             anchors: first positions of the blocks.
-            is_known: positions where the text's token is given; the first one always is.
+            is_known: positions whose input is the text's token; always true at a block's first position.
         """
         (b, n), (a, m) = embeds.shape[:2], is_known.shape[1:]
         places = (anchors.unsqueeze(-1) + torch.arange(m, device=anchors.device)).flatten(1)
         tokens = embeds.gather(1, places.clamp_max(n - 1).unsqueeze(-1).expand(-1, -1, self.width))
         text = torch.arange(n, device=anchors.device) < anchors.repeat_interleave(m, 1).unsqueeze(-1)
-        number = torch.arange(a, device=anchors.device).repeat_interleave(m)
-        own = (number == number[:, None]).expand(b, -1, -1)
-        behind = [Text(entries) for entries in self.injected(streams, torch.arange(n, device=anchors.device))]
+        block_index = torch.arange(a, device=anchors.device).repeat_interleave(m)
+        same_block = (block_index == block_index[:, None]).expand(b, -1, -1)
+        caches = [Text(entries) for entries in self.injected(streams, torch.arange(n, device=anchors.device))]
         x = self.shown(tokens, is_known.flatten(1))
-        return self(x, places, behind, torch.cat([text, own], 2).unsqueeze(1)).unflatten(1, (a, m))
+        return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def settle(self) -> BlockNet:
-        """Prepare for drafting: no gradients, and the layers' weights packed for few rows."""
+        """Prepare for drafting: no gradients, and the layers' weights packed for inputs of few positions."""
         super().settle()
         for layer in self.each:
             layer.settle()
@@ -237,11 +237,11 @@ class BlockState:
 
     Attributes:
         net: the drafter.
-        models: models whose target embedding and LM head the drafter shares.
+        models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head over the drafter's vocabulary.
         entries: KV cache of the text, per layer.
         place: position at which the next block begins; all earlier positions are in `entries` or `fresh`.
-        fresh: hidden states of the target, [1, m, T · D] each, whose keys and values have not been computed yet.
+        fresh: the target's hidden states whose keys and values have not been computed yet, [1, m, T · D] each.
     """
 
     net: BlockNet
@@ -257,7 +257,7 @@ class BlockState:
         self.place += len(streams)
 
     def read(self) -> None:
-        """Compute and store keys and values of the stored hidden states."""
+        """Compute the keys and values of the hidden states in `fresh`, and append them to the KV cache."""
         if self.fresh:
             streams, self.fresh = torch.cat(self.fresh, 1), []
             places = torch.arange(self.place - streams.shape[1], self.place, device=streams.device)
@@ -266,7 +266,7 @@ class BlockState:
                 entries.settle()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
-        """Return logits of a block's masked positions after a token, from the pass before each was filled in.
+        """Return logits at a block's masked positions, for each from the pass before it was filled in.
 
         Args:
             token: newest token of the text.
@@ -277,28 +277,28 @@ class BlockState:
         self.read()
         places = torch.arange(self.place, self.place + net.block, device=token.device)
         is_known = torch.arange(net.block, device=token.device) == 0
-        tokens, said = token.expand(net.block), None
+        tokens, logits = token.expand(net.block), None
         for step in range(1, steps + 1):
             x = net.shown(target.embed(tokens), is_known)
             states = net(x.unsqueeze(0), places, self.entries)[0, 1:]
             for entries in self.entries:
                 entries.forget()
-            now = self.head(states).float()
-            said = now if said is None else torch.where(is_known[1:, None], said, now)
+            new_logits = self.head(states).float()
+            logits = new_logits if logits is None else torch.where(is_known[1:, None], logits, new_logits)
             if step < steps:
-                surest, best = self.head.ranked(said, 1)
+                top_logprobs, best = self.head.ranked(logits, 1)
                 more = unmasked(step, steps, masks) - unmasked(step - 1, steps, masks)
-                asked = surest[:, 0].masked_fill(is_known[1:], -torch.inf).topk(more).indices
-                is_known = is_known.index_fill(0, asked + 1, True)
+                most_confident = top_logprobs[:, 0].masked_fill(is_known[1:], -torch.inf).topk(more).indices
+                is_known = is_known.index_fill(0, most_confident + 1, True)
                 tokens = torch.cat([token, best[:, 0]])
             end = target.clock.mark()
             self.models.meter.add(start, end)
             start = end
-        assert said is not None
-        return said
+        assert logits is not None
+        return logits
 
     def whole(self, said: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return logits of one position of the block, from 0, over all of the target's tokens."""
+        """Return the logits of one masked position, counted from 0, over the target's whole vocabulary."""
         return self.head.spread(said[:, level])
 
 
@@ -312,9 +312,9 @@ class BlockDiffusion(DistributionDrafter):
     Attributes:
         unmaskings: passes per block, at most one per mask.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several, highest confidence
-    first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2; of blocks after a text: Arriola et al. 2025, Block
-    diffusion, arXiv:2503.09573, §3.
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several steps, highest
+    confidence first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025,
+    Block diffusion, arXiv:2503.09573, §3.
     """
 
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
@@ -352,17 +352,17 @@ class BlockDiffusion(DistributionDrafter):
         return row.state.drafter.net.block - 1
 
     def begin(self, row: Row) -> HeadsGrowth:
-        """Fill in a block after the newest token."""
+        """Predict a block after the newest token."""
         state: BlockState = row.state.drafter
         token = to_device(row.committed[-1:], row.models.target.device)
-        said = state.draft(token, min(self.unmaskings, state.net.block - 1))
-        return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
+        logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
+        return HeadsGrowth(row, logits, *state.head.ranked(logits, RANKS))
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
         state: BlockState = row.state.drafter
-        rows = outcome.places
-        state.hear(fused(outcome.taps, state.net.taps)[rows])
+        accepted = outcome.places
+        state.hear(fused(outcome.taps, state.net.taps)[accepted])
 
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None

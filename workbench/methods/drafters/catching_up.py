@@ -19,27 +19,27 @@ from workbench.models.loading import Models
 
 
 def keep_chain(row: Row, slot: Slot, outcome: RoundFeedback) -> None:
-    """Keep the cache entries of a drafted chain that were read and accepted: catch-up tokens, then accepted drafts."""
-    behind = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
-    read = max(0, slot.scratch - behind)
-    slot.length += behind + min(len(outcome.verdict.path), read) if slot.scratch else 0
+    """Keep a drafted chain's KV cache entries up to the last accepted token: catch-up tokens, then accepted drafts."""
+    catch_up = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
+    n_drafts = max(0, slot.scratch - catch_up)
+    slot.length += catch_up + min(len(outcome.verdict.path), n_drafts) if slot.scratch else 0
     slot.scratch = 0
 
 
 def reach_of(row: Row, slot: Slot) -> int:
     """Return the number of levels that fit the draft model's context.
 
-    The first level needs the committed tokens, the next one one token more, and so on.
+    The first level needs room for the committed tokens, and each further level for one token more.
     """
     assert row.models.drafter is not None
     return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
 
 
 def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
-    """Return a new slot of the draft model's cache with everything committed but the last token.
+    """Return a new slot of the draft model's KV cache, prefilled with all committed tokens but the last.
 
-    For a prompt with images, a draft model that has a processor reads the images its own way; any other, or with
-    `blind`, gets the text alone.
+    For a prompt with images, a draft model that has a processor reads the images through it; any other draft model, or
+    any with `blind`, reads the text alone.
 
     Raises:
         ContextError: the draft model has no positions for all of it.
@@ -62,34 +62,35 @@ def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
             runner.prefill(slot, row.committed[:-1])
         return
     if blind or models.drafter_processor is None:
-        read = _text_of(row, models)
-        begun = time.perf_counter()
-        if len(read) > 1:
-            runner.prefill(slot, read[:-1])
-        seen, seconds = 0, time.perf_counter() - begun
+        prompt = _text_of(row, models)
+        start = time.perf_counter()
+        if len(prompt) > 1:
+            runner.prefill(slot, prompt[:-1])
+        n_vision, seconds = 0, time.perf_counter() - start
     else:
         inputs = read_pictures(row, models)
         prefill_pictures(runner, slot, inputs)
         assert slot.pictured is not None
-        read, seen, seconds = listed(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
-    slot.shift = row.prompt_length - len(read)
+        prompt, n_vision, seconds = listed(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
+    slot.shift = row.prompt_length - len(prompt)
     if row.n_new:
         runner.prefill(slot, row.committed[slot.length + slot.shift : -1])
-    see(row, n_drafter=seen, drafter_bytes=seen * position_bytes(runner), drafter_prefill_s=seconds)
+    see(row, n_drafter=n_vision, drafter_bytes=n_vision * position_bytes(runner), drafter_prefill_s=seconds)
 
 
 def _text_of(row: Row, models: Models) -> list[int]:
-    """Return the prompt without its images, with the same last token, which is read again in the first round."""
-    read = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
+    """Return the prompt without images; its last token stays the same, since the first round reads it again."""
+    tokens = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
     last = row.committed[row.prompt_length - 1]
-    return read if read and read[-1] == last else [*read, last]
+    return tokens if tokens and tokens[-1] == last else [*tokens, last]
 
 
 def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
     """Return the output of the draft model's own processor for the sequence's prompt and images.
 
     Raises:
-        MethodUnavailableError: the images themselves were not given, or the two models end the prompt differently.
+        MethodUnavailableError: the request has only the target's image tensors, or the models end the prompt
+            differently.
     """
     if not row.pictures:
         raise MethodUnavailableError(

@@ -1,6 +1,6 @@
 """Chimera: approximate the target's missing hidden states from three tokens and its earlier hidden states.
 
-After a text the target's hidden states f(≤ t) are known, but the newest token x(t + 1) has none. A trigram encoder
+After a text the target's hidden states f(≤ t) exist, but the newest token x(t + 1) has none yet. A trigram encoder
 reads each new token and the two before it, and one decoder layer, the fusion layer, lets its output attend to all
 hidden states: the result replaces the missing state, for the head that predicts the next token and for later ones.
 
@@ -31,7 +31,7 @@ TOKENS = 3
 
 
 class FusionLayer(DecoderLayer):
-    """A decoder layer whose outputs are the states that later inputs attend to."""
+    """Decoder layer whose outputs, not its inputs, give the keys and values for later positions."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(width, heads, context)
@@ -40,7 +40,7 @@ class FusionLayer(DecoderLayer):
     def forward(
         self, x: Float[Tensor, "B n C"], places: Int[Tensor, " n"], mask: Bool[Tensor, "n used"], entries: Entries
     ) -> Float[Tensor, "B n C"]:
-        """Return the states of new inputs, and store the states' keys and values instead of the inputs'.
+        """Return the output states; store keys and values computed from them instead of from the inputs.
 
         Arguments: see `AttentionNet.mix`.
         """
@@ -56,7 +56,8 @@ class FusionLayer(DecoderLayer):
 class ChimeraHeads(PrefixHeads):
     """Trigram encoder, fusion layer and K heads, all of width C; the LM head is the target's.
 
-    Head k computes W (f(t) + H(k) [u(t) ; g(t + k)]), u the state projected to width C. Each starts as the identity.
+    Head k computes W (f(t) + H(k) [u(t) ; g(t + k)]), where u is f projected to width C. H(k) is initialised as 0, so
+    each head starts as the LM head alone.
 
     Args:
         width: the target's hidden size D.
@@ -64,7 +65,7 @@ class ChimeraHeads(PrefixHeads):
         cond: C.
         prefix_heads: attention heads of the fusion layer.
         ffn: width of its MLP.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """
@@ -117,7 +118,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of a text; the fusion layer's KV cache holds the target's true states."""
+    """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
@@ -139,16 +140,16 @@ class ChimeraGrowth(Growth):
         self.net, self._feature = self.state.net, feature.unsqueeze(0)
         super().__init__(row, self.net.kind, feature.device)
         self.chances = self.net.accuracy
-        last = row.committed[-TOKENS:]
-        told = self._projected(to_device([last[0]] * (TOKENS - len(last)) + last, feature.device))
-        self.root = self._distributions(told.flatten().unsqueeze(0))
+        newest = row.committed[-TOKENS:]
+        projected = self._projected(to_device([newest[0]] * (TOKENS - len(newest)) + newest, feature.device))
+        self.root = self._distributions(projected.flatten().unsqueeze(0))
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        above = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
-        return self._distributions(torch.cat([above[:, self.net.cond :], self._projected(tokens)], 1))
+        tails = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
+        return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the approximated states: the target has the true states of accepted tokens."""
+        """Drop the approximated states: verification computes the target's states of accepted tokens."""
         self.state.entries[0].forget()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
@@ -160,21 +161,21 @@ class ChimeraGrowth(Growth):
         All nodes attend to the text and the root's state; `sees` is the attention mask among tree nodes.
         """
         clock, entries = self.row.models.target.clock, self.state.entries[0]
-        start, self._tails = clock.mark(), tails  # those of the nodes expanded last
+        start, self._tails = clock.mark(), tails  # tails of the nodes expanded last
         w, level = len(tails), len(self.tokens)
         mask = torch.ones(w, entries.stable + 1 + self.sees.shape[1], dtype=torch.bool, device=self.device)
         if level:
             mask[:, entries.stable + 1 :] = self.sees
         places = torch.full((w,), entries.stable + level, device=self.device)
         states = self.net.layer(self.net.trigram(tails).unsqueeze(0), places, mask, entries)[0]
-        said = self.net(self._feature.expand(w, -1), states, level)
+        head_inputs = self.net(self._feature.expand(w, -1), states, level)
         self.row.models.meter.add(start, clock.mark())
-        return HydraDistributions(self.state, said, self.row)
+        return HydraDistributions(self.state, head_inputs, self.row)
 
 
 @dataclass(frozen=True)
 class Chimera(HydraPlusPlus):
-    """Draft with approximated hidden states; each is computed from three tokens that attend to all true hidden states.
+    """Draft with approximated hidden states; each depends on three tokens and all of the target's hidden states.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """

@@ -29,9 +29,9 @@ from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHead
 
 
 class AttentionDecoder(nn.Module):
-    """A(s, e) = s + cos( q(norm s), k(e) ) · v(e), a cosine per head: the weight with which a token enters a state.
+    """Gated addition of a token to a state: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with a cosine per head.
 
-    It attends to that token alone, so it is a gate.
+    This is an attention over one token, so the cosine acts as a gate.
 
     Args:
         width: D, width of a state.
@@ -48,24 +48,24 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """Return the states with the gated tokens added."""
-        asked, offered, brought = (
+        """Return the states plus the gated token values."""
+        query, key, value = (
             x.unflatten(-1, (self.heads, -1)) for x in (self.query(self.norm(states)), self.key(told), self.value(told))
         )
-        likeness = nn.functional.cosine_similarity(asked, offered, dim=-1)
-        return states + (likeness.unsqueeze(-1) * brought).flatten(-2)
+        gate = nn.functional.cosine_similarity(query, key, dim=-1)
+        return states + (gate.unsqueeze(-1) * value).flatten(-2)
 
 
 class AugmentingBlock(nn.Module):
-    """Decoder layers over states projected to width C; their output is added to the state.
+    """Decoder layers over states projected to width C; their output, projected back, is added to the states.
 
     Args:
-        width: of states, D.
+        width: D, width of the states.
         cond: C.
         heads: attention heads.
         ffn: width of the MLPs.
         layers: number of layers.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
     """
 
     def __init__(self, width: int, cond: int, heads: int, ffn: int, layers: int, context: int) -> None:
@@ -84,12 +84,12 @@ class AugmentingBlock(nn.Module):
     def forward(
         self, states: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: list[Entries] | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return the layers' outputs for states at consecutive positions.
+        """Return the augmented states at consecutive positions.
 
         Args:
             states: states of a text, at the positions after those in `entries`.
             places: positions.
-            entries: keys and values of each layer; None: there are none before.
+            entries: KV cache of each layer; None: no earlier positions.
         """
         x = self.enter(states)
         for i, layer in enumerate(self.decoders):
@@ -100,8 +100,8 @@ class AugmentingBlock(nn.Module):
 class CloverHeads(PrefixHeads):
     """Augmenting block, gates, and one step for all levels; the LM head is the target's.
 
-    The output of a level is W norm(r + O P r), r the state; from the second level on O' (P' s + E e) with the token e
-    that was added last. Every product has rank C.
+    The output of level 1 is W norm(r + O P r), with r the state. From level 2 on it is W norm(r + O' (P' r + E e)),
+    with e the token added last. Every product has rank C.
 
     Args:
         width: the target's hidden size D.
@@ -112,7 +112,7 @@ class CloverHeads(PrefixHeads):
         augmenting: layers of the block: 1 is Clover's, 2 Clover-2's.
         mixes: whether the newest token enters before the block and level 1 has no gate, as in Clover-2; otherwise it
             enters after the block, as all later ones do.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
     """
@@ -167,7 +167,7 @@ class CloverHeads(PrefixHeads):
     def step(
         self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and LM head input of the level after a token. Arguments: of the level before."""
+        """Return state and LM head input of the next level, given a level's state and the token drafted there."""
         state = self.gate(state, told)
         return state, self.after(state + self.later_out(self.later(state) + self.later_told(told)))
 
@@ -203,7 +203,7 @@ class CloverState(PrefixState):
 
 
 class CloverGrowth(Growth):
-    """A tree in which each node has a state: its parent's, with its token added.
+    """Tree whose nodes each have a recurrent state: the parent's state with the node's token added.
 
     Args:
         row: the sequence.
@@ -221,8 +221,8 @@ class CloverGrowth(Growth):
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
         start = self.row.models.target.clock.mark()
-        above = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
-        return self._distributions(*self.net.step(above, self._projected(tokens)), start)
+        parent_states = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
+        return self._distributions(*self.net.step(parent_states, self._projected(tokens)), start)
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.project(self.row.models.target.embed(tokens))
@@ -230,9 +230,9 @@ class CloverGrowth(Growth):
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
     ) -> HydraDistributions:
-        """Record the step that began at `start`, and return the distributions after its nodes."""
+        """Record the time since `start`, and return the distributions after the nodes of this step."""
         self.row.models.meter.add(start, self.row.models.target.clock.mark())
-        self._states = states  # those of the nodes expanded last
+        self._states = states  # states of the nodes expanded last
         return HydraDistributions(self.state, guesses, self.row)
 
 

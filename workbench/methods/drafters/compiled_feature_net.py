@@ -1,10 +1,10 @@
-"""Run a feature drafter's layer on compiled passes: drafting then takes about as long as reading its weights.
+"""Run a feature drafter's layer with compiled kernels: drafting then takes about as long as reading its weights.
 
-Such a layer, its last norm and the rows of the LM head for the draft vocabulary are a Llama decoder with one layer,
-whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer reads the embedding beside the residual
-stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs it: a dozen small
-operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding from those of
-the net's own code, which changes only how many of them are accepted; the target verifies them either way.
+The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer,
+whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer also reads the embedding, not only the
+residual stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs the layer:
+a dozen small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding
+from those of the net's own code, which changes only how many are accepted; the target verifies them either way.
 
 """
 
@@ -40,7 +40,7 @@ class Level(NamedTuple):
     Attributes:
         states: [k, D], predicted features.
         logits: bfloat16 [k, K], over the draft vocabulary.
-        weighed: the most likely tokens, at most `TOP`.
+        weighed: softmax summary of the most likely tokens, at most `TOP`.
     """
 
     states: Tensor
@@ -59,15 +59,16 @@ class CompiledFeatureNet:
         levels: Any = compiled("draft_levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
         self._width, self._is_state = net.width, not net.guesses_features
-        beside = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
-        self._kept = (embed.weight, net.fuse.weight, beside)  # keeps their memory alive
+        embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
+        self._kept = (embed.weight, net.fuse.weight, embed_weight)  # keeps their memory alive
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
-        self._beside = None if beside is None else _bits(beside)
+        self._beside = None if embed_weight is None else _bits(embed_weight)
         norms = (getattr(net, name, None) for name in NORMS[:2])
         first, second = (n.weight.detach().float().numpy() if isinstance(n, Norm) else _NOTHING for n in norms)
         self._norms = first, second
-        none, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
-        self.level(none, embed.weight[:1], none, None, entries)  # compiles it if that was not done
+        zero, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
+        # this call compiles the functions if they are not compiled yet
+        self.level(zero, embed.weight[:1], zero, None, entries)
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
@@ -76,17 +77,25 @@ class CompiledFeatureNet:
         Args:
             net: net prepared for drafting (`settle`).
             head: LM head: the target's, over the draft vocabulary, or the net's own.
-            embed: the target's embedding.
-            capacity: longest sequence with its scratch, in tokens.
+            embed: the target's input embedding.
+            capacity: maximum sequence length including scratch positions, in tokens.
         """
         weight, kind = net.qkv.weight, type(net)
-        says = next(one for one in kind.__mro__ if "enters" in vars(one))
-        as_ever = bool(net.enters) and all(getattr(kind, name) is getattr(says, name) for name in OWN)
-        as_ever &= all(getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed"))
+        defining = next(base for base in kind.__mro__ if "enters" in vars(base))
+        is_standard = bool(net.enters) and all(getattr(kind, name) is getattr(defining, name) for name in OWN)
+        is_standard &= all(
+            getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed")
+        )
         biases = {"qkv.bias", "fuse.bias"} & {name for name, _ in net.named_parameters()}
-        plain = net.norms in (NORMS, NORMS[2:]) and not biases
+        has_standard_norms = net.norms in (NORMS, NORMS[2:]) and not biases
         rows = head.rows
-        if not as_ever or not plain or rows is None or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
+        if (
+            not is_standard
+            or not has_standard_norms
+            or rows is None
+            or weight.dtype != torch.bfloat16
+            or weight.device.type != "cpu"
+        ):
             return None
         table = embed.get_parameter("weight")
         if type(embed) is not nn.Embedding or table.dtype != weight.dtype or not table.is_contiguous():
@@ -112,9 +121,9 @@ class CompiledFeatureNet:
 
         Args:
             tokens: token ids.
-            features: features of the target, as the engine provides them, or states from which a draft continues.
+            features: features of the target, as the engine provides them, or the drafter's own states within a draft.
             places: positions of the pairs in the text.
-            sees: attention of each pair over the newest entries, besides all older ones; None: causal.
+            sees: attention mask of each pair over the newest entries (all older ones are visible); None: causal.
             entries: KV cache; the pairs' keys and values are appended.
             last_only: return outputs after the last pair only.
         """
@@ -122,32 +131,33 @@ class CompiledFeatureNet:
         room, start = entries.reserve(n)
         used = start + n
         sees = _in_order(n) if sees is None else sees
-        seen, count = np.empty((n, used), np.int32), np.empty(n, np.int64)
-        self._list(sees.numpy(), used - sees.shape[1], seen, count)
-        stream, joined, beside = self._entering(tokens.numpy(), features)
-        shared = (np.zeros(n, np.int64), np.arange(start, used), seen, count)
-        where, added = places.numpy(), None if self._beside is None else beside[-2][None]
-        layered = self._fused.layered(stream, room.unsqueeze(0), shared, where, (0,), beside=added)
-        left = stream[-1:] if last_only else stream
-        logits, states, read = self._fused.reading(left)
-        weighed, weigh = weighing(logits, min(TOP, logits.shape[1]))
-        together(lambda room=room: self._run(joined, beside, layered, read, weigh))  # `room` has to stay alive
-        return Level((left if self._is_state else states).to(features.dtype), logits, weighed)
+        visible, count = np.empty((n, used), np.int32), np.empty(n, np.int64)
+        self._list(sees.numpy(), used - sees.shape[1], visible, count)
+        stream, join_args, bias_args = self._entering(tokens.numpy(), features)
+        shared = (np.zeros(n, np.int64), np.arange(start, used), visible, count)
+        positions, bias = places.numpy(), None if self._beside is None else bias_args[-2][None]
+        layer_args = self._fused.layered(stream, room.unsqueeze(0), shared, positions, (0,), beside=bias)
+        outputs = stream[-1:] if last_only else stream
+        logits, states, head_args = self._fused.reading(outputs)
+        summary, softmax_args = weighing(logits, min(TOP, logits.shape[1]))
+        # the default argument keeps `room` alive until the function has run
+        together(lambda room=room: self._run(join_args, bias_args, layer_args, head_args, softmax_args))
+        return Level((outputs if self._is_state else states).to(features.dtype), logits, summary)
 
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the residual stream, and arguments of `feature_inputs.join` for it and for the input of q, k and v."""
+        """Return the residual stream, and arguments of `feature_inputs.join` for it and for the input of q, k, v."""
         of_token, of_feature = self._norms
-        none = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
+        nothing = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:
-            joined = self._join(self._table, tokens, features, (of_token, of_feature), self._fuse)
-            return of_numpy(joined[-2]), joined, none
-        beside = self._join(self._table, tokens, None, (of_token, of_feature), self._beside)
+            join_args = self._join(self._table, tokens, features, (of_token, of_feature), self._fuse)
+            return of_numpy(join_args[-2]), join_args, nothing
+        bias_args = self._join(self._table, tokens, None, (of_token, of_feature), self._beside)
         if features.shape[1] == self._width:  # a state, not the hidden states to fuse
-            return features.to(torch.float32, copy=True), none, beside
-        joined = self._join(None, tokens, features, (of_feature, of_feature), self._fuse)
-        return of_numpy(joined[-2]), joined, beside
+            return features.to(torch.float32, copy=True), nothing, bias_args
+        join_args = self._join(None, tokens, features, (of_feature, of_feature), self._fuse)
+        return of_numpy(join_args[-2]), join_args, bias_args
 
     def _join(
         self,
@@ -157,12 +167,15 @@ class CompiledFeatureNet:
         norms: tuple[np.ndarray, np.ndarray],
         weight: np.ndarray,
     ) -> tuple[Any, ...]:
-        """Return arguments of `feature_inputs.join`, the last but one its output. None: no embeddings or features."""
+        """Return arguments of `feature_inputs.join`; the last but one is its output.
+
+        None for `table` or `features` leaves that input out.
+        """
         n = len(tokens)
         embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
-        beside = np.empty((n, 0), np.int16) if features is None else _bits(features)
-        written = np.empty((n, weight.shape[0]), np.float32)
-        return embeds, tokens, beside, norms, self._eps, weight, written, np.zeros(2, np.int64)
+        feature_bits = np.empty((n, 0), np.int16) if features is None else _bits(features)
+        output = np.empty((n, weight.shape[0]), np.float32)
+        return embeds, tokens, feature_bits, norms, self._eps, weight, output, np.zeros(2, np.int64)
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
@@ -172,12 +185,12 @@ def _bits(numbers: Tensor) -> np.ndarray:
 
 @lru_cache(maxsize=32)
 def _in_order(n: int) -> Bool[Tensor, "n n"]:
-    """Return a causal mask over n pairs. Shared, never written to."""
+    """Return a causal mask over n pairs. It is cached, so callers must not write to it."""
     return torch.ones(n, n, dtype=torch.bool).tril_()
 
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
-    """Return the compiled version of a net for its target, created once; None if the net or the target has none."""
+    """Return the compiled version of a net for its target, created once; None if either cannot be compiled."""
     key = ("twin of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = compile_net(net, head, models.target)
@@ -185,7 +198,7 @@ def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> Compil
 
 
 def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
-    """Return a compiled version of a net as it is now; None if there is none."""
+    """Compile a net with its current weights; None if the net or the target cannot be compiled."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:
@@ -196,10 +209,10 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
-    """Return a decoder of one layer that shares the net's weights, with these rows as its LM head."""
+    """Return a one-layer Llama decoder that shares the net's weights, with `rows` as LM head."""
     inner, ffn = net.heads * net.head_size, net.down.in_features
-    make: Any = LlamaConfig  # transformers' type stubs lack parameters
-    config = make(
+    config_class: Any = LlamaConfig  # transformers' type stubs lack parameters
+    config = config_class(
         vocab_size=4, hidden_size=net.width, num_hidden_layers=1, num_attention_heads=net.heads,
         num_key_value_heads=net.heads, head_dim=net.head_size, intermediate_size=ffn, rms_norm_eps=net.eps,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE} | net.rope, tie_word_embeddings=False,
@@ -210,17 +223,18 @@ def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> Lla
     model = model.to(net.qkv.weight.dtype).requires_grad_(False).eval()
     model.model.rotary_emb.inv_freq = rates  # in bfloat16 the rotation would be off by 0.4 at position 1,000
     layer = model.model.layers[0]
-    read = net.qkv.weight.detach()[:, -net.width :]  # the input beside the stream is not part of the decoder
-    q, k, v = torch.split(read.contiguous(), inner)
+    # the decoder reads only the columns for the residual stream
+    stream_weight = net.qkv.weight.detach()[:, -net.width :]
+    q, k, v = torch.split(stream_weight.contiguous(), inner)
     gate, up = torch.split(net.gate_up.weight.detach(), ffn)
     attention, mlp = layer.self_attn, layer.mlp
-    same: list[tuple[Any, Tensor]] = [
+    shared: list[tuple[Any, Tensor]] = [
         (attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v), (attention.o_proj, net.out.weight),
         (mlp.gate_proj, gate), (mlp.up_proj, up), (mlp.down_proj, net.down.weight),
         (layer.input_layernorm, net.before.weight), (layer.post_attention_layernorm, net.between.weight),
         (model.model.norm, net.after.weight),
     ]  # fmt: skip
-    for module, weight in same:
+    for module, weight in shared:
         module.weight.data = weight.detach()
     model.lm_head = nn.Linear(net.width, len(rows), bias=False, device="meta")
     model.lm_head.weight = nn.Parameter(rows.detach(), requires_grad=False)

@@ -17,7 +17,7 @@ QUERIES = 2
 
 
 def n_kept(n: int, ratio: int) -> int:
-    """Return the number of tokens left of n at a ratio: rounded up, so that at least one is left."""
+    """Return the number of tokens that remain of n at a compression ratio, rounded up to at least one."""
     return -(-n // ratio)
 
 
@@ -28,7 +28,7 @@ def subset(n: int, m: int, seed: int = 0) -> list[int]:
 
 
 def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
-    """Return which tokens of a grid share a window: square blocks if the ratio allows, otherwise stretches of a line.
+    """Group the tokens of a grid into windows: square blocks if the ratio allows, otherwise runs of consecutive tokens.
 
     Example:
         >>> windows(2, 4, 4)
@@ -39,12 +39,12 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
     side = math.isqrt(ratio)
     if side * side == ratio and rows % side == 0 and cols % side == 0:
         return blocks(rows, cols, side)
-    whole = torch.arange(rows * cols)
-    return [listed(part) for part in whole.tensor_split(n_kept(rows * cols, ratio))]
+    indices = torch.arange(rows * cols)
+    return [listed(part) for part in indices.tensor_split(n_kept(rows * cols, ratio))]
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
-    """Return squares of `side` tokens that tile a grid; at the lower and right edge they may be cut."""
+    """Return squares of `side` tokens that tile a grid; those at the lower and right edge may be smaller."""
     return [
         [r * cols + c for r in range(top, min(top + side, rows)) for c in range(left, min(left + side, cols))]
         for top in range(0, rows, side)
@@ -53,27 +53,27 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
 
 
 def prune(x: Float[Tensor, "B N D"], kept: list[int]) -> View:
-    """Keep some tokens, with their values and positions."""
+    """Select some tokens, with their values and positions."""
     index = torch.tensor(kept, dtype=torch.long, device=x.device)
     return View(x[:, index], index, "prune", kept=kept)
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
     """Return the mean of each window."""
-    found = windows(rows, cols, ratio)
-    mean = x.new_zeros(len(found), x.shape[1])
-    for i, window in enumerate(found):
+    groups = windows(rows, cols, ratio)
+    mean = x.new_zeros(len(groups), x.shape[1])
+    for i, window in enumerate(groups):
         mean[i, window] = 1 / len(window)
-    return View(mean @ x, middles(found, x), "pool", blocks=found)
+    return View(mean @ x, middles(groups, x), "pool", blocks=groups)
 
 
 class Convolution(nn.Module):
-    """A grouped 2 × 2 convolution of stride 2, applied until the ratio is reached: 1, 4, 16, 64 … tokens become one."""
+    """Grouped 2 × 2 convolution of stride 2, applied until the ratio is reached: 1, 4, 16, 64 … tokens become one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, 2, stride=2, groups=GROUPS, bias=False)
-        with torch.no_grad():  # it starts as the mean of its four tokens
+        with torch.no_grad():  # initialised near the mean of four tokens
             self.conv.weight.mul_(0.1)
             each = width // GROUPS
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
@@ -84,12 +84,12 @@ class Convolution(nn.Module):
         y = x.mT.reshape(x.shape[0], -1, rows, cols)
         for _ in range(times):
             y = self.conv(nn.functional.pad(y, (0, y.shape[3] % 2, 0, y.shape[2] % 2), mode="replicate"))
-        found = blocks(rows, cols, 2**times)
-        return View(y.flatten(2).mT, middles(found, x), "conv", blocks=found)
+        groups = blocks(rows, cols, 2**times)
+        return View(y.flatten(2).mT, middles(groups, x), "conv", blocks=groups)
 
 
 class Resampler(nn.Module):
-    """A few learned queries attend to all tokens. Source: SpecVLM §3.2, where two queries do best."""
+    """Learned queries that attend to all tokens. Source: SpecVLM §3.2, where two queries do best."""
 
     def __init__(self, width: int, inner: int = 64) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def none(x: Float[Tensor, "B N D"]) -> View:
 
 
 def middles(found: list[list[int]], x: Tensor) -> Tensor:
-    """Return the middle token of each window, the position of the window's input."""
+    """Return the index of each window's middle token, the position of the pooled input."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in found], device=x.device)
 
 

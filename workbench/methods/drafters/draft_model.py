@@ -19,7 +19,7 @@ class DraftModel(TreeFromModel):
     """Run a separate model ahead of the target, one token at a time, or one level of a tree at a time.
 
     The draft model has its own KV cache. Accepted tokens that it has already read stay in it; the token that the target
-    added, and a last draft that was accepted but not read, are fed at the start of the next round.
+    added, and a last draft that was accepted but not yet read, are fed at the start of the next round.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, §2.1; Chen et al. 2023, arXiv:2302.01318, Algorithm 2.
     """
@@ -37,12 +37,12 @@ class DraftModel(TreeFromModel):
             assert models.drafter is not None
             slots = [row.state.drafter.slot for row in chains]
             feed = [unread(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
-            drafted = draft_chain(chains, models.drafter, slots, feed, self.source)
-            trees = {id(row): tree for row, tree in zip(chains, drafted, strict=True)}
+            chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
+            trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
         return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.state.plan) for row in rows]
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Keep the cache entries that were read and accepted, of a tree or of a chain."""
+        """Keep the KV cache entries of accepted tokens, of a tree or of a chain."""
         state: GrowthState = row.state.drafter
         if state.is_tree:
             super().observe(row, outcome)

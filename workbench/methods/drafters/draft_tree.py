@@ -1,4 +1,4 @@
-"""Build trees with a draft model: its forwards level by level, and the entries that stay in its cache."""
+"""Build trees with a draft model: one forward per level, and the KV cache entries of accepted nodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class GrowthState:
 
     Attributes:
         slot: the slot.
-        scratch_of: scratch index of each node that was read; nodes that were read together as one have none.
-        is_tree: whether the last draft was built as a tree, not as a chain in lock-step with other sequences.
+        scratch_of: scratch index of each node that was read; nodes that were read as one averaged input have none.
+        is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -40,7 +40,7 @@ class GrowthState:
 
 
 class ModelGrowth(Growth):
-    """A tree built in one slot of a draft model's cache; begins with the committed tokens that it has not read."""
+    """Tree built in one slot of a draft model's KV cache; the first forward reads committed tokens not yet cached."""
 
     def __init__(self, row: Row, source: str) -> None:
         assert row.models is not None
@@ -61,7 +61,7 @@ class ModelGrowth(Growth):
         return distributions_of(self.row, out.logits[0], paths, out.hidden[0])
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
-        """Read one position that belongs to no token, so its entries are dropped after the draft."""
+        """Read the mean embedding of several nodes at one position; its cache entries are dropped after the draft."""
         self._is_blurred = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
         out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
@@ -75,10 +75,10 @@ class ModelGrowth(Growth):
         if self._is_blurred:
             self.state.scratch_of = {}
             return
-        asked = [*([torch.cat(self.read)] if self.read else []), *([] if kept is None else [kept])]
-        found = to_host(asked)
-        place = {node: i for i, node in enumerate(found[0])} if self.read else {}
-        final = range(self.n) if kept is None else found[-1]
+        index_tensors = [*([torch.cat(self.read)] if self.read else []), *([] if kept is None else [kept])]
+        indices = to_host(index_tensors)
+        place = {node: i for i, node in enumerate(indices[0])} if self.read else {}
+        final = range(self.n) if kept is None else indices[-1]
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
 
@@ -93,7 +93,7 @@ def distributions_of(
     Args:
         row: the sequence.
         logits: logits after w nodes.
-        paths: tokens from the root to each of them; used only if sampling depends on the text before.
+        paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
         hidden: input of the model's LM head at these nodes.
     """
     assert row.models is not None
@@ -108,7 +108,7 @@ def distributions_of(
 class TreeFromModel(DistributionDrafter):
     """Run a separate model ahead of the target, all nodes of a level at a time.
 
-    Accepted nodes that it has read stay in its cache; unread tokens are fed at the start of the next round.
+    KV cache entries of accepted nodes that it has read are kept; unread tokens are fed at the start of the next round.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
@@ -116,7 +116,7 @@ class TreeFromModel(DistributionDrafter):
     source: ClassVar[str]
 
     def prime(self, row: Row, models: Models) -> GrowthState:
-        """Open a slot of the draft model's cache and read everything committed but the last token."""
+        """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
         return GrowthState(read_committed(row, models))
 
     def reach(self, row: Row) -> int:
@@ -124,21 +124,21 @@ class TreeFromModel(DistributionDrafter):
         return reach_of(row, row.state.drafter.slot)
 
     def begin(self, row: Row) -> ModelGrowth:
-        """Read the committed tokens."""
+        """Read the committed tokens that are not cached yet, and start a tree."""
         return ModelGrowth(row, self.source)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Keep the accepted nodes that were read, up to the first that was not."""
+        """Keep the KV cache entries of accepted nodes, up to the first node that was not read."""
         assert row.models is not None
         assert row.models.drafter is not None
         state: GrowthState = row.state.drafter
-        keep: list[int] = []
+        accepted: list[int] = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
                 break
-            keep.append(state.scratch_of[node])
-        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(keep)):
-            row.models.drafter.commit(state.slot, keep)
+            accepted.append(state.scratch_of[node])
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
+            row.models.drafter.commit(state.slot, accepted)
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def release(self, row: Row, models: Models) -> None:

@@ -1,4 +1,4 @@
-"""Duo-LLM: every layer has a small MLP beside its big one; the small ones draft, the big ones verify."""
+"""Duo-LLM: every layer has a small and a big MLP; the small ones draft, the big ones verify."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STEP = 64
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """The model that drafts for a sequence.
+    """Draft model of a sequence: the target with reduced MLPs.
 
     Attributes:
         shared_copy: weight-sharing copy of the target with its small MLPs.
-        kept: per layer, the share of the prompt's activity that its MLP keeps; 1 if it is whole.
+        kept: per layer, the share of the prompt's activations that its MLP retains; 1 if it is the full MLP.
     """
 
     shared_copy: WeightSharingCopy
@@ -41,12 +41,12 @@ class Duo(Thinning):
 
     The small MLP of a layer consists of the columns of its big one that added most to the residual stream over the
     sequence's text: those with the largest mean |a_j| · ‖w_j‖ over its last tokens, with a_j the input of column j of
-    the down projection and w_j that column. They are chosen once per sequence, from its own text alone, and copied:
-    `share` of the target's MLPs is held while a sequence drafts with it, and sequences with the same columns draft
-    together. `big` layers keep their whole MLP: those that would lose most.
+    the down projection and w_j that column. They are chosen once per sequence, from its own text alone, and copied: the
+    copies take `share` of the memory of the target's MLPs while a sequence drafts with them. Sequences with the same
+    columns draft together. `big` layers use their full MLP: those that would lose most.
 
     Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
-    them); there both are trained, with random routes.
+    them); in the paper both are trained, with random routes.
     """
 
     source: ClassVar[str] = "duo"
@@ -59,19 +59,22 @@ class Duo(Thinning):
         target, slot = models.target, row.place
         begin = slot.n_pictured
         start = max(min(begin, len(row.committed) - 1), len(row.committed) - self.read)
-        asked = activity(target, slot, start, row.committed[start:])
-        columns = {layer: most_active(a, self.share) for layer, a in asked.items()}
-        kept = {layer: float(asked[layer][chosen].sum() / asked[layer].sum()) for layer, chosen in columns.items()}
-        for layer in sorted(kept, key=kept.__getitem__)[: self.big]:
-            del columns[layer], kept[layer]
-        twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, WeightSharingCopy]())
-        key = tuple((layer, chosen.cpu().numpy().tobytes()) for layer, chosen in columns.items())
-        shared_copy = twins.get(key) or narrowed(target, columns)
-        twins[key] = shared_copy
-        return Narrow(shared_copy, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
+        activities = activity(target, slot, start, row.committed[start:])
+        columns = {layer: most_active(a, self.share) for layer, a in activities.items()}
+        shares = {
+            layer: float(activities[layer][selected].sum() / activities[layer].sum())
+            for layer, selected in columns.items()
+        }
+        for layer in sorted(shares, key=shares.__getitem__)[: self.big]:
+            del columns[layer], shares[layer]
+        copies = models.shared.setdefault("duo", WeakValueDictionary[Hashable, WeightSharingCopy]())
+        key = tuple((layer, selected.cpu().numpy().tobytes()) for layer, selected in columns.items())
+        shared_copy = copies.get(key) or narrowed(target, columns)
+        copies[key] = shared_copy
+        return Narrow(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def part(self, row: Row) -> Thinned:
-        """Return the target with small MLPs; record the kept share per layer."""
+        """Return the target with small MLPs; record the retained share of activations per layer."""
         state: Narrow = row.state.drafter
         row.report.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
         return Thinned(row.models.target, shared_copy=state.shared_copy)

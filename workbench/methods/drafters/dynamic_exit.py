@@ -1,4 +1,4 @@
-"""DEL: choose the exit layer in every round, by what each layer would have predicted for the text so far.
+"""DEL: choose the exit layer in every round, by how well each layer would have predicted the text so far.
 
 The *shadow token* of layer E at a position is the most likely token by the final norm and LM head after that layer.
 Verification runs all layers at all accepted positions, so their hidden states show how often each exit is right.
@@ -30,17 +30,17 @@ PRIOR = 0.5
 
 @dataclass(slots=True)
 class Ledger:
-    """Statistics of each exit for a sequence.
+    """Statistics of each exit layer for one sequence.
 
     Attributes:
-        layers: the possible exits, in layers from the first, ascending.
-        whole: layers of the target.
+        layers: candidate exits, each the number of layers up to it, ascending.
+        whole: number of layers of the target.
         head: cost of the LM head, in layers.
         hits: decayed count of shadow tokens that were right, by exit.
         trials: decayed count of all shadow tokens.
         sure: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1), followed
             by their counts.
-        exit: states of the draft.
+        exit: the draft and its exit states.
     """
 
     layers: list[int]
@@ -53,11 +53,11 @@ class Ledger:
 
     @property
     def acceptance(self) -> Float[np.ndarray, " m"]:
-        """α of each exit."""
+        """Estimated acceptance rate α of each exit."""
         return self.hits / self.trials
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
-        """Return expected tokens per round / its cost in layers, for each exit and 0 … `depth` drafted tokens."""
+        """Return expected tokens per round / cost of the round in layers, for each exit and 0 … `depth` drafts."""
         return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.whole, self.head)
 
     def best(self, depth: int) -> int:
@@ -65,12 +65,12 @@ class Ledger:
         return int(self.rates(depth)[:, depth].argmax())
 
     def threshold(self, at: int) -> float:
-        """Return the midpoint between mean probabilities of right and wrong shadow tokens; 0 if one is unknown."""
+        """Return the midpoint between mean probabilities of right and wrong shadow tokens; 0 if either is missing."""
         wrong, right, n_wrong, n_right = self.sure[:, at]
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, sure: np.ndarray, forgetting: float) -> None:
-        """Add a round: bool and float [m, positions], whether shadow tokens were right and their probabilities."""
+        """Add a round: whether shadow tokens were right, bool [m, positions], and their probabilities, float."""
         self.hits = forgetting * self.hits + right.sum(1)
         self.trials = forgetting * self.trials + right.shape[1]
         new = np.stack([(sure * ~right).sum(1), (sure * right).sum(1), (~right).sum(1), right.sum(1)])
@@ -80,9 +80,9 @@ class Ledger:
 def tokens_per_layer(
     acceptance: Float[np.ndarray, " m"], layers: np.ndarray, depth: int, whole: int, head: float = 0.0
 ) -> Float[np.ndarray, "m depth_plus_1"]:
-    """TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head), for each exit E and d = 0 … depth.
+    """Compute TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head), for each exit E and d = 0 … depth.
 
-    Source: Zarch et al. 2025, DEL, arXiv:2504.05598; there the head is not counted.
+    Source: Zarch et al. 2025, DEL, arXiv:2504.05598; the paper does not count the head.
 
     Example:
         >>> tokens_per_layer(np.array([0.5]), np.array([2]), 2, 8).round(3).tolist()
@@ -97,9 +97,9 @@ def tokens_per_layer(
 class DynamicExit(Exiting):
     """Draft with the first E layers, with the E that has the most tokens per layer for the planned length.
 
-    The policy chooses the length: `TokensPerLayer` chooses both together. After each round the target's own LM head
-    reads the hidden states of all exits at the positions that became text, and counts which predicted the next token;
-    positions after a rejection are ignored, since their tokens were never emitted.
+    The policy chooses the length; the policy `TokensPerLayer` chooses both together. After each round the target's LM
+    head reads the hidden states of all exits at the accepted positions, and counts which exits predicted the next
+    token; positions after a rejection are ignored, since their tokens were never emitted.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -109,47 +109,47 @@ class DynamicExit(Exiting):
     remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, factor on the weight of past rounds, applied every round")
 
     def layers(self, n_layers: int) -> list[int]:
-        """Return the exits: some of 1 … L − 1."""
+        """Return the candidate exits, evenly spread over 1 … L − 1."""
         last = max(1, n_layers - 1)
-        seen = min(self.exits_seen, last)
-        return sorted({round(1 + i * (last - 1) / seen) for i in range(seen)})
+        n_exits = min(self.exits_seen, last)
+        return sorted({round(1 + i * (last - 1) / n_exits) for i in range(n_exits)})
 
     def taps(self, models: Models) -> set[int]:
-        """Return the layers of the exits, whose hidden states are read."""
+        """Return the indices of the exit layers, whose hidden states are captured."""
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
     def prime(self, row: Row, models: Models) -> Ledger:
         """Return empty statistics."""
         target = models.target
         layers = self.layers(target.n_layers)
-        m, one = len(layers), np.ones(len(layers))
-        return Ledger(layers, target.n_layers, head_in_layers(target), PRIOR * one, one, np.zeros((4, m)))
+        m, ones = len(layers), np.ones(len(layers))
+        return Ledger(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
     def kept(self, row: Row) -> ExitStates:
         """Return the exit states in the ledger."""
         return row.state.drafter.exit
 
     def exit_of(self, row: Row) -> int:
-        """Return the best exit for this length."""
+        """Return the best exit for the planned draft length."""
         ledger: Ledger = row.state.drafter
         exit_ = ledger.layers[ledger.best(row.state.plan.depth)]
         row.report.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Compute each exit's shadow tokens at the positions that became text, and count them."""
+        """Compute each exit's shadow tokens at the accepted positions, and count how many are right."""
         ledger: Ledger = row.state.drafter
         places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
         p = exit_logits(row.models.target, row.place, streams).float().softmax(1)
-        sure, named = p.max(1)
-        wanted = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
-        right, sure = to_host([(named == wanted).float(), sure])
+        top_probs, shadow_tokens = p.max(1)
+        next_tokens = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
+        right, top_probs = to_host([(shadow_tokens == next_tokens).float(), top_probs])
         shape = len(ledger.layers), len(places)
-        ledger.count(np.reshape(right, shape) > 0, np.reshape(sure, shape), self.remembering)
+        ledger.count(np.reshape(right, shape) > 0, np.reshape(top_probs, shape), self.remembering)
 
 
 def head_in_layers(target: Runner) -> float:
-    """Return weights of the LM head / weights of a layer: weights read per token, about proportional to cost."""
+    """Return the LM head's cost in layers, as the ratio of their numbers of weights."""
     layer = sum(p.numel() for p in decoder_layers(target.model)[1][0].parameters())
     return target.lm_head.get_parameter("weight").numel() / max(1, layer)

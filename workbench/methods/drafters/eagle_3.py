@@ -1,7 +1,7 @@
 """EAGLE-3: fuse the target's hidden states of three layers; train without a loss on features.
 
-The layer's input is a state g and the embedding of the token after it. For true text g is made of the target's hidden
-states of three layers; within a draft it is the layer's own last state, which has no loss of its own:
+The layer's input is a state g and the embedding of the token after it. For committed text g is a projection of the
+target's hidden states of three layers. Within a draft it is the layer's own last state, which has no loss of its own:
 
     position     s                    s + 1                         s + 2
     input        g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
@@ -39,15 +39,15 @@ from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):
-    """One decoder layer on [embedding ; state], each normalised, with or without an LM head for a draft vocabulary.
+    """Decoder layer on [embedding ; state], each normalised, with or without an LM head for a draft vocabulary.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated MLP.
         taps: T layers of the target whose outputs are fused, counted from 1, ascending.
-        draft_vocab_size: W, tokens of its own LM head; 0: it uses the target's.
-        context: longest sequence, in positions.
+        draft_vocab_size: W, vocabulary size of the drafter's own LM head; 0: it uses the target's LM head.
+        context: maximum sequence length, in positions.
 
     Raises:
         ValueError: the taps are fewer than two, or not distinct and ascending. The released code computes layer numbers
@@ -69,13 +69,13 @@ class Eagle3Net(FeatureNet):
         if len(taps) < 2 or any(a >= b for a, b in zip((0, *taps), taps, strict=False)):
             raise ValueError(f"taps={list(taps)}: give two or more layer numbers from 1, ascending and distinct")
         self.taps = tuple(taps)
-        del self.norm_feature  # `before` normalises a state; only true states are fused
+        del self.norm_feature  # `before` normalises a state; the target's states are fused without a norm
         self.fuse = nn.Linear(len(taps) * width, width, bias=False)
         self.qkv = nn.Linear(2 * width, 3 * width, bias=False)
         if draft_vocab_size:
             self.lm_head = nn.Linear(width, draft_vocab_size, bias=False)
             self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
-            """Target id of each of its tokens minus its own id, int64 [W]; as in the released weights."""
+            """Target id minus draft id of each draft token, int64 [W]; as in the released weights."""
 
     @property
     def speaks(self) -> bool:
@@ -96,7 +96,7 @@ class Eagle3Net(FeatureNet):
         return torch.cat([self.norm_embed(following), features], -1)
 
     def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the state as residual stream, and the layer's input with the embedding beside it."""
+        """Return the state as residual stream, and the attention input: [embedding ; normalised state]."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
@@ -140,13 +140,13 @@ class OwnHead(SharedHead):
     """
 
     def __init__(self, net: Eagle3Net, size: int) -> None:
-        kept = net.kept
-        if not bool(((kept >= 0) & (kept < size)).all()) or not bool((kept.diff() > 0).all()):
+        ids = net.kept
+        if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
-                f"`d2t` of these EAGLE-3 weights does not map {len(kept)} tokens to as many of the target's {size:,}.",
+                f"`d2t` of these EAGLE-3 weights does not map {len(ids)} tokens to as many of the target's {size:,}.",
                 "Train them again for this target, or fetch them again.",
             )
-        self.kept, self._size = kept, size
+        self.kept, self._size = ids, size
         self._weight = weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
 
@@ -197,14 +197,14 @@ class Eagle3(FeatureDrafter):
     def begin(self, row: Row) -> Growth | None:
         """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
         state: FeatureState = row.state.drafter
-        if (known := state.head.vocabulary) is not None:
-            row.report.signals["outside the draft vocabulary"] = sum(t not in known for t in state.tokens)
+        if (vocabulary := state.head.vocabulary) is not None:
+            row.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
         return super().begin(row)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the true hidden states of the root and of the accepted nodes; predicted ones were dropped."""
-        rows = outcome.places
-        row.state.drafter.features.append(fused(outcome.taps, row.state.drafter.net.taps)[rows])
+        """Store the target's hidden states of the root and of the accepted nodes."""
+        accepted = outcome.places
+        row.state.drafter.features.append(fused(outcome.taps, row.state.drafter.net.taps)[accepted])
         row.state.drafter.tokens += outcome.emitted
 
     def explain(
@@ -230,7 +230,7 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """Return a net's LM head: its own, or the target's over the draft vocabulary; packed once.
+    """Return a net's LM head: its own, or the target's over the draft vocabulary; packed once and cached.
 
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.
@@ -249,5 +249,5 @@ def streams_of(taps: Sequence[int]) -> CaptureSelection:
 
 
 def fused(streams: Mapping[int, Float[Tensor, "*b D"]], taps: Sequence[int]) -> Float[Tensor, "*b TD"]:
-    """Return the concatenated outputs of these layers, counted from 1; `streams` is by index."""
+    """Return the concatenated outputs of these layers, counted from 1; the keys of `streams` are counted from 0."""
     return torch.cat([streams[layer - 1] for layer in taps], -1)

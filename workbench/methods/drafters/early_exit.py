@@ -25,12 +25,12 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class ExitStates:
-    """A sequence's draft and its exit states.
+    """Draft of a sequence and its exit states.
 
     Attributes:
         tree: the draft.
         layer: number of layers that drafted it.
-        states: by layer, hidden states at the root and at each node, for all wanted layers.
+        states: by layer, hidden states at the root and at each node, for all captured layers.
     """
 
     tree: DraftTree | None = None
@@ -47,27 +47,27 @@ class Exit(PartOfTarget):
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Return logits by the final norm and LM head, in the order of the sequences in the cache."""
+        """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
         return self.read(batch, head=True)
 
     def read(self, batch: Sequence[Segment], head: bool) -> Output:
-        """Run new tokens, and store the hidden states of the wanted layers."""
+        """Run new tokens, and store the hidden states of the layers in `wanted`."""
         out = self.target.forward(batch, layers=range(self.layer), head=head, taps=self.wanted)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
-            kept = {layer: found[b, : len(segment.tokens)] for layer, found in out.taps.items()}
-            self.states[segment.slot].append(kept)
+            states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.taps.items()}
+            self.states[segment.slot].append(states)
         return out
 
 
 class Exiting(Drafter):
-    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's own KV cache; the others verify.
+    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache; the other layers verify.
 
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
     first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
-    there is no second model, no second cache to keep in step, and no layer reads a token twice. Subclasses define E;
-    `row.state.drafter`, or its content, are the exit states.
+    there is no second model, no second KV cache to synchronise, and no layer reads a token twice. Subclasses define E;
+    `row.state.drafter` is the `ExitStates`, or contains it.
 
-    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are used again).
+    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are reused).
     """
 
     reads_target: ClassVar[bool] = True
@@ -100,8 +100,11 @@ class Exiting(Drafter):
             row.place.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
         slots = [row.place for row in rows]
-        wanted = {exit_layer - 1, *(layer for row in rows for layer in row.state.captured_layers if layer < exit_layer)}
-        exit_ = self.speaker(rows, exit_layer, wanted)
+        capture_layers = {
+            exit_layer - 1,
+            *(layer for row in rows for layer in row.state.captured_layers if layer < exit_layer),
+        }
+        exit_ = self.speaker(rows, exit_layer, capture_layers)
         trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [
             Segment(slot, tree.tokens[-1:])  # if a policy stopped the draft, its last token has been read
@@ -111,19 +114,19 @@ class Exiting(Drafter):
         if unread and target.may_begin_at(exit_layer):
             exit_.read(unread, head=False)
         for row, slot, tree in zip(rows, slots, trees, strict=True):
-            kept, read = cast(Exiting, row.drafter).kept(row), exit_.states[slot]
-            kept.tree, kept.layer = tree, exit_layer
-            kept.states = {layer: torch.cat([states[layer] for states in read]) for layer in wanted}
+            draft, captures = cast(Exiting, row.drafter).kept(row), exit_.states[slot]
+            draft.tree, draft.layer = tree, exit_layer
+            draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees
 
     def exits(self, row: Row, tree: DraftTree) -> Exits | None:
-        kept = self.kept(row)
-        states = kept.states.get(kept.layer - 1)
-        is_of_it = kept.tree is tree and states is not None and len(states) == len(tree) + 1
-        if not is_of_it or not row.models.target.may_begin_at(kept.layer):
+        draft = self.kept(row)
+        states = draft.states.get(draft.layer - 1)
+        has_states = draft.tree is tree and states is not None and len(states) == len(tree) + 1
+        if not has_states or not row.models.target.may_begin_at(draft.layer):
             return None
         assert states is not None
-        return Exits(kept.layer, states, kept.states)
+        return Exits(draft.layer, states, draft.states)
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ class EarlyExit(Exiting):
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
     def prime(self, row: Row, models: Models) -> ExitStates:
-        """Check that the target is deep enough; its cache is the only state between rounds."""
+        """Check that the target is deep enough, and return empty exit states."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
             raise MethodUnavailableError(

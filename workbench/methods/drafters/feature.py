@@ -1,4 +1,4 @@
-"""Draft with a feature drafter: prefill it with the target's features, build a tree, keep true entries."""
+"""Draft with a feature drafter: prefill it with the target's features, build a tree, drop the speculative entries."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class FeatureState:
 
     Attributes:
         net: the drafter.
-        models: models whose target embedding and LM head it shares.
+        models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head, over the tokens of the draft vocabulary.
         entries: KV cache of the drafter.
         place: position of the next pair.
-        guess: the state at the newest stable pair, [1, D], or as many as the drafter predicts at once; None before the
-            first.
-        features: true features, [m, D] each, that have not been read yet.
+        guess: prediction at the newest stable pair, [1, D], or as many as the drafter predicts at once, [k, D]; None
+            before the first pair.
+        features: the target's features of accepted positions, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
         shared_copy: compiled version of the net's layer and the LM head, if available.
     """
@@ -70,13 +70,13 @@ class FeatureState:
     def stay(
         self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read true inputs, whose entries are stable; return the prediction after the last. `since`: see `_run`."""
+        """Read committed inputs, make their entries stable, and return the last prediction. `since`: see `_run`."""
         state = self._run(x, places, since=since)[:, -1]
         self.entries.settle()
         return state
 
     def newest(self) -> Float[Tensor, "k D"] | None:
-        """Write all accepted pairs to the layer's KV cache, and return the prediction after the newest."""
+        """Write all accepted pairs to the layer's KV cache, and return the prediction at the newest pair."""
         since = self.models.target.clock.mark()
         if self.shared_copy is not None and self.features and self.shared_copy.takes(n := len(self.tokens)):
             places = torch.arange(self.place, self.place + n)
@@ -90,7 +90,7 @@ class FeatureState:
         return self.guess
 
     def fresh(self) -> Float[Tensor, "1 n E"] | None:
-        """Return accepted pairs that were not read yet, for the caller to read; None if there are none."""
+        """Return the accepted pairs that were not read yet, and clear their list; None if there are none."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -104,10 +104,10 @@ class FeatureState:
         """Return states at predicted features; their entries are speculative and dropped after verification.
 
         Args:
-            features: predictions.
+            features: predicted features.
             tokens: the drafted tokens that follow them.
-            places: their positions, counted from the newest stable pair.
-            sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain that attends to all.
+            places: positions of the pairs, counted from the newest stable pair.
+            sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal attention.
         """
         since, places = self.models.target.clock.mark(), places + (self.place - 1)
         if self.shared_copy is not None and self.shared_copy.takes(tokens.shape[0]):
@@ -123,7 +123,7 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """Return states after pairs, by the compiled version; its logits are cached until the next level."""
+        """Return states after pairs by the compiled net; its logits are cached until the next call."""
         assert self.shared_copy is not None
         self._said = self.shared_copy.level(tokens, features, places, sees, self.entries, last_only)
         self.models.meter.add(since, self.models.target.clock.mark())
@@ -139,9 +139,9 @@ class FeatureState:
         sees: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """Return states, [1, n, D].
+        """Return the layer's states, [1, n, D].
 
-        `since`: start of the fusion of the inputs, which is a part of the forward.
+        `since`: start time of the input fusion, which is counted as part of the forward.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
@@ -155,8 +155,8 @@ class FeatureState:
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
         """Return logits over the draft vocabulary after each feature, by the target's own LM head."""
-        if (said := self._compiled_output(features)) is not None:
-            return said.logits
+        if (level := self._compiled_output(features)) is not None:
+            return level.logits
         start = self.models.target.clock.mark()
         logits = self.head(self.net.lm_head_input(features))
         self.models.meter.add(start, self.models.target.clock.mark(), is_part=True)
@@ -164,16 +164,16 @@ class FeatureState:
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most likely tokens after each feature."""
-        if (said := self._compiled_output(features)) is not None and k <= said.weighed.top.shape[1]:
-            return said.weighed.logs[:, :k].contiguous(), self.head.tokens(said.weighed.top[:, :k])
+        if (level := self._compiled_output(features)) is not None and k <= level.weighed.top.shape[1]:
+            return level.weighed.logs[:, :k].contiguous(), self.head.tokens(level.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> Level | None:
-        """Return the compiled version's output for these states, if they are those that it returned last."""
-        said = self._said
-        if said is None or said.states.data_ptr() != features.data_ptr() or said.states.shape != features.shape:
+        """Return the compiled net's output if these states are the ones that it returned last, else None."""
+        level = self._said
+        if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
-        return said
+        return level
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class FeatureDistributions(NodeDistributions):
     sampling: SamplingParams
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
+        """Return distributions over the target's whole vocabulary; penalties are not applied."""
         return FullDistributions.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
@@ -194,18 +194,18 @@ class FeatureDistributions(NodeDistributions):
 
 
 class FeatureGrowth(Growth):
-    """A tree after the newest stable pair: each node enters with its parent's prediction of the next feature."""
+    """Tree after the newest stable pair; each node's input uses the feature that its parent predicts."""
 
     def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
         self.state: FeatureState = row.state.drafter
-        self._states = guess  # those of the nodes expanded last
+        self._states = guess  # states of the nodes expanded last
         self.root = self._distributions()
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
-        behind = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
+        features = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         places = torch.full_like(tokens, len(self.tokens))
-        self._states = self.state.speculate(behind, tokens, places, self.sees)
+        self._states = self.state.speculate(features, tokens, places, self.sees)
         return self._distributions()
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
@@ -220,7 +220,7 @@ class FeatureGrowth(Growth):
 class FeatureDrafter(DistributionDrafter):
     """Base class of feature drafters; each subclass is a dataclass that names its net.
 
-    The tree is built as the plan says, or as EAGLE-2's: see `BestFirst`.
+    The tree builder is the plan's, by default EAGLE-2's: see `BestFirst`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.
     """
@@ -242,7 +242,7 @@ class FeatureDrafter(DistributionDrafter):
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> FeatureState:
-        """Read the target's features of everything committed, with images as this drafter reads them."""
+        """Prefill the drafter with the target's features of the committed text and images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
         return self.primed(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
 
@@ -255,28 +255,28 @@ class FeatureDrafter(DistributionDrafter):
         head: SharedHead,
         shared_copy: CompiledFeatureNet | None,
     ) -> FeatureState:
-        """Return the state of a sequence whose features a net reads; other arguments: see `FeatureState`."""
+        """Return the state of a sequence after the net has read its features. Other arguments: see `FeatureState`."""
         clock = models.target.clock
         capacity = len(row.committed) + row.remaining + SCRATCH
         entries = Entries(net.heads, net.head_size, capacity, features)
         state = self.state(net, models, head, entries, shared_copy=shared_copy)
         start = clock.mark()
         with torch.inference_mode():
-            seen = what_was_seen(row, models, features)
-            entered = net.enter(seen, self.how)
+            prompt = what_was_seen(row, models, features)
+            entered = net.enter(prompt, self.how)
             state.read(entered, len(features))
-        if seen.spans:
+        if prompt.spans:
             seconds = clock.mark().seconds - start.seconds
-            see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(seen, entered, state))
+            see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(prompt, entered, state))
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read the accepted pairs; after a prompt of one token there are none, so return None."""
+        """Read the accepted pairs and start a tree; None after a prompt of one token, which has no pairs."""
         guess = row.state.drafter.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the true features of the root and of the accepted nodes; predicted ones were dropped."""
+        """Store the target's features of the root and of the accepted nodes."""
         state: FeatureState = row.state.drafter
         assert outcome.hidden is not None
         state.features.append(outcome.hidden[outcome.places])
@@ -292,51 +292,51 @@ class FeatureDrafter(DistributionDrafter):
 def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """Return the target's features at all committed positions but the last.
 
-    Those of a prompt with images are stored since its prefill.
+    Features of a prompt with images were stored during its prefill; others are computed here if necessary.
     """
     target, pictured, end = models.target, row.place.pictured, len(row.committed) - 1
-    seen = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
+    features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
     if pictured is not None:
-        seen = pictured.features[:end]
-    behind = states_of(row, models, FEATURES, len(seen)).features if len(seen) < end else None
-    return seen if behind is None else torch.cat([seen, behind])
+        features = pictured.features[:end]
+    rest = states_of(row, models, FEATURES, len(features)).features if len(features) < end else None
+    return features if rest is None else torch.cat([features, rest])
 
 
 def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D"]) -> Seen:
-    """Return the committed text as the target read it."""
+    """Return the target's embeddings and features of the committed text, with the positions of its images."""
     pictured = row.place.pictured
-    known = 0 if pictured is None else len(pictured.embeds)
-    embeds = models.target.embed(torch.tensor(row.committed[known:], device=features.device, dtype=torch.long))
+    n_prompt = 0 if pictured is None else len(pictured.embeds)
+    embeds = models.target.embed(torch.tensor(row.committed[n_prompt:], device=features.device, dtype=torch.long))
     if pictured is None:
         return Seen(embeds[None], features[None])
     question = torch.zeros(len(features), dtype=torch.bool, device=features.device)
-    question[: known - 1] = ~pictured.is_vision[:-1]
-    whole = torch.cat([pictured.embeds, embeds])
-    return Seen(whole[None], features[None], pictured.spans, pictured.grids, question[None])
+    question[: n_prompt - 1] = ~pictured.is_vision[:-1]
+    all_embeds = torch.cat([pictured.embeds, embeds])
+    return Seen(all_embeds[None], features[None], pictured.spans, pictured.grids, question[None])
 
 
 def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
-    """Return what the drafter reads of the images, for the trace: patches are numbered through all images."""
+    """Return the drafter's image inputs for the trace; patch numbers run through all images."""
     sizes = [end - start for start, end in seen.spans]
-    views, each = entered.views, state.entries.bytes_each
+    views, entry_bytes = entered.views, state.entries.bytes_each
     n_drafter = sum(view.inputs.shape[1] for view in views)
-    kept: list[int] = []
+    kept_patches: list[int] = []
     blocks: list[list[int]] = []
     weights: list[list[float]] = []
     before = 0
     for view, size in zip(views, sizes, strict=True):
-        kept += [before + i for i in view.kept or ()]
+        kept_patches += [before + i for i in view.kept or ()]
         blocks += [[before + i for i in block] for block in view.blocks or ()]
         if view.weights is not None:
-            rest = sum(sizes) - before - size
-            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * rest for w in listed(view.weights)]
+            after = sum(sizes) - before - size
+            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * after for w in listed(view.weights)]
         before += size
     return {
         "compressor": views[0].compressor,
         "n_target": sum(sizes),
         "n_drafter": n_drafter,
-        "drafter_bytes": n_drafter * each,
-        "kept": kept if views[0].kept is not None else None,
+        "drafter_bytes": n_drafter * entry_bytes,
+        "kept": kept_patches if views[0].kept is not None else None,
         "blocks": blocks or None,
         "weights": weights or None,
         "gate": views[0].gate,
@@ -347,9 +347,9 @@ def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads
     """Return the trained net of a kind, loaded once for its target.
 
     Raises:
-        ModelError: the folder cannot be read, or was made for another target.
+        ModelError: the folder cannot be read, or was trained for another target.
     """
-    one = recipe == "chat-heads"  # one command trains these with all their data
-    how = f"{kind.kind} --target …" if one else f"{recipe} --set method={kind.kind}"
-    again = f"Train them for this target: workbench train {how}"
-    return load_fitting(kind, models, f"{kind.kind} weights", again)
+    is_single_command = recipe == "chat-heads"  # each of these nets has its own training command
+    arguments = f"{kind.kind} --target …" if is_single_command else f"{recipe} --set method={kind.kind}"
+    advice = f"Train them for this target: workbench train {arguments}"
+    return load_fitting(kind, models, f"{kind.kind} weights", advice)

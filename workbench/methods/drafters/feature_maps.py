@@ -28,22 +28,22 @@ def explain_feature_drafter(
 ) -> dict[str, Any] | None:
     """Return the attribution maps of a feature drafter over the target's patches, for `Trace.attribution`, or None.
 
-    None: the drafter reads no image. Each token is taken as drafted right after the true text before it, with the image
-    that the drafter had then. *Attention* is the mean over heads of the weights from that position to the image's
-    entries; an entry that stands for several patches distributes its weight over them. *Gradient* is
+    None: the drafter reads no image. Each token is treated as drafted right after the true text before it, with the
+    image as the drafter read it then. *Attention* is the mean over heads of the weights from that position to the
+    image's entries; an entry computed from several patches distributes its weight over them. *Gradient* is
     |Σ (∂ log q(token) / ∂x) · (x − x̄)| over the embedding x and the feature x at a patch, with x̄ their mean over the
     patches of that image: the first-order change of log q if the patch looked like the image's mean. (Not gradient ×
-    input: these drafters normalise their inputs, a patch's length cancels, and ∂/∂x · x would be the remainder of the
-    norms' ε, 1e-13 and rounding.) Both are about the image itself: information about the image in the target's
-    features of the *text* also reaches the drafter, and is not counted.
+    input: these drafters normalise their inputs, so a patch's length cancels, and ∂/∂x · x would be the remainder of
+    the norms' ε, 1e-13 and rounding.) Both maps cover the image positions only: information about the image in the
+    target's features of the *text* also reaches the drafter, and is not counted.
 
     Args:
         net: the drafter.
         how: the method's parameters for images.
         models: models of the run.
-        request: request of the run, with its images and their changes.
+        request: request of the run, with its images and their changes during the run.
         tokens: all emitted tokens.
-        told: progress callback, called with the share that is done.
+        told: progress callback, called with the completed share, 0 to 1.
     """
     shared_copy = weight_sharing_copy_of(models.target.model)
     lm_head = cast("Callable[[Tensor], Tensor]", shared_copy.get_output_embeddings())
@@ -57,52 +57,52 @@ def explain_feature_drafter(
             n_prompt = len(is_vision)
             question = torch.zeros(1, n_prompt + last - 1, dtype=torch.bool, device=embeds.device)
             question[0, : n_prompt - 1] = ~is_vision[:-1]
-            seen = Seen(embeds, features[:, :-1], spans, grids, question)
+            prompt = Seen(embeds, features[:, :-1], spans, grids, question)
             with torch.enable_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
-                entered = net.enter(seen, how)
+                entered = net.enter(prompt, how)
                 if not sum(view.inputs.shape[1] for view in entered.views):
                     attention.append(features.new_zeros(last - first, int(is_vision.sum())))
                     gradient.append(attention[-1])
                     continue
                 pairs = torch.arange(n_prompt - 2 + first, n_prompt - 2 + last, device=embeds.device)
-                rows = torch.searchsorted(entered.places, pairs, right=True) - 1  # the newest pair before each token
-                state = net(entered.inputs, entered.places)[0, rows]
+                indices = torch.searchsorted(entered.places, pairs, right=True) - 1  # the newest pair before each token
+                state = net(entered.inputs, entered.places)[0, indices]
                 logits = lm_head(net.lm_head_input(state))
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-                chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
-                says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
+                token_ids = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
+                log_probs = logits.log_softmax(1).gather(1, token_ids).squeeze(1)
                 contrasts = [contrast(x, spans) for x in (embeds, features)]
-                done: Callable[[int], None] = lambda n, before=first: told((before + n) / len(tokens))  # noqa: E731
-                found = slopes(says, (embeds, features), contrasts, done)
-                gradient.append(found[:, :n_prompt][:, is_vision.to(embeds.device)])
+                progress: Callable[[int], None] = lambda n, before=first: told((before + n) / len(tokens))  # noqa: E731
+                gradients = slopes(log_probs, (embeds, features), contrasts, progress)
+                gradient.append(gradients[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
-                weights = net.attention(entered.inputs, entered.places)[0, rows]
+                weights = net.attention(entered.inputs, entered.places)[0, indices]
                 attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
     maps = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
     return {name: scaled(weights) for name, weights in maps.items()} if bool(maps["attention"].any()) else None
 
 
 def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
-    """Return each patch minus the mean of its image's patches; zero at the text."""
-    found = torch.zeros_like(x)
+    """Return each patch minus the mean of its image's patches; zero at text positions."""
+    contrasts = torch.zeros_like(x)
     for start, end in spans:
-        found[:, start:end] = x[:, start:end] - x[:, start:end].mean(1, keepdim=True)
-    return found.detach()
+        contrasts[:, start:end] = x[:, start:end] - x[:, start:end].mean(1, keepdim=True)
+    return contrasts.detach()
 
 
 def _on_patches(
     weights: Float[Tensor, "T m"], entered: Entered, spans: Sequence[tuple[int, int]], n_prompt: int
 ) -> Float[Tensor, "T n_prompt"]:
-    """Distribute the weights of an image's entries over the patches they were made of."""
-    found = weights.new_zeros(len(weights), n_prompt)
+    """Distribute the weights of an image's entries over the patches they were computed from."""
+    patch_weights = weights.new_zeros(len(weights), n_prompt)
     for view, (start, end) in zip(entered.views, spans, strict=True):
         at, m = int((entered.places < start).sum()), view.inputs.shape[1]
-        found[:, start:end] += weights[:, at : at + m] @ _made_of(view, end - start).to(weights)
-    return found
+        patch_weights[:, start:end] += weights[:, at : at + m] @ _made_of(view, end - start).to(weights)
+    return patch_weights
 
 
 def _made_of(view: View, size: int) -> Float[Tensor, "M N"]:
-    """Return the share of each patch in each entry."""
+    """Return the share of each patch (column) in each entry (row)."""
     if view.weights is not None:
         return view.weights
     parts = view.blocks or [[i] for i in (range(size) if view.kept is None else view.kept)]

@@ -1,4 +1,4 @@
-"""The drafter of the EAGLE family: one decoder layer that reads features of the target and predicts the next one.
+"""Drafter of the EAGLE family: one decoder layer that reads features of the target and predicts the next feature.
 
 A *feature* f(s) is the target's LM head input at position s. The token at s + 1 was drawn from it, so the feature and
 the embedding e(s + 1) of that token enter together. The layer returns a prediction of f(s + 1), which the
@@ -9,7 +9,7 @@ target's own LM head turns into the distribution of the token at s + 2:
     output                 f̂(s + 1)  →  distribution of x(s + 2)
 
 The methods for vision-language targets differ only in how an *image* enters the drafter: each is a subclass that
-overrides `look`, and in places the embedding that follows a position or the number of positions predicted ahead.
+overrides `look`, and some also override the embedding after a position or the number of positions predicted ahead.
 Training and drafting run this same code.
 
 """
@@ -30,14 +30,16 @@ from workbench.models.checkpoints.description import Checkpoint
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and the feature, of the attention's input, and of the output."""
 FUSED, BESIDE, OWN_WAY = "fused", "beside", ""
-"""Ways in which a pair enters the layer (`FeatureNet.enters`): one product fuses embedding and feature into the
-residual stream; or the state is the residual stream, and queries, keys and values also read the embedding; or another
-way."""
+"""Ways in which a pair enters the layer (`FeatureNet.enters`).
+
+FUSED: one product fuses embedding and feature into the residual stream. BESIDE: the state is the residual stream, and
+queries, keys and values also read the embedding. OWN_WAY: another way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Target embeddings and features of prompts. All prompts of a batch have their images at the same positions.
+    """Target embeddings and features of a batch of prompts, which all have their images at the same positions.
 
     Attributes:
         embeds: inputs of the target's decoder, at every position.
@@ -55,29 +57,29 @@ class Seen:
 
     def of_question(self) -> Float[Tensor, "B D"]:
         """Return the mean feature of the question."""
-        keep = self.question
-        if keep is None:
-            keep = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
+        is_question = self.question
+        if is_question is None:
+            is_question = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
             for start, end in self.spans:
-                keep[:, start:end] = False
-        weight = keep.to(self.features.dtype)
+                is_question[:, start:end] = False
+        weight = is_question.to(self.features.dtype)
         return (weight.unsqueeze(1) @ self.features).squeeze(1) / weight.sum(1, keepdim=True).clamp_min(1)
 
 
 @dataclass(slots=True)
 class View:
-    """One image of N vision tokens as the drafter reads it: M inputs, and their origin.
+    """Image of N vision tokens as the drafter reads it: M inputs, and their origin.
 
     Attributes:
         inputs: inputs of the layer.
         places: position of each input, counted from the image's first token, increasing.
         compressor: name of the compression.
-        visible: in training, which inputs of each prompt count; None: all.
-        kept: indices of the tokens kept, if some were dropped.
+        visible: in training, which inputs of each prompt can be attended to; None: all.
+        kept: indices of the remaining tokens, if some were dropped.
         blocks: indices of the tokens that were merged into each input, if some were merged.
         weights: weight of each token in each input, if inputs attend to them all.
-        gate: a gate's weights of its alternatives.
-        cost: in training, the share of the image's tokens that a gate expects to keep, averaged over prompts.
+        gate: weight of each compressor, if a gate chooses among several.
+        cost: in training, the expected share of the image's tokens that a gate retains, averaged over prompts.
     """
 
     inputs: Float[Tensor, "B M D"]
@@ -108,8 +110,8 @@ class FeatureNet(DecoderLayer):
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated MLP.
-        context: longest sequence, in positions.
-        norms: which of `NORMS` there are; EAGLE's own layer has none of them.
+        context: maximum sequence length, in positions.
+        norms: which of `NORMS` the layer has; the original EAGLE has none of them.
         fuse_bias: whether the fusion has a bias.
         head_size: see `AttentionNet`.
         options: further arguments of `AttentionNet`.
@@ -123,9 +125,9 @@ class FeatureNet(DecoderLayer):
     ahead: int = 1
     """Number of future features that one state predicts."""
     guesses_features: ClassVar[bool] = True
-    """Whether a state predicts a feature and so passes the output norm; otherwise that norm belongs to the LM head."""
+    """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
     enters: ClassVar[str] = FUSED
-    """How a pair enters the layer, for compiled passes (`compiled_feature_net`); set by subclasses."""
+    """FUSED, BESIDE or OWN_WAY, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -150,7 +152,7 @@ class FeatureNet(DecoderLayer):
     # -- inputs ---------------------------------------------------------------------------------------------------
 
     def taken(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
-        """Return the target's features as inputs: here unchanged."""
+        """Return the input that the layer reads from the target's features: here the features unchanged."""
         return features
 
     def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
@@ -158,15 +160,15 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
 
     def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding after each position: that of the next one."""
+        """Return the embedding paired with each position: that of the next position."""
         return seen.embeds[:, 1:]
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """Return an image as the drafter reads it: here unchanged, as the target read it.
+        """Return an image as the drafter reads it: here all of the target's vision tokens.
 
         Args:
             seen: the prompt.
-            pairs: features and embeddings, fused at every position as if all were text.
+            pairs: fused features and embeddings of all positions, image positions included.
             picture: index of the image in the prompt.
             how: the method's parameters for images.
         """
@@ -185,26 +187,26 @@ class FeatureNet(DecoderLayer):
         return None
 
     def enter(self, seen: Seen, how: Any = None) -> Entered:
-        """Return a prompt's inputs: its text as pairs, its images as this drafter reads them, in order."""
+        """Return a prompt's inputs in order: its text as pairs, its images as returned by `look`."""
         pairs = self.pairs(self.following(seen), self.taken(seen.features))
-        inputs, places, views, done = list[Tensor](), list[Tensor](), list[View](), 0
+        inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[View](), 0
         visible: list[Tensor | None] = []
         everywhere = torch.arange(pairs.shape[1], device=pairs.device)
-        for number, (start, end) in enumerate(seen.spans):
-            view = self.look(seen, pairs, number, how)
+        for index, (start, end) in enumerate(seen.spans):
+            view = self.look(seen, pairs, index, how)
             views.append(view)
-            inputs += [pairs[:, done:start], view.inputs]
-            places += [everywhere[done:start], start + view.places]
+            inputs += [pairs[:, end_before:start], view.inputs]
+            places += [everywhere[end_before:start], start + view.places]
             visible += [None, view.visible]
-            done = end
-        inputs, places, visible = [*inputs, pairs[:, done:]], [*places, everywhere[done:]], [*visible, None]
+            end_before = end
+        inputs, places, visible = [*inputs, pairs[:, end_before:]], [*places, everywhere[end_before:]], [*visible, None]
         if all(part is None for part in visible):
             return Entered(torch.cat(inputs, 1), torch.cat(places), None, views)
-        counts = [
-            torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) if chosen is None else chosen
-            for part, chosen in zip(inputs, visible, strict=True)
+        masks = [
+            torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) if mask is None else mask
+            for part, mask in zip(inputs, visible, strict=True)
         ]
-        return Entered(torch.cat(inputs, 1), torch.cat(places), torch.cat(counts, 1), views)
+        return Entered(torch.cat(inputs, 1), torch.cat(places), torch.cat(masks, 1), views)
 
     # -- the layer ------------------------------------------------------------------------------------------------
 
@@ -219,16 +221,16 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         entries: Entries | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input: its prediction of the next feature.
+        """Return the layer's state at each input, its prediction of the next feature.
 
         Args:
             x: inputs.
             places: their positions in the text.
-            mask: entries that each input attends to; None: all entries before it, and itself.
-            entries: keys and values of earlier positions; the new ones are appended.
+            mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
+            entries: KV cache of earlier positions; the new ones are appended.
         """
-        stream, read = self.reads(x)
-        return self.left(self.mix(stream, places, mask, entries, read))
+        stream, attention_input = self.reads(x)
+        return self.left(self.mix(stream, places, mask, entries, attention_input))
 
     def left(self, mixed: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         """Return the output state, given the residual stream after the attention."""
@@ -240,21 +242,21 @@ class FeatureNet(DecoderLayer):
         return state if self.guesses_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return each input's attention weights over those up to it, the mean over heads."""
+        """Return each input's causal attention weights, averaged over heads."""
         queries, keys, _ = self.turned(self.reads(x)[1], places)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return the `ahead` next features that a state predicts: here one."""
+        """Return the `ahead` next features that a state predicts; here there is one."""
         return state.unsqueeze(-2)
 
     @property
     def sizes(self) -> dict[str, Any]:
         """Constructor arguments that rebuild this net."""
         names = {name for name, _ in self.named_parameters()}
-        mine: dict[str, tuple[Any, Any]] = {
+        options: dict[str, tuple[Any, Any]] = {
             "norms": (list(self.norms), list(NORMS)),
             "fuse_bias": ("fuse.bias" in names, False),
             "eps": (self.eps, EPS),
@@ -262,13 +264,13 @@ class FeatureNet(DecoderLayer):
             "bias": ("qkv.bias" in names, False),
             "head_size": (self.head_size, self.width // self.heads),
         }
-        other = {name: value for name, (value, usual) in mine.items() if value != usual}
-        return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | other
+        non_default = {name: value for name, (value, usual) in options.items() if value != usual}
+        return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | non_default
 
     @classmethod
     def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
         """Return EAGLE's layer from an external checkpoint."""
-        if checkpoint.architecture != "eagle":  # a subclass of another kind adopts its own
+        if checkpoint.architecture != "eagle":  # subclasses adopt checkpoints of their own architecture
             return super().adopted(checkpoint, context, layers)
         facts, weights = checkpoint.facts, layer_weights(checkpoint)
         net = cls(
@@ -287,21 +289,21 @@ class FeatureNet(DecoderLayer):
 
 
 def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return a checkpoint's tensors with those of its decoder layer joined as they are here.
+    """Return a checkpoint's tensors, with the decoder layer's matrices concatenated as in `DecoderLayer`.
 
-    Heads that share keys and values get copies of them.
+    Shared key and value heads (GQA) are copied, one per query head.
     """
-    facts, read = checkpoint.facts, checkpoint.read()
+    facts, weights = checkpoint.facts, checkpoint.read()
     groups = facts["heads"] // facts["kv_heads"]
     for kind in ("weight", "bias"):
-        if f"q.{kind}" in read:
-            own = [read.pop(f"{name}.{kind}") for name in "qkv"]
-            every = [_repeated(each, facts["kv_heads"], groups) for each in own[1:]]
-            read[f"qkv.{kind}"] = torch.cat([own[0], *every])
-    read["gate_up.weight"] = torch.cat([read.pop("gate.weight"), read.pop("up.weight")])
-    return read
+        if f"q.{kind}" in weights:
+            parts = [weights.pop(f"{name}.{kind}") for name in "qkv"]
+            repeated = [_repeated(part, facts["kv_heads"], groups) for part in parts[1:]]
+            weights[f"qkv.{kind}"] = torch.cat([parts[0], *repeated])
+    weights["gate_up.weight"] = torch.cat([weights.pop("gate.weight"), weights.pop("up.weight")])
+    return weights
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat the rows of shared heads, once per query head."""
+    """Repeat the rows of shared key or value heads, once per query head."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

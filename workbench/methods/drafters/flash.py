@@ -25,11 +25,11 @@ from workbench.methods.tree_builders.template import PUBLISHED, template_of
 
 
 class FlashNet(FeatureNet):
-    """The image's features, combined by C learned queries: softmax(A Fᵀ) F; and a head for k − 1 more features ahead.
+    """Read C learned combinations of the image's features, softmax(A Fᵀ) F, and predict k features ahead.
 
-    Features at vision positions have passed through the whole target, hence "latent-aware"; no embedding is fused with
-    them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not depend on the
-    tokens drafted before them. So k = 1 is EAGLE with compressed images.
+    Features at vision positions have passed through the whole target, hence the paper's "latent-aware"; no embedding is
+    fused with them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not
+    depend on the tokens drafted before them. So k = 1 is EAGLE with compressed images.
 
     The paper trains one drafter per C. Here training samples how many of the queries are used, always including the
     first ones, so that one drafter can be measured at every size.
@@ -52,7 +52,7 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """Return C weighted sums of the image's features, or the first `how`. Weights are those of the first prompt."""
+        """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
         start, end = seen.spans[picture]
         features, queries = seen.features[:, start:end], self.queries[:how]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
@@ -60,11 +60,11 @@ class FlashNet(FeatureNet):
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
         """Return the number of queries for a batch: all, a half, a quarter, and so on."""
-        queries = len(self.queries)
-        return queries >> int(chance(1) * queries.bit_length())
+        n_queries = len(self.queries)
+        return n_queries >> int(chance(1) * n_queries.bit_length())
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return f̂(t + 1) … f̂(t + k) from state s(t)."""
+        """Return f̂(t + 1) … f̂(t + k) from state s(t); k is `ahead`."""
         if self.ahead == 1:
             return super().futures(state)
         later = self.later(nn.functional.silu(self.widen(state))).unflatten(-1, (self.ahead - 1, self.width))
@@ -82,8 +82,8 @@ class Flash(FeatureDrafter):
 
     The levels of a block do not depend on each other, so their predictions are combined as Medusa's are: a path's score
     is the product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's
-    template names: a published one, as the paper has one static tree, or the best by the probabilities of the round. A
-    plan's stops are ignored.
+    template names: a published one (the paper has one static tree), or the best one by the probabilities of the round.
+    Stop rules of the plan are ignored.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
@@ -98,42 +98,42 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the most likely tokens of each level."""
+        """Return the kind of siblings: deterministic, the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft blocks of k levels, one forward each. A node's key is the ranks of the tokens on its path."""
+        """Draft blocks of k levels, one forward each. The key of a node is the ranks of its path's tokens."""
         state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
         guess = state.newest()
         if guess is None:
             return DraftTree.empty(device=row.models.target.device)
-        found: dict[tuple[int, ...], tuple[float, int, float]] = {}  # ranks on the path → score, token, probability
+        nodes: dict[tuple[int, ...], tuple[float, int, float]] = {}  # ranks on the path → score, token, probability
         trunk: tuple[int, ...] = ()
         score = 0.0
         while True:
             features = state.net.futures(guess)[0][: depth - len(trunk)]  # [levels, D]
             best = state.best(features, self.width)
             logq, tokens = to_host(best)
-            chance = [[math.exp(q) for q in level] for level in logq]
-            for path in shape.paths(replace(plan, depth=len(chance)), chance):
+            probs = [[math.exp(q) for q in level] for level in logq]
+            for path in shape.paths(replace(plan, depth=len(probs)), probs):
                 if max(path) >= len(tokens[0]):
                     continue
-                along = score + sum(logq[i][rank] for i, rank in enumerate(path))
-                found[trunk + path] = (along, tokens[len(path) - 1][path[-1]], chance[len(path) - 1][path[-1]])
-            trunk += (0,) * len(chance)
-            if len(trunk) >= depth or trunk not in found:
+                path_score = score + sum(logq[i][rank] for i, rank in enumerate(path))
+                nodes[trunk + path] = (path_score, tokens[len(path) - 1][path[-1]], probs[len(path) - 1][path[-1]])
+            trunk += (0,) * len(probs)
+            if len(trunk) >= depth or trunk not in nodes:
                 break
-            score = found[trunk][0]
-            places = torch.arange(len(trunk) - len(chance) + 1, len(trunk) + 1, device=guess.device)
+            score = nodes[trunk][0]
+            places = torch.arange(len(trunk) - len(probs) + 1, len(trunk) + 1, device=guess.device)
             guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
         state.entries.forget()
-        # a child is never more likely than its parent, and ties go to the shorter path, so the kept nodes form a tree
-        most = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
-        paths = sorted(sorted(found, key=lambda path: (-found[path][0], len(path)))[:most], key=len)
+        # a child is never more likely than its parent, and ties go to the shorter path, so the selection is a tree
+        n_nodes = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
+        paths = sorted(sorted(nodes, key=lambda path: (-nodes[path][0], len(path)))[:n_nodes], key=len)
         return DraftTree.of(
-            [found[path][1] for path in paths],
+            [nodes[path][1] for path in paths],
             parents_of(paths),
             source=self.net.kind,
             device=guess.device,
-            score=[found[path][2] for path in paths],
+            score=[nodes[path][2] for path in paths],
         )

@@ -1,8 +1,8 @@
 """FSPAD: the drawn token's embedding gates the feature, and the LM head reads a projection of the predicted feature.
 
-EAGLE's layer has two conflicting tasks at its input and output. A feature f(s) contains all tokens that may follow; the
-embedding of the drawn one has to select it, and one projection of both is a weak selection. And a single output vector
-both approximates the next feature, since it is fed back, and has to give a peaked distribution.
+EAGLE's layer has two conflicting tasks at its input and output. A feature f(s) contains all tokens that may follow. The
+embedding of the drawn token has to select one of them, and a single projection of both is a weak selection. At the
+output, one vector both approximates the next feature, since it is fed back, and has to give a peaked distribution.
 
     selection   g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space `wide` times as wide
     prediction  f̂(s + 1) = layer( g(≤ s) )                       trained towards f(s + 1), and fed back
@@ -30,9 +30,9 @@ class FSPADNet(FeatureNet):
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated MLP.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
         wide: width of the gated space, in multiples of D.
-        apart: whether the LM head reads a projection of the prediction instead of the prediction.
+        apart: whether the LM head reads the prediction plus a learned projection of it, instead of the prediction.
         norms: see `FeatureNet`.
         head_size: see `FeatureNet`.
         options: further arguments of `AttentionNet`.
@@ -40,7 +40,7 @@ class FSPADNet(FeatureNet):
     Raises:
         ValueError: `wide` is less than 1.
 
-    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. The wiring is ours: no code was released. The state is
+    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. No code was released, so the wiring is ours. The state is
     aligned with the feature, so that it can be fed back; the LM head reads a projection of it.
     """
 

@@ -1,4 +1,4 @@
-"""Initial guesses of drafters that refine their guesses: random tokens of the text."""
+"""Initial guesses for drafters that refine their guesses: random tokens of the text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ def drawn_from_text(row: Row, n: int, level: int = 0) -> list[int]:
     """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
-        row: the sequence; the random numbers depend on the length of its text.
+        row: the sequence; its random stream is indexed by the length of its text.
         n: number of tokens.
-        level: index of the random stream at that length.
+        level: index of the random stream for that length.
     """
     text = row.committed
     return [text[int(u * len(text))] for u in row.draw.uniform(len(text), Purpose.GUESS, n, level)]

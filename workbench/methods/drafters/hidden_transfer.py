@@ -1,7 +1,7 @@
 """Hidden transfer: predict hidden states of future tokens at a middle layer, and run them through the layers above.
 
 Trained matrices P(k) turn the output of a middle layer at position t into *pseudo hidden states* of the tokens at
-t + 1, t + 2, …. They enter the pass there, beside the draft, and the layers above refine them:
+t + 1, t + 2, …. They enter the forward there, in addition to the draft, and the layers above refine them:
 
     layers 1 … l       x(t) → h(t)
     between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
@@ -34,13 +34,13 @@ AGAIN = "Train it for this target: workbench train hidden-transfer --target …"
 
 
 class Transfers(ProbeNet):
-    """K matrices of D², each initialised as the identity; nothing else is trained.
+    """K matrices of size D × D, each initialised as the identity; nothing else is trained.
 
     Args:
         width: the target's hidden size D.
         transfers: K.
-        transfer_layer: l, number of the target's layers before the transfer, counted from 1.
-        context: longest sequence, in positions; unused here.
+        transfer_layer: l, number of the target layer whose output is transferred, counted from 1.
+        context: maximum sequence length, in positions; unused here.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -58,7 +58,7 @@ class Transfers(ProbeNet):
             nn.init.eye_(step.get_parameter("weight"))
 
     def forward(self, states: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K D"]:
-        """Return pseudo hidden states of the K positions after each, from residual streams after layer l."""
+        """Return pseudo hidden states of the next K positions, given the residual stream after layer l."""
         return torch.stack([step(states) for step in self.steps], -2)
 
     @property
@@ -78,10 +78,10 @@ class HiddenTransfer(InPass):
     called: ClassVar[str] = "pseudo states"
 
     def prime(self, row: Row, models: Models) -> ProbeState:
-        """Return the matrices, loaded once for the target.
+        """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
-            ModelError: they cannot be read, or are for another target; its passes cannot be split at that layer.
+            ModelError: the matrices cannot be read, are for another target, or its forward cannot be split there.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", AGAIN), models.target
         if net.transfer_layer > target.n_layers:
@@ -96,7 +96,7 @@ class HiddenTransfer(InPass):
         return ProbeState(net)
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
-        """Return pseudo states; a trace shows for each the token that it was computed after."""
+        """Return the pseudo states as probes; the trace shows each with the token at its source position."""
         net: Transfers = row.state.drafter.net
         tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
 

@@ -1,7 +1,7 @@
 """Hydra: Medusa's heads, each of which also reads the tokens drafted before its own.
 
-The target's last hidden state f(t) was used to draw the newest committed token x(t + 1), which has not been through the
-target. Head k predicts x(t + 1 + k), and reads beside f(t) the embeddings of x(t + 1) and of the path drafted after it:
+The newest committed token x(t + 1) was drawn from the target's last hidden state f(t), and has not been through the
+target. Head k predicts x(t + 1 + k). It reads f(t) and the embeddings of x(t + 1) and of the path drafted after it:
 
     head 1      f(t), e(t + 1)                          →  distribution of x(t + 2)
     head k      f(t), e(t + 1), …, e(t + k)             →  distribution of x(t + 1 + k)
@@ -37,7 +37,7 @@ class SequentialHeads(TrainedNet):
         width: the target's hidden size D.
         blocks: K.
         cond: C, width of a projected embedding.
-        context: longest sequence, in positions; for variants that use positions.
+        context: maximum sequence length, in positions; for variants that use positions.
     """
 
     def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
@@ -55,7 +55,7 @@ class SequentialHeads(TrainedNet):
         return self.narrow(self.norm(embeds))
 
     def over(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
-        """Return the blocks' input at each position of whole texts, given the target's features there."""
+        """Return the heads' input at each position of whole texts, given the target's features."""
         return features
 
     @property
@@ -74,7 +74,7 @@ class SequentialHeads(TrainedNet):
 
 
 class HydraHeads(SequentialHeads):
-    """K blocks on the target's LM head input and on the tokens since; all share that LM head.
+    """K blocks on the target's LM head input and on the tokens after it; all share the target's LM head.
 
     Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normalised and projected to `cond`
     numbers by one matrix that all blocks share. Without A and B it is Medusa's block. Each starts as the identity.
@@ -83,7 +83,7 @@ class HydraHeads(SequentialHeads):
         width: the target's hidden size D.
         blocks: K.
         cond: width of a projected embedding.
-        context: longest sequence, in positions; unused here.
+        context: maximum sequence length, in positions; unused here.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -103,7 +103,7 @@ class HydraHeads(SequentialHeads):
     def forward(
         self, features: Float[Tensor, "*b D"], told: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a block's output for features and the tokens since.
+        """Return a block's output for features and the tokens after them.
 
         Args:
             features: features of the target.
@@ -116,7 +116,7 @@ class HydraHeads(SequentialHeads):
 
 @dataclass(slots=True)
 class HydraState:
-    """Drafting state of the heads: the blocks, and the target's LM head over the draft vocabulary."""
+    """Drafting state of the heads: the net, and the target's LM head over the draft vocabulary."""
 
     net: SequentialHeads
     head: SharedHead
@@ -131,7 +131,7 @@ class HydraDistributions(NodeDistributions):
     row: Row
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
+        """Return distributions over the target's whole vocabulary; penalties are not applied."""
         return FullDistributions.of(self.state.head.spread(self._logits()), self.row.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
@@ -139,7 +139,7 @@ class HydraDistributions(NodeDistributions):
         return self.state.head.ranked(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the draft vocabulary; the time counts as the block's."""
+        """Return logits over the draft vocabulary; the time counts as part of the block's forward."""
         models = self.row.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
@@ -148,7 +148,7 @@ class HydraDistributions(NodeDistributions):
 
 
 class HydraGrowth(Growth):
-    """A tree in which the block of each level reads the path to each node.
+    """Tree in which the head of each level reads the path to each node.
 
     Args:
         row: the sequence.
@@ -160,14 +160,13 @@ class HydraGrowth(Growth):
         super().__init__(row, self.state.net.kind, hidden.device)
         self.chances = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
-        self._projected = self._of(
-            to_device(row.committed[-1:], hidden.device)
-        )  # of the paths to the nodes that were expanded last
+        # projected embeddings of the paths to the nodes that were expanded last
+        self._projected = self._of(to_device(row.committed[-1:], hidden.device))
         self.root = self._distributions(0)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        above = self._projected.expand(tokens.shape[0], -1) if below is None else self._projected[below]
-        self._projected = torch.cat([above, self._of(tokens)], 1)
+        parent_paths = self._projected.expand(tokens.shape[0], -1) if below is None else self._projected[below]
+        self._projected = torch.cat([parent_paths, self._of(tokens)], 1)
         return self._distributions(len(self.tokens))
 
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
@@ -185,7 +184,7 @@ class HydraGrowth(Growth):
 class Hydra(DistributionDrafter):
     """Draft with one head per level; each reads the target's last hidden state and the tokens of the node's path.
 
-    So a head's predictions differ from node to node, where all of Medusa's nodes of a level have the same ones.
+    So a head's predictions differ from node to node; in Medusa all nodes of a level have the same predictions.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -194,13 +193,13 @@ class Hydra(DistributionDrafter):
     reads_target: ClassVar[bool] = True
 
     def prime(self, row: Row, models: Models) -> HydraState:
-        """Return the heads, loaded once for the target.
+        """Return the state with the heads, which are loaded once per target.
 
         Raises:
             ModelError: they cannot be read, or are for another target.
         """
-        again = "Train heads for this target: workbench train hydra --target …"
-        net = load_fitting(HydraHeads, models, "Hydra heads", again)
+        advice = "Train heads for this target: workbench train hydra --target …"
+        net = load_fitting(HydraHeads, models, "Hydra heads", advice)
         return HydraState(net, head_of(HydraHeads, models))
 
     def reach(self, row: Row) -> int:

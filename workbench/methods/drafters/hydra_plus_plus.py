@@ -1,7 +1,7 @@
-"""Hydra++: deeper heads on one more attention layer over the whole text, instead of on the newest state alone.
+"""Hydra++: deeper heads after an extra attention layer over the whole text, not only on the newest state.
 
-The prefix layer follows the target's last one. It reads the features f(≤ t) of everything that the target has read, so
-it runs once per round, over true features only, and never has to be rolled back.
+The prefix layer follows the target's last layer. It reads the features f(≤ t) of all positions that the target has
+processed. So it runs once per round, over the target's features only, and never has to be rolled back.
 
     prefix      f(≤ t)  →  g(t)
     head k      g(t), e(t + 1), …, e(t + k)   →  distribution of x(t + 1 + k)
@@ -30,7 +30,7 @@ from workbench.models.runner import SCRATCH
 
 
 class Prefix(DecoderLayer):
-    """One decoder layer over features projected to width C."""
+    """Decoder layer over features projected to width C."""
 
     def __init__(self, width: int, cond: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(cond, heads, context)
@@ -49,16 +49,16 @@ class PrefixHeads(SequentialHeads):
 
     @property
     def readers(self) -> list[DecoderLayer]:
-        """Return the layers that read the text."""
+        """The layers that read the text and have a KV cache."""
         raise NotImplementedError
 
 
 class HydraPlusPlusHeads(PrefixHeads):
-    """K stacks of n layers, of width C, on the prefix layer's state and on the tokens since.
+    """K stacks of n layers, of width C, on the prefix layer's state and on the tokens after it.
 
     From u, the state and the k embeddings, the first layer computes R(k) u + SiLU(W(k) u + b(k)), and each further one
     y + SiLU(V(k, j) y + b(k, j)). One shared matrix projects back to the width of a feature; f(t) is added with a
-    learned weight per dimension and head. Each head starts as the identity of f(t).
+    learned weight per dimension and head. Each head is initialised to return f(t).
 
     Args:
         width: the target's hidden size D.
@@ -67,7 +67,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         deep: n, layers of each stack.
         prefix_heads: attention heads of the prefix layer.
         ffn: width of its MLP.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4 (the first layer's two products: the released code).
     """
@@ -92,7 +92,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     def over(self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"] | None = None,
              entries: Entries | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
-        """Return the features, each followed by the prefix layer's state, which depends on those before it."""
+        """Return each feature concatenated with the prefix layer's state, which depends on all features up to it."""
         if places is None:
             places = torch.arange(features.shape[1], device=features.device)
         return torch.cat([features, self.prefix(features, places, entries)], -1)
@@ -100,15 +100,15 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], told: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output for the result of `over` and the tokens since. Arguments: see `HydraHeads`."""
-        own, state = features[..., : self.width], features[..., self.width :]
+        """Return a head's output for the result of `over` and the tokens after it. Arguments: see `HydraHeads`."""
+        feature, state = features[..., : self.width], features[..., self.width :]
         u = torch.cat([state, told], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
         stack = self.further[block]
         assert isinstance(stack, nn.ModuleList)
         for layer in stack:
             y = y + nn.functional.silu(layer(y))
-        return self.through[block] * own + self.leave(y)
+        return self.through[block] * feature + self.leave(y)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -132,9 +132,9 @@ class PrefixState(HydraState):
     """Drafting state of the heads and of one text.
 
     Attributes:
-        entries: keys and values of each layer that reads the text; all of them are true.
+        entries: KV cache of each layer that reads the text; all entries come from the target's features.
         newest: the heads' input at the newest feature, [R]; None before the first.
-        features: true features, [m, D] each, that those layers have not read yet.
+        features: the target's features, [m, D] each, that those layers have not read yet.
     """
 
     entries: list[Entries]
@@ -143,9 +143,9 @@ class PrefixState(HydraState):
 
     def read(self, row: Row) -> Tensor | None:
         """Run the layers that read the text on all accepted features in one call, and return the heads' input."""
-        found, self.features = self.features, []
-        if any(map(len, found)):
-            features, begin = torch.cat(found), self.entries[0].used
+        parts, self.features = self.features, []
+        if any(map(len, parts)):
+            features, begin = torch.cat(parts), self.entries[0].used
             places = torch.arange(begin, begin + len(features), device=features.device)
             self.newest = self.over(row, features.unsqueeze(0), places)[0, -1]
             for entries in self.entries:
@@ -153,14 +153,14 @@ class PrefixState(HydraState):
         return self.newest
 
     def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n R"]:
-        """Return the net's states for features at consecutive positions after those already read."""
+        """Return the heads' input for features at the positions after those already read."""
         assert isinstance(self.net, HydraPlusPlusHeads)
         return self.net.over(features, places, self.entries[0])
 
 
 @dataclass(frozen=True)
 class HydraPlusPlus(Hydra):
-    """Draft with Hydra's heads, n layers deep, on the state of one attention over the text's features.
+    """Draft with Hydra's heads, n layers deep, on the state of a decoder layer over the text's features.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4.
     """
@@ -175,26 +175,26 @@ class HydraPlusPlus(Hydra):
         return FEATURES
 
     def prime(self, row: Row, models: Models) -> PrefixState:
-        """Read the features of everything committed but the last token.
+        """Read the features of all committed positions but the last.
 
         Raises:
             ModelError: the heads cannot be read, or are for another target.
         """
-        again = f"Train heads for this target: workbench train {self.heads.kind} --target …"
-        net = load_fitting(self.heads, models, f"{self.called} heads", again)
-        features, room = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
-        entries = [Entries(layer.heads, layer.head_size, room, features) for layer in net.readers]
+        advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
+        net = load_fitting(self.heads, models, f"{self.called} heads", advice)
+        features, capacity = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
+        entries = [Entries(layer.heads, layer.head_size, capacity, features) for layer in net.readers]
         state = self.state(net, head_of(self.heads, models), entries, features=[features])
         with torch.inference_mode():
             state.read(row)
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read the accepted features; after a prompt of one token there are none, so return None."""
+        """Read the accepted features and start a tree; None after a prompt of one token, which has no features."""
         clock = row.models.target.clock
         start = clock.mark()
         hidden = row.state.drafter.read(row)
-        row.models.meter.add(start, clock.mark(), is_part=True)  # a part of the first block's forward
+        row.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
         return None if hidden is None else self.growth(row, hidden)
 
     def growth(self, row: Row, hidden: Float[Tensor, " R"]) -> Growth:
@@ -202,7 +202,7 @@ class HydraPlusPlus(Hydra):
         return HydraGrowth(row, hidden)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the true features of the root and of the accepted nodes."""
-        rows = outcome.places
+        """Store the target's features of the root and of the accepted nodes."""
+        accepted = outcome.places
         assert outcome.hidden is not None
-        row.state.drafter.features.append(outcome.hidden[rows])
+        row.state.drafter.features.append(outcome.hidden[accepted])

@@ -1,15 +1,15 @@
-"""Drafts that the target predicts at probe positions of the pass that verifies the previous draft.
+"""Draft from the target's predictions at probe positions of the forward that verifies the previous draft.
 
-Probes follow nodes of the draft, each in the position of an unknown token, and the target's prediction there is a guess
-at the token after it. So one pass verifies a draft, and makes the next one's guesses:
+Probes are extra positions that follow nodes of the draft, each at the position of an unknown token. The target's
+prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next one:
 
     positions     t        t + 1    t + 2    t + 3    …
     verified      x(t)     draft
-    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the pass itself decides x(t + 1)
+    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
     after the draft                 s(1)     s(2)     …
 
 Only the guesses after the last accepted node are used; those after other nodes are discarded. The subclass defines the
-content of a probe; the number of probes after each node is decided here, or by `DynamicSparse`.
+input of a probe; this module, or `DynamicSparse`, decides the number of probes after each node.
 
 """
 
@@ -36,7 +36,7 @@ from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.tree_builders.dynamic_sparse import planned_behind
 
 Attached = tuple[int, ...]
-"""Number of probes after the root and after each node of a draft, in sequence."""
+"""Number of probes after the root and after each node of a draft, in node order."""
 _Net = TypeVar("_Net", bound="ProbeNet")
 
 
@@ -46,14 +46,14 @@ class ProbeNet(TrainedNet):
     levels: int
     """Largest number of probes after one position, and of draft levels."""
     ensemble: int = 1
-    """Probes per step, whose predictions are averaged. A probe attends only to probes with its own index in the
+    """Probes per step, whose predictions are averaged. A probe attends only to probes with the same index in the
     ensemble.
     """
     accuracy: tuple[tuple[float, ...], ...] = ()
     """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return logits per probe step: the target's logits, in `laid_out`'s order, averaged over the ensemble."""
+        """Return logits per probe step: the target's logits in the order of `laid_out`, averaged over the ensemble."""
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 
@@ -74,9 +74,9 @@ class ProbeState:
     Attributes:
         net: net that computes the probes.
         guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
-        end: length of the text that they are for.
-        attached: probes per node of the current pass.
-        probing: probes of the current pass.
+        end: text length for which `guesses` are valid.
+        attached: probes per node in the current forward.
+        probing: probes of the current forward.
     """
 
     net: Any
@@ -90,15 +90,15 @@ class ProbeState:
         return self.guesses if self.end == len(row.committed) else None
 
     def whole(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level, from 0, which the target's pass has computed already."""
+        """Return logits of one level, counted from 0; `hidden` already contains them."""
         return hidden[:, level]
 
 
 class InPass(DistributionDrafter):
-    """Draft from the target's predictions at probes, in the pass that verified the previous draft.
+    """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
 
-    A text's first pass has nothing to draft: the root and its probes go through it. The same holds after a position
-    without probes. Subclasses give a `ProbeState` to each sequence.
+    A text's first forward has no draft: it processes the root and its probes. The same holds after a position without
+    probes. Subclasses create a `ProbeState` for each sequence.
     """
 
     reads_target: ClassVar[bool] = True
@@ -110,11 +110,11 @@ class InPass(DistributionDrafter):
         raise NotImplementedError
 
     def reach(self, row: Row) -> int:
-        """Return one level per probe; without any, one level of an empty draft."""
+        """Return the number of draft levels: one per probe after a position, at least 1."""
         return max(1, row.state.drafter.net.levels)
 
     def begin(self, row: Row) -> HeadsGrowth | None:
-        """Start the tree over the guesses; None if there are none."""
+        """Start a tree over the guesses; None if there are no guesses for the current text."""
         guesses = row.state.drafter.known(row)
         if guesses is None:
             return None
@@ -122,13 +122,13 @@ class InPass(DistributionDrafter):
         return HeadsGrowth(row, guesses, best.values, best.indices)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft a tree with one level per probe after the last round's end."""
+        """Draft a tree with one level per guess."""
         guesses = row.state.drafter.known(row)
         row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_row(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """Return probes after the nodes of the draft; none in rounds that are planned without any."""
+        """Return the probes after the nodes of the draft; None if the plan has none."""
         state: ProbeState = row.state.drafter
         useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
         state.probing, state.attached = None, attached(row, tree, useful)
@@ -136,8 +136,8 @@ class InPass(DistributionDrafter):
         if not any(state.attached):
             return None
         at = laid_out(state.attached, state.net.ensemble, tree.tokens.device)
-        above = ancestors(tree.parents, tree.depth)
-        sees = torch.cat([above.new_zeros(1, len(tree)), above])[at.place]
+        node_mask = ancestors(tree.parents, tree.depth)
+        sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.place]
         places = sees.sum(1) + at.step + 1
         parents = torch.where(at.before < 0, at.place - 1, at.before + len(tree))
         bare = Probes(
@@ -164,33 +164,33 @@ class InPass(DistributionDrafter):
 
 
 def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
-    """Return the number of probes after the root and each node: as the tree builder planned, otherwise as many as fit.
+    """Return the number of probes after the root and each node, by the tree builder's plan or as many as fit.
 
     Args:
         row: the sequence.
         tree: its draft.
-        useful: largest useful number after one position; less near the end of the text.
+        useful: largest useful number after one position; it is smaller near the end of the generation.
     """
     planned = planned_behind(row, tree) if len(tree) else None
-    wanted = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
+    counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
     room = (ROOM - len(tree)) // row.state.drafter.net.ensemble
-    while sum(wanted) > room:  # other tree builders' trees may be large
-        most = max(wanted)
-        if most == 1:  # the last positions are the least likely
-            wanted = [n if sum(wanted[:i]) < room else 0 for i, n in enumerate(wanted)]
+    while sum(counts) > room:  # other tree builders' trees may be large
+        largest = max(counts)
+        if largest == 1:  # the last positions are the least likely
+            counts = [n if sum(counts[:i]) < room else 0 for i, n in enumerate(counts)]
             break
-        wanted = [min(n, most - 1) for n in wanted]
-    return tuple(wanted)
+        counts = [min(n, largest - 1) for n in counts]
+    return tuple(counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Probes of a pass, ordered by position, then by step.
+    """Probes of a forward, ordered by position, then by step.
 
     Attributes:
         place: position that each probe follows: 0 is the root, i + 1 is node i.
         step: number of earlier probes after the same position, in the same part of the ensemble.
-        own: index of the probe's input in the net, ordered by step.
+        own: index of the probe's input in the net: step · ensemble + part.
         before: index of the previous probe in the same part of the ensemble; −1 for the first after a position.
         sees: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
     """
@@ -204,11 +204,11 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def laid_out(attached: Attached, ensemble: int, device: torch.device) -> Layout:
-    """Return the layout of these probes, `ensemble` per step. Shared, also by training, and never written to."""
+    """Return the layout of probes, `ensemble` per step. It is cached: callers, also training, must not modify it."""
     with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
         cells = [(place, step, i) for place, n in enumerate(attached) for step in range(n) for i in range(ensemble)]
         place, step, part = torch.tensor(cells, device=device).unbind(1)
-        number = torch.arange(len(cells), device=device)
-        before = torch.where(step > 0, number - ensemble, -1)
-        same = (place[:, None] == place) & (part[:, None] == part)
-        return Layout(place, step, step * ensemble + part, before, same & (step <= step[:, None]))
+        index = torch.arange(len(cells), device=device)
+        before = torch.where(step > 0, index - ensemble, -1)
+        same_group = (place[:, None] == place) & (part[:, None] == part)
+        return Layout(place, step, step * ensemble + part, before, same_group & (step <= step[:, None]))

@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess a block, let the target correct all of it at once, and draft its corrections."""
+"""Jacobi decoding: guess a block, let the target correct the whole block at once, and draft the corrections."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ITERATED = GrowthRule(
 
 @dataclass(slots=True)
 class Iterate:
-    """Guesses at the next tokens, nearest first.
+    """Jacobi iterate: guesses at the next tokens, nearest first.
 
     Attributes:
         tokens: y(1) … y(n).
-        stood: per guess, iterations in which it did not change.
-        drafted: number of them drafted in the current round.
+        stood: per guess, the number of iterations in which it did not change.
+        drafted: number of guesses drafted in the current round.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -41,18 +41,17 @@ class Iterate:
     drafted: int = 0
 
     def step(self, said: list[int], emitted: int) -> None:
-        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop those that are text now.
+        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop guesses that are now committed.
 
         Args:
             said: the target's most likely tokens after the last committed token and after each drafted guess.
-            emitted: tokens of the round.
+            emitted: number of tokens emitted in the round.
         """
-        stood = [
-            rounds + 1 if old == new else 0
-            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that the target has read
+        unchanged = [  # zip stops after the guesses that the target has processed
+            rounds + 1 if old == new else 0 for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)
         ]
-        last = [0] * (len(said) - len(stood))  # the target also predicted a token after the last guess
-        self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
+        last = [0] * (len(said) - len(unchanged))  # the target also predicted a token after the last guess
+        self.stood = [*unchanged, *last, *self.stood[len(said) :]][emitted:]
         self.tokens = [*said, *self.tokens[len(said) :]][emitted:]
 
 
@@ -62,7 +61,7 @@ class Jacobi(Drafter):
 
     A guess is right once all before it are: then the target predicts it again, and it is accepted. So a block of K
     tokens takes at most K rounds, and fewer if a guess is right although one before it was wrong. The block moves with
-    the text: new positions start with random tokens of the text. The guesses are the target's likeliest tokens at every
+    the text: new positions start with random tokens of the text. The guesses are the target's most likely tokens at any
     temperature.
 
     Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
@@ -70,7 +69,7 @@ class Jacobi(Drafter):
     """
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: chosen, so deterministic."""
+        """Return the kind of siblings: deterministic, the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
@@ -88,14 +87,14 @@ class Jacobi(Drafter):
         state.drafted = plan.within(plan.depth)
         new = drawn_from_text(row, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
-        stood, device = state.stood[: state.drafted], row.models.target.device
-        row.report.signals |= {"guesses that stood": sum(map(bool, stood)), "guesses drawn anew": len(new)}
+        unchanged, device = state.stood[: state.drafted], row.models.target.device
+        row.report.signals |= {"guesses that stood": sum(map(bool, unchanged)), "guesses drawn anew": len(new)}
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
-        return replace(tree, grown=Grown((ITERATED,), before=to_device(stood, device, torch.float32)))
+        return replace(tree, grown=Grown((ITERATED,), before=to_device(unchanged, device, torch.float32)))
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Apply the next iteration; after another drafter's round, drop guesses that are text now."""
+        """Apply the next iteration; after another drafter's round, only drop guesses whose positions are committed."""
         state: Iterate = row.state.drafter
-        said = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
-        state.step(said, len(outcome.emitted))
+        predictions = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
+        state.step(predictions, len(outcome.emitted))
         state.drafted = 0

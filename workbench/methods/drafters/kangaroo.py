@@ -1,7 +1,7 @@
 """Kangaroo: draft with the target's first layers and a small adapter after them.
 
-An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention over
-the exit states of the text, turns it into a prediction of the LM head's input there:
+An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention
+layer over the exit states of the text, turns it into a prediction of the LM head's input there:
 
     position        s
     target          x(s) → layers 1 … E → h(s)
@@ -37,17 +37,17 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Positions whose exit states are read at once."""
+"""Number of positions whose exit states the adapter reads in one call."""
 
 
 class ExitAdapter(AttentionNet):
-    """One attention between two norms, without an MLP: 4 D² weights.
+    """One attention layer between two norms, without an MLP: 4 D² weights.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
         exit_layer: E, counted from 1.
-        context: longest sequence, in positions.
+        context: maximum sequence length, in positions.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
     """
@@ -68,7 +68,7 @@ class ExitAdapter(AttentionNet):
         Args:
             x: exit states.
             places: their positions in the text.
-            entries: keys and values of earlier positions; the new ones are appended.
+            entries: KV cache of earlier positions; the new ones are appended.
         """
         return self.after(self.mix(x, places, None, entries))
 
@@ -85,9 +85,9 @@ class KangarooState:
     Attributes:
         net: the adapter.
         head: the target's LM head, over the adapter's draft vocabulary.
-        entries: the adapter's keys and values.
+        entries: the adapter's KV cache.
         first: position of the first entry; the adapter did not read earlier ones (images).
-        place: position after the last true entry.
+        place: position after the last entry of a committed token.
     """
 
     net: ExitAdapter
@@ -97,13 +97,13 @@ class KangarooState:
     place: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Return predictions of the next features, after all states read since the last `keep`."""
+        """Return predicted LM head inputs from the next exit states, which are added to the adapter's KV cache."""
         start = self.first + self.entries.used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.entries)[0]
 
     def keep(self, place: int) -> None:
-        """Keep the entries before a position as true, and drop the others."""
+        """Keep the cache entries before a position, and drop the others."""
         self.place = min(place, self.first + self.entries.used)
         self.entries.keep(self.place - self.first)
 
@@ -128,7 +128,8 @@ class EarlyTarget(PartOfTarget):
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
         logits = self.states[order[0].slot].head.whole(guesses)
         owners = [segment.slot.owner for segment in order]
-        self.meter.add(start, target.clock.mark(), owners, is_part=True)  # of the target's first layers, counted there
+        # adds only its duration: the forward was counted in `exit_states`
+        self.meter.add(start, target.clock.mark(), owners, is_part=True)
         return Output(logits, guesses)
 
 
@@ -136,9 +137,9 @@ class EarlyTarget(PartOfTarget):
 class Kangaroo(Drafter):
     """Draft with the target's first layers over its own KV cache, then a trained adapter with its own cache.
 
-    The adapter's entries are valid for true tokens only: those of a draft are true as far as it was accepted, so the
-    adapter's cache is cut after verification and nothing is read twice. After a fully accepted draft its last token is
-    read late, together with the next one.
+    The adapter's cache entries of a draft are valid as far as the draft was accepted. So the adapter's cache is cut
+    after verification, and nothing is read twice. After a fully accepted draft, its last token is read late, together
+    with the next token.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1 (adapter), §3.2 (double early exit: `policy=confidence`).
     """
@@ -151,7 +152,7 @@ class Kangaroo(Drafter):
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def prime(self, row: Row, models: Models) -> KangarooState:
-        """Read the exit states of everything committed but the last token, without images."""
+        """Read the exit states of all committed positions but the last, after images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, row.place
         first = slot.n_pictured
@@ -180,11 +181,11 @@ class Kangaroo(Drafter):
         try:
             return draft_chain(rows, early, slots, first, "kangaroo")
         finally:
-            for row, slot in zip(rows, slots, strict=True):  # other layers' entries there are unchanged
+            for row, slot in zip(rows, slots, strict=True):  # the KV cache entries of other layers are unchanged
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Keep the adapter's entries of the committed text: the root and the accepted nodes after it."""
+        """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
         row.state.drafter.keep(len(row.committed) - 1)
         if len(outcome.verdict.path) < len(outcome.tokens):
             root = len(row.committed) - len(outcome.emitted) - 1
@@ -195,7 +196,7 @@ def load_adapter(models: Models) -> ExitAdapter:
     """Return the adapter that was trained for a target, loaded once.
 
     Raises:
-        ModelError: the folder cannot be read, or was made for another target.
+        ModelError: the folder cannot be read, or was trained for another target.
     """
     net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch it again."), models.target
     if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:

@@ -1,4 +1,4 @@
-"""Lexical unit decoding: the target's predictions at placeholders after its text are the next draft."""
+"""Lexical unit decoding: the target's predictions at placeholders after the text are the next draft."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ GAP = "_"
 
 @dataclass(slots=True)
 class Unit:
-    """Predictions of a sequence's next tokens.
+    """Predictions of the next tokens of a sequence.
 
     Attributes:
         blank: id of the placeholder.
-        said: logits at the placeholders after the newest token that the target has read: row j is for the token j + 1
-            positions after the last committed one. None: there are none.
+        said: logits at the placeholders after the newest token that the target has processed: row j is for the token
+            j + 1 positions after the last committed one. None: no predictions.
     """
 
     blank: int
@@ -42,7 +42,7 @@ class Unit:
 
 
 class UnitGrowth(Growth):
-    """A chain over distributions that are known for every level, whatever the tokens on earlier levels."""
+    """Chain over distributions that are fixed for every level, independent of the tokens on earlier levels."""
 
     def __init__(self, row: Row, said: Float[Tensor, "m V"]) -> None:
         super().__init__(row, "lexical-unit", said.device)
@@ -66,14 +66,15 @@ class UnitGrowth(Growth):
 class LexicalUnit(DistributionDrafter):
     """Draft from the target's predictions at placeholders after the text: several positions at once, independently.
 
-    After every position at which a round may end (the last committed token and each drafted one), `places` placeholders
-    go into the verifying pass as probes: they attend to the text up to there, and to each other. Those after the
-    position where the round did end predict the tokens after the one that the target emits there: that is the next
-    draft. So drafting has no pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Only later
-    placeholders attend to a placeholder, and none is kept, so text and distribution are the target's.
+    After every position at which a round may end (the last committed token and each drafted one), the verification
+    forward has `places` placeholders as probes: they attend to the text up to there, and to each other. Those after the
+    position where the round ends predict the tokens after the one that the target emits there, which is the
+    next draft. So drafting needs no forward of its own, and a round processes (K + 1) · m tokens in addition to its K
+    drafts. Only later placeholders attend to a placeholder, and none is committed, so the output distribution is the
+    target's.
 
-    Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3; there the target is trained with placeholders,
-    and its confident predictions are accepted without verification (`verifier=as-drafted`).
+    Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3. In the paper the target is trained with
+    placeholders, and its confident predictions are accepted without verification (`verifier=as-drafted`).
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -82,9 +83,9 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def prime(self, row: Row, models: Models) -> Unit:
-        """Read placeholders after all but the last committed token: their predictions are the first draft."""
-        found = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
-        blank = next(token for token in found if token < models.target.vocab_size)
+        """Run placeholders after all committed tokens but the last; their predictions are the first draft."""
+        candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
+        blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(row.committed) - 1
         blanks = [blank] * min(self.places, models.target.context - start)
         state.said = read_again(models.target, row.place, start, blanks)
@@ -95,33 +96,33 @@ class LexicalUnit(DistributionDrafter):
         return self.places
 
     def begin(self, row: Row) -> UnitGrowth | None:
-        """Return the distributions of this round's levels."""
+        """Start a chain over the predictions; None if there are none."""
         state: Unit = row.state.drafter
         return None if state.said is None else UnitGrowth(row, state.said)
 
     def probes(self, row: Row, tree: DraftTree) -> Probes:
-        """Return the placeholders: for each position where the round may end, a sequence of them."""
+        """Return the placeholders, `places` for each position where the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = ancestors(tree.parents, n)
-        above = torch.cat([sees.new_zeros(1, n), sees])  # per end, the draft nodes before it
-        which = torch.arange((n + 1) * m, device=device)
-        unit = which // m
-        among = (unit.unsqueeze(1) == unit) & (which.unsqueeze(1) >= which)
-        whole = torch.cat([above.repeat_interleave(m, 0), among], 1)
-        places = (above.sum(1, keepdim=True) + torch.arange(1, m + 1, device=device)).flatten()
+        node_mask = torch.cat([sees.new_zeros(1, n), sees])  # per end position, the draft nodes up to it
+        index = torch.arange((n + 1) * m, device=device)
+        unit = index // m
+        same_unit = (unit.unsqueeze(1) == unit) & (index.unsqueeze(1) >= index)
+        mask = torch.cat([node_mask.repeat_interleave(m, 0), same_unit], 1)
+        places = (node_mask.sum(1, keepdim=True) + torch.arange(1, m + 1, device=device)).flatten()
         chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # index of the previous placeholder
         first = torch.arange(len(places), device=device) % m == 0
         parents = torch.where(first, ends.repeat_interleave(m), chained)
         tokens = torch.full_like(parents, row.state.drafter.blank)
-        return Probes(tokens, parents, places, whole, tree.depth + m, "lexical-unit")
+        return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the predictions after the position where the round ended; none after another drafter's round."""
+        """Store the predictions after the position where the round ended; None after another drafter's round."""
         state: Unit = row.state.drafter
         state.said = None
         if outcome.probed is not None:
             end = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
             state.said = outcome.probed.logits[end * self.places : (end + 1) * self.places]
-            sure = listed(state.said.float().softmax(1).amax(1))
-            row.report.signals.update(cells("how sure of what comes", {"placeholder": sure}))
+            confidence = listed(state.said.float().softmax(1).amax(1))
+            row.report.signals.update(cells("how sure of what comes", {"placeholder": confidence}))

@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi iteration on a window beside the text yields n-grams, which are the drafts."""
+"""Lookahead decoding: Jacobi iteration on a window of probes yields n-grams, which are the drafts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 ENTRY_BYTES = 600
 """Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Largest number of n-grams in a pool; the first tokens written longest ago are dropped first."""
+"""Maximum number of n-grams in a pool; n-grams of the least recently written first token are dropped first."""
 
 POOLED = GrowthRule(
     "n-gram pool",
@@ -42,11 +42,11 @@ POOLED = GrowthRule(
 
 
 class Pool:
-    """First token → its `guesses` newest tails, each with the round it was written in."""
+    """Map from a first token to its `guesses` newest tails, each with the round in which it was written."""
 
     def __init__(self, guesses: int, most: int = KEPT) -> None:
         self.guesses, self.most, self.n = guesses, most, 0
-        self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts: in order of their last write
+        self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts are ordered by last write
 
     def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
         """Add an n-gram, given as first token and tail."""
@@ -67,14 +67,14 @@ class Pool:
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
     def behind(self, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return the tails after a token, newest first, with their rounds."""
+        """Return the tails after a token with the rounds in which they were written, newest first."""
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield all n-grams: the first tokens written last come first, and for each the newest tail first."""
+        """Yield all n-grams, by the first token written most recently, then the newest tail."""
         for first, tails in reversed(self._tails.items()):
-            for tail, written in reversed(tails.items()):
-                yield first, tail, written
+            for tail, round_ in reversed(tails.items()):
+                yield first, tail, round_
 
 
 @dataclass
@@ -84,11 +84,11 @@ class LookaheadState(InspectableState):
     Attributes:
         pool: the n-grams.
         rows: the window, oldest guesses first. Row r, column c is a guess at the token c + r positions after the last
-            committed one; that one is column 0 of row 0, whatever is stored there. Empty: there is no window.
+            committed token; column 0 of row 0 is that token itself, whatever is stored there. Empty: no window.
         now: number of rounds.
-        drafted: nodes of the current round.
-        won: drafted tokens that were accepted.
-        probing: the window in the target's pass of the current round.
+        drafted: number of nodes drafted in the current round.
+        won: number of drafted tokens that were accepted so far.
+        probing: the window as probes of the current round's forward.
     """
 
     title = "Pool of n-grams"
@@ -102,28 +102,28 @@ class LookaheadState(InspectableState):
 
     def look(self, n: int) -> Look:
         newest = itertools.islice(self.pool.newest(), n)
-        top = [Top([first], tail, self.now - written) for first, tail, written in newest]
+        top = [Top([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
         return Look(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
 
     def pack(self) -> Arrays:
-        found = list(self.pool.newest())[::-1]
-        width = max((len(tail) for _, tail, _ in found), default=1)
+        ngrams = list(self.pool.newest())[::-1]
+        width = max((len(tail) for _, tail, _ in ngrams), default=1)
         return {
-            "firsts": np.array([first for first, _, _ in found], np.int32),
-            "tails": in_rows([tail for _, tail, _ in found], width),
+            "firsts": np.array([first for first, _, _ in ngrams], np.int32),
+            "tails": in_rows([tail for _, tail, _ in ngrams], width),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         firsts = tokens_in(arrays, "firsts", vocabulary, (None,))
         tails = tokens_in(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
-        own = list(self.pool.newest())[::-1]
+        current = list(self.pool.newest())[::-1]
         rows: list[list[int]] = tails.tolist()
         for first, row in zip(firsts.tolist(), rows, strict=True):
             if tail := tuple(itertools.takewhile((0).__le__, row)):
                 self.pool.add(first, tail)
-        for first, tail, written in own:  # this run's own entries are newer
-            self.pool.add(first, tail, written)
+        for first, tail, round_ in current:  # entries of this run are newer
+            self.pool.add(first, tail, round_)
 
     @property
     def size(self) -> int:
@@ -133,26 +133,26 @@ class LookaheadState(InspectableState):
 
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Guess ahead in a window of `window` columns, and draft the n-grams that its columns have yielded.
+    """Guess ahead in a window of `window` columns, and draft the n-grams collected from its columns.
 
     The window's rows are the last n − 1 steps of Jacobi iteration on the next tokens: its newest row contains the
-    target's predictions for the row before it. All of it goes into the target's pass as probes, beside the draft: row 0
-    is a chain after the last committed token, and a guess below it attends to row 0 up to its own column and to the
-    column above itself. The target's predictions after the last row are the next row; each column extended by it is an
-    n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to `guesses`
-    tails of n − 1 tokens.
+    target's predictions for the row before it. The whole window is processed as probes, in addition to the draft: row 0
+    is a chain after the last committed token; a guess below it attends to row 0 up to its own column, and to the
+    guesses above it in its column. The target's predictions after the last row are the next row. Each column extended
+    by it is an n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to
+    `guesses` tails of n − 1 tokens.
 
-    The window guesses the most likely token at every temperature, and no draft attends to a probe; so drafts depend on
-    the past alone, and text and distribution are the target's. A pass reads window · (n − 1) − 1 tokens besides the
-    draft.
+    The window guesses the most likely token at every temperature, and no draft attends to a probe. So drafts depend on
+    committed text alone, and the output distribution is the target's. A forward processes window · (n − 1) − 1 tokens
+    in addition to the draft.
 
     Attributes:
-        window: W; 0: no window, so the pool contains only n-grams by `from_text`.
+        window: W; 0: no window, so the pool contains only n-grams added by `from_text`.
         ngram: N, number of rows plus one.
         guesses: G.
-        follow: after a round of more than one token the window moves along, and its last columns are new random tokens.
+        follow: after a round of more than one token the window moves by as many; its last columns get random tokens.
             The released code moves it by one position per round, so that its guesses lag.
-        from_text: add the n-grams of the text to the pool, too.
+        from_text: also add the n-grams of the text to the pool.
 
     Source: Fu et al. 2024, Break the sequential dependency of LLM inference using lookahead decoding, arXiv:2402.02057,
     §3 and Figure 3. The window starts with tokens of the prompt, and fills in n − 2 rounds, as in the released code.
@@ -166,7 +166,7 @@ class Lookahead(Drafter):
     from_text: bool = param(False, doc="also add n-grams of the text to the pool")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: looked up, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
@@ -174,7 +174,10 @@ class Lookahead(Drafter):
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def prime(self, row: Row, models: Models) -> LookaheadState:
-        """Return an empty pool, and a first row of random tokens of the text; each later row is one column shorter."""
+        """Return an empty pool and a first row of random tokens of the text.
+
+        Each further row makes the window one column narrower.
+        """
         state = LookaheadState(Pool(self.guesses))
         if self.window:
             state.rows = [[-1, *drawn_from_text(row, self.window + self.ngram - 3)]]
@@ -183,40 +186,40 @@ class Lookahead(Drafter):
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft the tails after the newest token; those with a common prefix share a branch."""
+        """Draft the tails after the newest token; tails with a common prefix share a branch."""
         assert row.models is not None
         state: LookaheadState = row.state.drafter
         tails = state.pool.behind(row.committed[-1])
         row.report.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.won}
         row.report.signals["matched tokens"] = float(bool(tails))
-        most = min(plan.within(MOST_NODES), ROOM - state.size)
+        max_nodes = min(plan.within(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
-        for tail, written in tails:
+        for tail, round_ in tails:
             for level in range(1, min(plan.depth, len(tail)) + 1):
-                if (path := tail[:level]) not in place and len(tokens) < most:
+                if (path := tail[:level]) not in place and len(tokens) < max_nodes:
                     parents.append(place.get(path[:-1], -1))
                     place[path] = len(tokens)
                     tokens.append(path[-1])
-                    ages.append(state.now - written)
+                    ages.append(state.now - round_)
         state.drafted, device = len(tokens), row.models.target.device
         tree = DraftTree.of(tokens, parents, source="lookahead", device=device)
         return replace(tree, grown=Grown((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """Return the window without the last committed token."""
+        """Return the window's guesses as probes; the last committed token is not one of them."""
         state: LookaheadState = row.state.drafter
         if not state.size:
             return None
         places, parents, sees = laid_out(len(state.rows), len(state.rows[0]), tree.tokens.device)
-        whole = torch.cat([sees.new_zeros(len(places), len(tree)), sees], 1)
-        above = torch.where(parents < 0, parents, parents + len(tree))
-        guessed = to_device(list(itertools.chain(*state.rows))[1:], tree.tokens.device, torch.long)
+        mask = torch.cat([sees.new_zeros(len(places), len(tree)), sees], 1)
+        probe_parents = torch.where(parents < 0, parents, parents + len(tree))
+        tokens = to_device(list(itertools.chain(*state.rows))[1:], tree.tokens.device, torch.long)
         farthest = len(state.rows) + len(state.rows[0]) - 2
-        state.probing = Probes(guessed, above, places, whole, farthest, "lookahead")
+        state.probing = Probes(tokens, probe_parents, places, mask, farthest, "lookahead")
         return state.probing
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Add a row to the window, and n-grams to the pool."""
+        """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
         state: LookaheadState = row.state.drafter
         state.now += 1
         state.won += len(outcome.verdict.path) if state.drafted else 0
@@ -228,19 +231,19 @@ class Lookahead(Drafter):
         if not state.rows or (probed is None and state.size):
             return  # another drafter's round, or no room for the window
         state.rows[0][0] = outcome.root
-        width, said = len(state.rows[0]), outcome.top[0][:1]
+        width, new_row = len(state.rows[0]), outcome.top[0][:1]
         if probed is not None:
-            said = [*said, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]
+            new_row = [*new_row, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]
         if len(state.rows) + 1 < self.ngram:
-            state.rows = [guessed[1:] for guessed in (*state.rows, said)]
+            state.rows = [guesses[1:] for guesses in (*state.rows, new_row)]
         else:
-            for first, *tail in zip(*state.rows, said, strict=True):
+            for first, *tail in zip(*state.rows, new_row, strict=True):
                 state.pool.add(first, tuple(tail), state.now)
-            state.rows = [*state.rows[1:], said]
+            state.rows = [*state.rows[1:], new_row]
         if self.follow and (skip := len(outcome.emitted) - 1):
             state.rows = [
-                [*guessed[skip:], *drawn_from_text(row, min(skip, len(guessed)), level)]
-                for level, guessed in enumerate(state.rows)
+                [*guesses[skip:], *drawn_from_text(row, min(skip, len(guesses)), level)]
+                for level, guesses in enumerate(state.rows)
             ]
 
 
@@ -248,21 +251,21 @@ class Lookahead(Drafter):
 def laid_out(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
-    """Return positions, parents and attention mask of a window's guesses, row by row. Shared, never written to.
+    """Return positions, parents and attention mask of a window's guesses, row by row; callers must not modify them.
 
     Args:
         rows: number of rows of the window.
-        width: columns; column 0 of row 0 is the last committed token, and no guess.
+        width: number of columns; column 0 of row 0 is the last committed token, not a guess.
         device: device of the tensors.
     """
     cells = [(r, c) for r in range(rows) for c in range(width)][1:]
-    number = {cell: i for i, cell in enumerate(cells)}
+    index = {cell: i for i, cell in enumerate(cells)}
     sees = torch.zeros(len(cells), len(cells), dtype=torch.bool)
     parents = list[int]()
     for i, (r, c) in enumerate(cells):
-        parents.append(number.get((r - 1, c) if r else (0, c - 1), -1))
-        for seen in (*((0, left) for left in range(c + 1)), *((up, c) for up in range(r + 1))):
-            if seen in number:
-                sees[i, number[seen]] = True
+        parents.append(index.get((r - 1, c) if r else (0, c - 1), -1))
+        for visible in (*((0, left) for left in range(c + 1)), *((up, c) for up in range(r + 1))):
+            if visible in index:
+                sees[i, index[visible]] = True
     places = torch.tensor([r + c for r, c in cells], device=device)
     return places, torch.tensor(parents, device=device), sees.to(device)

@@ -1,14 +1,14 @@
-"""M2R2: an accelerated residual stream beside the target's own, close to the final state after a few layers.
+"""M2R2: an accelerated residual stream, parallel to the target's own, is close to the final state after a few layers.
 
 Early exit reads the residual stream h after layer E, but h still has to carry information for the layers above. A
-second stream r does not. It starts as h does and goes through the same E layers, each attention and each MLP between
-two low-rank adapters A = 1 + B C; it attends to the first stream's keys and values.
+second stream r does not. It starts equal to h and goes through the same E layers, with each attention and each MLP
+between two low-rank adapters A = 1 + B C. It attends to the first stream's keys and values.
 
     slow     h ← h + O · attention( Q h, K h, V h )               h ← h + MLP( h )         for each token read
     fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ MLP( A″ r )   where a token is predicted
     exit     r(E)  →  final norm, LM head  →  distribution of the next token
 
-So the fast stream has no cache and stores nothing, and verification continues from the slow one.
+So the fast stream has no KV cache, and verification continues from the slow stream.
 
 """
 
@@ -39,11 +39,11 @@ PLACES = (("asks", "read"), ("feeds", "fed"))
 READS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
 """In Llama-like layers, the projections that read an adapter's output. Keys and values are not used."""
 GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
-"""Projections whose output an adapter reads."""
+"""In Llama-like layers, the projections whose output an adapter reads."""
 
 
 class Adapter(nn.Module):
-    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B is initialised to zero, so that it returns x."""
+    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B starts at zero, so it starts as the identity."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -54,39 +54,39 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def before(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Return the weight of a following projection with this adapter merged into its input."""
+        """Merge this adapter into the weight of the projection that reads its output."""
         wide = single(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def behind(self, given: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """Apply this adapter to each column: to merge it into the output of a projection's weight or bias."""
+        """Apply this adapter to each column, which merges it into a preceding projection's weight or bias."""
         wide = single(given)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
 class Half(nn.Module):
-    """A layer's attention or MLP between two adapters."""
+    """Attention or MLP of a layer, between two adapters."""
 
     def __init__(self, half: nn.Module, before: Adapter, behind: Adapter) -> None:
         super().__init__()
         self.within, self.before, self.behind = half, before, behind
 
     def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
-        made = self.within(self.before(hidden_states), *args, **named)
-        return (self.behind(made[0]), *made[1:]) if isinstance(made, tuple) else self.behind(made)
+        output = self.within(self.before(hidden_states), *args, **named)
+        return (self.behind(output[0]), *output[1:]) if isinstance(output, tuple) else self.behind(output)
 
 
 class Accelerators(TrainedNet):
-    """Four adapters in each of the target's first E layers: 8 E R D weights. They depend on the target's width alone.
+    """Four adapters in each of the target's first E layers: 8 E R D weights, which depend on the target's width alone.
 
     Args:
         width: the target's hidden size D.
         exit_layer: E, number of layers, counted from 1.
         rank: R.
-        context: longest sequence, in positions; unused here.
+        context: maximum sequence length, in positions; unused here.
 
     Raises:
-        ValueError: there would be no layer, or rank 0.
+        ValueError: `exit_layer` or `rank` is less than 1.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (accelerator adapters, keys and values of the slow stream).
     The wiring is ours: no code was released.
@@ -109,12 +109,12 @@ class Accelerators(TrainedNet):
 
     def adapter(self, layer: int, place: str) -> Adapter:
         """Return one adapter of a layer, counted from 0."""
-        found = self.layers[layer].get_submodule(place)
-        assert isinstance(found, Adapter)
-        return found
+        adapter = self.layers[layer].get_submodule(place)
+        assert isinstance(adapter, Adapter)
+        return adapter
 
     def within(self, layer: nn.Module, number: int) -> nn.Module:
-        """Return a weight-sharing copy of the target's layer of this number, from 0, with the adapters inserted.
+        """Return a weight-sharing copy of a target layer, with the adapters of layer `number` (from 0) inserted.
 
         Raises:
             ModelError: its attention or MLP has an unknown name.
@@ -122,28 +122,28 @@ class Accelerators(TrainedNet):
         shared_copy = shallow(layer)
         for half, (before, behind) in enumerate(PLACES):
             if (name := name_of(layer, half)) is None:
-                what = "MLP" if half else "attention"
+                part = "MLP" if half else "attention"
                 raise ModelError(
                     f"Accelerator adapters wrap a layer's attention and MLP, and {type(layer).__name__} has no "
-                    f"separate {what}.",
+                    f"separate {part}.",
                     "Choose another method: early-exit drafts with the first layers of any target.",
                 )
-            own = layer.get_submodule(name)
-            shared_copy._modules[name] = Half(own, self.adapter(number, before), self.adapter(number, behind))
+            module = layer.get_submodule(name)
+            shared_copy._modules[name] = Half(module, self.adapter(number, before), self.adapter(number, behind))
         return shared_copy
 
     def merged(self, layer: nn.Module, number: int) -> nn.Module:
-        """Return the same for a Llama-like layer, with the adapters merged into copied projections."""
-        made: dict[str, Tensor] = {}
+        """Return a copy of a Llama-like layer with the adapters merged into its projections. See `within`."""
+        weights: dict[str, Tensor] = {}
         for place, products in READS.items():
             for name in products:
-                made[f"{name}.weight"] = self.adapter(number, place).before(layer.get_parameter(f"{name}.weight"))
+                weights[f"{name}.weight"] = self.adapter(number, place).before(layer.get_parameter(f"{name}.weight"))
         for place, name in GIVES.items():
             adapter, product = self.adapter(number, place), layer.get_submodule(name)
-            made[f"{name}.weight"] = adapter.behind(product.get_parameter("weight"))
+            weights[f"{name}.weight"] = adapter.behind(product.get_parameter("weight"))
             if getattr(product, "bias", None) is not None:
-                made[f"{name}.bias"] = adapter.behind(product.get_parameter("bias").unsqueeze(1)).squeeze(1)
-        return with_weights(layer, made)
+                weights[f"{name}.bias"] = adapter.behind(product.get_parameter("bias").unsqueeze(1)).squeeze(1)
+        return with_weights(layer, weights)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Accelerators(TrainedNet):
 
 @dataclass(slots=True)
 class Streams:
-    """Drafting state of a sequence.
+    """M2R2's drafting state of a sequence.
 
     Attributes:
         shared_copy: the first layers, with the adapters inserted.
@@ -168,12 +168,12 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class FastExit(Exit):
-    """The target's first layers, run by the slow stream and then by the fast one. See `draft_chain`."""
+    """The target's first layers, run on the slow stream, then on the fast stream. See `draft_chain`."""
 
     shared_copy: WeightSharingCopy
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Return logits of the fast stream, in the order of the sequences in the cache."""
+        """Return logits of the fast stream, in the order of the sequences' cache slots."""
         self.read(batch, head=False)
         out = self.target.forward([beside(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
@@ -182,9 +182,9 @@ class FastExit(Exit):
 
 
 def beside(segment: Segment) -> Segment:
-    """Return a segment that reads just-read tokens again, at their own positions and with the same attention.
+    """Return a segment that processes the tokens just read again, at the same positions and with the same mask.
 
-    Its entries are written after the sequence's scratch, where the next pass overwrites them.
+    Its KV cache entries are written after the sequence's scratch, where the next forward overwrites them.
     """
     slot, n = segment.slot, len(segment.tokens)
     sees = torch.ones(n, slot.scratch, dtype=torch.bool, device=segment.tokens.device).tril(slot.scratch - n)
@@ -194,10 +194,10 @@ def beside(segment: Segment) -> Segment:
 
 @dataclass(frozen=True)
 class M2R2(Exiting):
-    """Draft with a fast stream through the target's first layers; verify from the slow one's. See `Exiting`.
+    """Draft with a fast stream through the target's first layers; verify from the slow stream's states. See `Exiting`.
 
-    Each drafted token costs two passes of these layers: the slow stream's, whose keys, values and exit states are the
-    target's own and stay, and the fast one's.
+    Each drafted token costs two passes through these layers. The pass of the slow stream gives keys, values and exit
+    states that are the target's own and are reused; the pass of the fast stream gives the prediction.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040.
     """
@@ -206,7 +206,7 @@ class M2R2(Exiting):
     source: ClassVar[str] = "m2r2"
 
     def prime(self, row: Row, models: Models) -> Streams:
-        """Return the adapters, loaded and merged into copies of the target's projections once.
+        """Return the state with the adapted layers, which are created once per target.
 
         Raises:
             ModelError: they cannot be read, or are for another target; its layers have another structure.
@@ -229,7 +229,7 @@ class M2R2(Exiting):
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
-    """Return the target's first layers with a net's adapters inserted, created once per target.
+    """Return the target's first layers with the net's adapters inserted, created once per target.
 
     Raises:
         ModelError: it has too few layers, or layers that do not support adapters.
@@ -240,8 +240,8 @@ def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
         if net.exit_layer > target.n_layers:
             message = f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}."
             raise ModelError(message, AGAIN)
-        put = net.within if target.lean is None else net.merged
+        adapt = net.within if target.lean is None else net.merged
         with torch.inference_mode(False), torch.no_grad():
-            layers = [put(target.layers[i], i) for i in range(net.exit_layer)]
+            layers = [adapt(target.layers[i], i) for i in range(net.exit_layer)]
         models.shared[key] = beginning(target, layers)
     return models.shared[key]

@@ -26,13 +26,13 @@ RANKS = 10
 class MedusaHeads(TrainedNet):
     """K stacks of residual blocks on the target's LM head input, followed by that LM head or their own.
 
-    Block: x + SiLU(W x + b). Each starts as the identity.
+    Block: x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
 
     Args:
         width: the target's hidden size D.
         blocks: K.
         layers: blocks of each stack.
-        own_rows: tokens W of each stack's own LM head; 0: all share the target's.
+        own_rows: vocabulary size W of each stack's own LM head; 0: all share the target's LM head.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
     """
@@ -63,18 +63,18 @@ class MedusaHeads(TrainedNet):
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:
-                x = torch.stack([each + nn.functional.silu(head(each)) for each, head in zip(x, stack, strict=True)])
+                x = torch.stack([h + nn.functional.silu(head(h)) for h, head in zip(x, stack, strict=True)])
         for weight, bias in self._together:
             x = x + nn.functional.silu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
         return x
 
     def settle(self) -> MedusaHeads:
-        """Prepare for drafting: no gradients, and all stacks in one product per layer."""
+        """Prepare for drafting: no gradients, and one matrix product per layer for all stacks."""
         super().settle()
         self._together = []
         for stack in self.stacks:
             weight, bias = (torch.stack([h.get_parameter(part) for h in stack]) for part in ("weight", "bias"))
-            for k, head in enumerate(stack):  # share the stacked memory, so that no second copy is held
+            for k, head in enumerate(stack):  # share the stacked memory, so that there is only one copy
                 head.get_parameter("weight").data, head.get_parameter("bias").data = weight[k], bias[k]
             self._together.append((weight, bias))
         return self
@@ -93,25 +93,25 @@ class MedusaHeads(TrainedNet):
     @classmethod
     def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
         """Return the stacks of an external checkpoint, without measured rank accuracies."""
-        facts, read = checkpoint.facts, checkpoint.read()
-        blocks, deep = facts["n_heads"], facts["n_layers"]
-        own = [read[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in read else []
-        net = cls(facts["hidden_size"], blocks, deep, len(own[0]) if own else 0)
+        facts, weights = checkpoint.facts, checkpoint.read()
+        blocks, n_layers = facts["n_heads"], facts["n_layers"]
+        own_heads = [weights[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in weights else []
+        net = cls(facts["hidden_size"], blocks, n_layers, len(own_heads[0]) if own_heads else 0)
         net.accuracy = tuple(map(tuple, facts.get("accuracy", ())))
         with torch.no_grad():
             for j, stack in enumerate(net.stacks):
                 for k, block in enumerate(stack):
-                    block.get_parameter("weight").copy_(read[f"{k}.{j}.weight"])
-                    if f"{k}.{j}.bias" in read:
-                        block.get_parameter("bias").copy_(read[f"{k}.{j}.bias"])
+                    block.get_parameter("weight").copy_(weights[f"{k}.{j}.weight"])
+                    if f"{k}.{j}.bias" in weights:
+                        block.get_parameter("bias").copy_(weights[f"{k}.{j}.bias"])
             if net.own is not None:
-                net.own.copy_(torch.stack(own))
+                net.own.copy_(torch.stack(own_heads))
         return net
 
 
 @dataclass(frozen=True, slots=True)
 class MedusaState:
-    """Drafting state of the heads: the blocks, and the target's LM head over the draft vocabulary."""
+    """Drafting state of the heads: the heads, and the target's LM head over the draft vocabulary."""
 
     net: MedusaHeads
     head: SharedHead
@@ -119,7 +119,7 @@ class MedusaState:
     def guess(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
         """Return logits of each head: head k (from 1) predicts the token k + 1 positions after that of `hidden`.
 
-        W is the target's vocabulary, or the size of the draft vocabulary: `head.tokens` has its ids.
+        W is the target's vocabulary, or the size of the draft vocabulary: `head.tokens` maps to target ids.
         """
         x = self.net(hidden)
         if self.net.own is not None:
@@ -127,7 +127,7 @@ class MedusaState:
         return self.head(x.transpose(0, 1))
 
     def whole(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one head over all of the target's tokens; −∞ outside the draft vocabulary."""
+        """Return logits of one head over the target's whole vocabulary; −∞ outside the draft vocabulary."""
         x = self.net(hidden)[level]
         return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
 
@@ -140,15 +140,15 @@ class Blind(Protocol):
         """Net; its `accuracy` is the measured accuracy of each rank at each level."""
 
     def whole(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level, from 0, over all of the target's tokens."""
+        """Return logits of one level, counted from 0, over the target's whole vocabulary."""
         ...
 
 
 class HeadsGrowth(Growth):
-    """A tree over independent predictions: head k has the same distribution after all nodes of level k.
+    """Tree over independent predictions: head k has the same distribution after all nodes of level k.
 
     Args:
-        row: its sequence; its state is `Blind`.
+        row: the sequence; its drafter state is `Blind`.
         hidden: input of the state's `whole`.
         logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.
@@ -173,8 +173,8 @@ class HeadDistributions(NodeDistributions):
 
     Attributes:
         of: the tree.
-        level: the head, from 0.
-        n: nodes.
+        level: index of the head, from 0.
+        n: number of nodes.
     """
 
     of: HeadsGrowth
@@ -182,7 +182,7 @@ class HeadDistributions(NodeDistributions):
     n: int
 
     def whole(self) -> Float[Tensor, "w V"]:
-        """Return distributions over all of the target's tokens, without penalties, which depend on the text before."""
+        """Return distributions over the target's whole vocabulary; penalties are not applied."""
         state = self.of.state
         logits = state.whole(self.of.hidden[None], self.level)
         return FullDistributions.of(logits, self.of.row.sampling).p.expand(self.n, -1)
@@ -195,7 +195,7 @@ class HeadDistributions(NodeDistributions):
 
 @dataclass(frozen=True)
 class Medusa(DistributionDrafter):
-    """Draft with heads that read one hidden state, that of the newest token the target has read, independently.
+    """Draft with heads that independently read one hidden state: that of the newest token the target has processed.
 
     The newest committed token was drawn from that state but has not been through the target, so head k predicts the
     k-th token after it. A path (i₁, i₂, …) of the static tree means: the i₁-th best token of head 1, then the i₂-th
@@ -209,13 +209,13 @@ class Medusa(DistributionDrafter):
     reads_target: ClassVar[bool] = True
 
     def prime(self, row: Row, models: Models) -> MedusaState:
-        """Return the heads, loaded once for the target.
+        """Return the state with the heads, which are loaded once per target.
 
         Raises:
             ModelError: they cannot be read, or are for another target.
         """
-        again = "Train heads for this target: workbench train medusa --target …"
-        net = load_fitting(MedusaHeads, models, "Medusa heads", again)
+        advice = "Train heads for this target: workbench train medusa --target …"
+        net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
     def reach(self, row: Row) -> int:

@@ -1,4 +1,4 @@
-"""MSD: text and image enter the drafter in different ways."""
+"""MSD: text enters the drafter as feature and embedding, images as vision embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MSDNet(FeatureNet):
     kind = "msd"
 
     def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the next embedding of text, skipping images."""
+        """Return the embedding of the next text token after each position, skipping images."""
         n = seen.embeds.shape[1]
         next_one = list(range(1, n))
         for start, end in reversed(seen.spans):
@@ -32,7 +32,7 @@ class MSDNet(FeatureNet):
         return seen.embeds[:, torch.tensor(next_one, dtype=torch.long, device=seen.embeds.device)]
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """Return the vision embeddings as the projector made them."""
+        """Return the image as the vision embeddings that the projector returns."""
         start, end = seen.spans[picture]
         inputs = seen.embeds[:, start : min(end, pairs.shape[1])]
         return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))

@@ -1,4 +1,4 @@
-"""Prompt lookup: copy the tokens that followed an earlier occurrence of the newest ones."""
+"""Prompt lookup: copy the tokens that followed an earlier occurrence of the newest tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Largest number of indexed tokens of a text; the oldest are dropped first."""
+"""Maximum number of indexed tokens of a text; the oldest are dropped first."""
 FORGOTTEN = 64
-"""Tokens dropped at a time."""
+"""Number of tokens dropped at a time."""
 ENTRY_BYTES = 320
-"""Bytes of an n-gram in memory: its key, its positions, its slot."""
+"""Bytes of an n-gram in memory: its key, its positions and its dictionary slot."""
 
 
 class NGramIndex(InspectableState):
@@ -38,7 +38,7 @@ class NGramIndex(InspectableState):
     def __init__(self, n_max: int, most: int = KEPT) -> None:
         self.n_max, self.most = n_max, most
         self.text: list[int] = []
-        self._gone = 0  # dropped tokens: positions count from the very first one
+        self._gone = 0  # number of dropped tokens; positions count from the first token ever added
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -83,22 +83,22 @@ class NGramIndex(InspectableState):
         return {"text": np.array(self.text, np.int32)}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        own, loaded = self.text, tokens_in(arrays, "text", vocabulary, (None,)).tolist()
+        current, loaded = self.text, tokens_in(arrays, "text", vocabulary, (None,)).tolist()
         self.text, self._gone = [], 0
         self._ends.clear()
-        self.extend([*loaded[-self.most :], *own])
+        self.extend([*loaded[-self.most :], *current])
 
 
 @dataclass(frozen=True)
 class NGram(Drafter):
     """Look the newest `ngram` committed tokens up in the text so far and propose their continuation.
 
-    If there is no match, shorter suffixes are tried, then the tree is empty: the round is plain decoding. Proposals are
-    deterministic, so no distribution is needed.
+    If there is no match, shorter suffixes are tried. If none matches, the tree is empty: the round is plain decoding.
+    Proposals are deterministic, so no distribution is needed.
 
     Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence
-    usually continues better. "transformers" drafts as `PromptLookupCandidateGenerator`: the first, up to the end of a
-    text.
+    usually continues better. "transformers" drafts as `PromptLookupCandidateGenerator` does: from the first occurrence,
+    and not beyond an end-of-text token.
     """
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix to look up, in tokens")
@@ -107,7 +107,7 @@ class NGram(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: copied, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def memory(self) -> Hashable:
@@ -125,25 +125,27 @@ class NGram(Drafter):
         assert row.models is not None
         index: NGramIndex = row.state.drafter
         for n in range(self.ngram, 0, -1):
-            found = index.continuation(n, plan.depth, self.occurrence == "latest")
-            if found and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
-                found = found[: next((i for i, token in enumerate(found) if token in row.models.eos), None)]
-                if not found:  # a shorter suffix is not tried
+            continuation = index.continuation(n, plan.depth, self.occurrence == "latest")
+            if continuation and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
+                continuation = continuation[
+                    : next((i for i, token in enumerate(continuation) if token in row.models.eos), None)
+                ]
+                if not continuation:  # a shorter suffix is not tried
                     break
-            if found:
+            if continuation:
                 if plan.stops:
-                    found = self._gone_on_with(row, found)
+                    continuation = self._gone_on_with(row, continuation)
                 row.report.signals["matched tokens"] = n
-                return DraftTree.chain(found, source="prompt-lookup", device=row.models.target.device)
+                return DraftTree.chain(continuation, source="prompt-lookup", device=row.models.target.device)
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
 
     def _gone_on_with(self, row: Row, found: list[int]) -> list[int]:
-        """Return as many tokens as the policy accepts; each copied token counts as certain."""
+        """Return the tokens up to the policy's stop; each copied token counts as having probability 1."""
         size, device = row.models.target.vocab_size, row.models.target.device
         for level, token in enumerate(found[1:], 1):
-            certain = torch.zeros(1, size, device=device)
-            certain[0, token] = 1.0
-            if not goes_on(row, level, lambda p=certain: p):
+            probs = torch.zeros(1, size, device=device)
+            probs[0, token] = 1.0
+            if not goes_on(row, level, lambda p=probs: p):
                 return found[:level]
         return found
 

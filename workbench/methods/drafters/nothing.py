@@ -15,7 +15,7 @@ class Nothing(Drafter):
     """Propose the empty tree: the baseline of every speed-up, on the same engine."""
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return no kinds of siblings."""
+        """Return the deterministic kind; the empty tree has no siblings."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:

@@ -1,4 +1,4 @@
-"""OmniDraft: a draft model with a different vocabulary, whose text is re-tokenised for the target."""
+"""OmniDraft: a draft model with a different vocabulary; its text is re-tokenised for the target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
-"""Tokens read at once."""
+"""Number of tokens read in one forward."""
 
 
 @dataclass
@@ -40,14 +40,14 @@ class Reading:
 
     Attributes:
         writer: the draft model.
-        words: both vocabularies; None: they are the same, and nothing is translated.
+        words: mapping between the vocabularies; None: they are the same, and nothing is translated.
         ids: the committed text in the draft model's tokens.
-        text: the committed text, if it is translated.
-        broken: whether the text ends within a character; then nothing can be drafted.
+        text: the committed text as a string, if tokens are translated.
+        broken: whether the text ends within a multi-token character; then nothing can be drafted.
         study: online-training state.
         owned: trained state that can be viewed, saved and loaded; None if the layers are not trained.
-        slot: slot of the draft model's cache; None if the text exceeds its context.
-        fed: tokens with cache entries, including drafts of the last round.
+        slot: slot of the draft model's KV cache; None if the text exceeds its context.
+        fed: tokens with KV cache entries, including drafts of the last round.
     """
 
     writer: OtherVocabularyDrafter
@@ -62,13 +62,13 @@ class Reading:
     _seen: tuple[int, tuple[int, ...]] | None = None
 
     def read(self, row: Row) -> list[int]:
-        """Return the committed text in the draft model's tokens, without special tokens and incomplete characters."""
+        """Return the committed text in the draft model's tokens, without special tokens or incomplete characters."""
         if self.words is None:
             return list(row.committed)
-        now = len(row.committed), tuple(row.committed[-4:])
-        if now == self._seen:
+        version = len(row.committed), tuple(row.committed[-4:])
+        if version == self._seen:
             return self.ids
-        self._seen = now
+        self._seen = version
         text = _decoded(row, len(row.committed))
         self.text = text.rstrip(BROKEN)
         self.broken = self.text != text
@@ -79,7 +79,7 @@ class Reading:
         return ids
 
     def catch_up(self, row: Row) -> None:
-        """Drop entries of rejected drafts, and read the committed tokens since, except the last.
+        """Drop cache entries of rejected drafts, and read the new committed tokens except the last.
 
         The newest tokens may differ from the drafted ones: the same text may be tokenised differently as it grows.
         """
@@ -91,9 +91,9 @@ class Reading:
         if missing and self.shared_copy is None:
             runner.prefill(self.slot, missing)
         for at in range(0, len(missing) if self.shared_copy is not None else 0, CHUNK):
-            piece = to_device(missing[at : at + CHUNK], runner.device)
-            runner.forward([Segment(self.slot, piece)], last_only=True, shared_copy=self.shared_copy)
-            runner.commit(self.slot, range(len(piece)))
+            chunk = to_device(missing[at : at + CHUNK], runner.device)
+            runner.forward([Segment(self.slot, chunk)], last_only=True, shared_copy=self.shared_copy)
+            runner.commit(self.slot, range(len(chunk)))
         self.fed = self.ids[:-1]
 
     @property
@@ -106,17 +106,17 @@ class Reading:
 class OmniDraft(Drafter):
     """Let any draft model continue the text in its own tokens, and re-tokenise that text for the target.
 
-    Two vocabularies share only text. The drafter's own tokenizer reads the target's committed text; the drafter's
-    continuation, always its likeliest tokens, is split as the target's tokenizer would split it. So drafter tokens that
-    together spell one of the target's are merged, and one that spells several is split. If the target has already split
-    a word, each next token is the longest that fits. A last token is withheld while more text could lengthen it. The
-    draft carries no distribution over the target's tokens, so it is verified as deterministic: accepted with
-    probability p(x), and the text follows the target's distribution.
+    The two vocabularies have only text in common. The drafter's own tokenizer reads the target's committed text. The
+    drafter's continuation, always its most likely tokens, is tokenised as the target's tokenizer would do it. So
+    several drafter tokens that spell one target token are merged, and one that spells several is split. If the target
+    has already split a word, each next token is the longest that fits. A last token is withheld while more text could
+    lengthen it. The draft has no distribution over the target's tokens, so it is verified as deterministic: a token x
+    is accepted with probability p(x), and the output follows the target's distribution.
 
-    With a `rate` a copy of its layers is trained online: where both vocabularies have the token, towards the target's
-    distribution over shared tokens; where the target's token is spelt in several of its own, to raise their
-    probability. With `stop` a head on its hidden state is trained after each verification to predict whether the next
-    draft will be accepted.
+    With a `rate` a copy of its layers is trained online. Where both vocabularies have the token, the loss is the
+    divergence from the target's distribution over shared tokens. Where the target's token is spelt in several of the
+    drafter's tokens, the loss raises their probability. With `stop` a head on its hidden state is trained after each
+    verification to predict whether the next draft will be accepted.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the n-gram cache across vocabularies; online
     distillation; adaptive drafting).
@@ -150,7 +150,7 @@ class OmniDraft(Drafter):
             Dictionary.known(models, models.stranger)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: the most likely, so deterministic."""
+        """Return the kind of siblings: deterministic, the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -162,7 +162,7 @@ class OmniDraft(Drafter):
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def prime(self, row: Row, models: Models) -> Reading:
-        """Read the committed text but its last token. The drafter reads no images."""
+        """Read the committed text except its last token. The drafter reads no images."""
         writer, words = models.stranger, None
         if writer is None:
             assert models.drafter is not None
@@ -184,21 +184,21 @@ class OmniDraft(Drafter):
         return state
 
     def begun(self, models: Models, writer: OtherVocabularyDrafter) -> Study:
-        """Return untrained state; with `warm` that of earlier runs."""
+        """Return new online-training state; with `warm` the state of earlier runs."""
         key = ("omnidraft online training", writer.name)
-        kept: Study | None = models.shared.get(key) if self.warm else None
-        if kept is None or kept.whose is not writer.runner:
-            kept = Study(whose=writer.runner)
+        study: Study | None = models.shared.get(key) if self.warm else None
+        if study is None or study.whose is not writer.runner:
+            study = Study(whose=writer.runner)
             if self.warm:
-                models.shared[key] = kept
-        if self.rate and kept.trainable is None:
-            kept.trainable = TrainableLayers(writer.runner)
-        if self.stop and kept.stop is None:
-            kept.stop = Stop(writer.runner.hidden_size)
-        return Study(kept.trainable if self.rate else None, kept.stop if self.stop else None, whose=writer.runner)
+                models.shared[key] = study
+        if self.rate and study.trainable is None:
+            study.trainable = TrainableLayers(writer.runner)
+        if self.stop and study.stop is None:
+            study.stop = Stop(writer.runner.hidden_size)
+        return Study(study.trainable if self.rate else None, study.stop if self.stop else None, whose=writer.runner)
 
     def reach(self, row: Row) -> int:
-        """Return the number of free positions as levels: a drafter's token seldom spells less than a target's token."""
+        """Return the draft model's free positions; a drafter token seldom spells less than a target token."""
         state: Reading = row.state.drafter
         return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
 
@@ -208,9 +208,13 @@ class OmniDraft(Drafter):
             self.release(row, row.models)
             row.state.drafter = self.prime(row, row.models)
         state: Reading = row.state.drafter
-        said = self.written(row, state, plan.depth)
-        tokens = said if state.words is None or not said else state.words.drafted(said, self.merge, state.text)
-        row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(said), len(tokens)
+        draft_ids = self.written(row, state, plan.depth)
+        tokens = (
+            draft_ids
+            if state.words is None or not draft_ids
+            else state.words.drafted(draft_ids, self.merge, state.text)
+        )
+        row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(draft_ids), len(tokens)
         if (trainable := state.study.trainable) is not None:
             row.report.signals["training steps"] = trainable.n_steps
             if trainable.n_steps:
@@ -218,55 +222,58 @@ class OmniDraft(Drafter):
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
     def written(self, row: Row, state: Reading, depth: int) -> list[int]:
-        """Return the drafter's continuation of the committed text, in its own tokens, long enough for `depth`."""
+        """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
         state.catch_up(row)
         slot, runner, words = state.slot, state.writer.runner, state.words
         assert slot is not None
         if state.broken or not state.ids:
             return []
-        said, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.study
-        study.written, study.before, sure, end = [], len(state.text), 1.0, 0
-        most = depth if words is None else depth + self.extra
-        while len(said) < min(most, runner.context - len(state.ids) + 1):
+        draft_ids, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.study
+        study.written, study.before, accept_prob, end = [], len(state.text), 1.0, 0
+        max_tokens = depth if words is None else depth + self.extra
+        while len(draft_ids) < min(max_tokens, runner.context - len(state.ids) + 1):
             out = runner.forward([Segment(slot, feed)], last_only=True, shared_copy=state.shared_copy)
             if study.stop is not None and words is not None:
-                sure *= study.stop.chance(out.hidden[0, -1])
-                if said and sure < self.stop:
+                accept_prob *= study.stop.chance(out.hidden[0, -1])
+                if draft_ids and accept_prob < self.stop:
                     runner.rewind(slot, slot.length)
                     break
             runner.commit(slot, [0])
-            state.fed += [said[-1] if said else state.ids[-1]]
+            state.fed += [draft_ids[-1] if draft_ids else state.ids[-1]]
             logits = out.logits[0, -1:]
             if words is None:
-                logits = logits[:, : row.models.target.vocab_size]  # the rest only pads the draft model's vocabulary
+                # other logits are padding of the draft model's vocabulary
+                logits = logits[:, : row.models.target.vocab_size]
             feed = likeliest(logits.float())
-            said.append(int(feed))
+            draft_ids.append(int(feed))
             if study.stop is not None and words is not None:
-                end += len(words.text(said[-1]))
+                end += len(words.text(draft_ids[-1]))
                 study.written.append((out.hidden[0, -1], end))
-                row.report.signals["chance that all is kept"] = sure
+                row.report.signals["chance that all is kept"] = accept_prob
             if words is not None and (
-                words.is_over(said[-1]) or len(words.drafted(said, self.merge, state.text)) >= depth
+                words.is_over(draft_ids[-1]) or len(words.drafted(draft_ids, self.merge, state.text)) >= depth
             ):
                 break
-        return said
+        return draft_ids
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Train the stopping head on the result, collect positions, and run a training step when due."""
+        """Train the stopping head on the verification result, collect positions, and run a training step when due."""
         state: Reading = row.state.drafter
         study, words = state.study, state.words
         if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
             return
-        kept = min(len(outcome.verdict.path), len(outcome.emitted))
+        n_accepted = min(len(outcome.verdict.path), len(outcome.emitted))
         if study.written and outcome.tokens:
-            text = _decoded(row, len(row.committed) - len(outcome.emitted) + kept).rstrip(BROKEN)
-            study.heard(len(text) - study.before, kept < len(outcome.tokens) and kept < len(outcome.emitted))
+            text = _decoded(row, len(row.committed) - len(outcome.emitted) + n_accepted).rstrip(BROKEN)
+            study.heard(
+                len(text) - study.before, n_accepted < len(outcome.tokens) and n_accepted < len(outcome.emitted)
+            )
         if not self.rate or not study.is_due or outcome.hidden is None:
             return
         first = len(row.committed) - len(outcome.emitted)
-        found = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.places)]
-        study.waiting = [*study.waiting, *found][-MOST_PLACES:]
-        study.rounds += bool(found)
+        positions = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.places)]
+        study.waiting = [*study.waiting, *positions][-MOST_PLACES:]
+        study.rounds += bool(positions)
         if study.rounds >= self.every:
             ids = state.read(row)
             ends = borders(state.text, ids, state.writer.tokenizer, words.said)
@@ -277,9 +284,9 @@ class OmniDraft(Drafter):
         """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
         head = row.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
-        for (at, _), probs in zip(study.waiting, distributions, strict=True):
-            begin, end = (len(_decoded(row, n).rstrip(BROKEN)) for n in (at, at + 1))
-            yield begin, end, probs, row.committed[at]
+        for (index, _), probs in zip(study.waiting, distributions, strict=True):
+            begin, end = (len(_decoded(row, n).rstrip(BROKEN)) for n in (index, index + 1))
+            yield begin, end, probs, row.committed[index]
 
     def release(self, row: Row, models: Models) -> None:
         """Free the cache slot."""
@@ -289,11 +296,11 @@ class OmniDraft(Drafter):
 
 
 def _decoded(row: Row, n: int) -> str:
-    """Return the text of the first n committed tokens; an incomplete character is `BROKEN`."""
+    """Return the text of the first n committed tokens; incomplete characters become `BROKEN`."""
     tokenizer, ids = row.models.tokenizer, row.committed[:n]
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of two token sequences' common prefix."""
+    """Return the length of the common prefix of two token sequences."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""Online training for a different vocabulary: distributions over shared tokens, spellings of the others."""
+"""Online training for a different vocabulary: losses on shared tokens and on spellings of other tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shared(NamedTuple):
 
     Attributes:
         theirs: the drafter's ids, int64 [S].
-        ours: the target's, in the same order.
+        ours: the target's ids, in the same order.
     """
 
     theirs: Int[Tensor, " S"]
@@ -45,11 +45,11 @@ class Direct(NamedTuple):
 
 
 class Spelt(NamedTuple):
-    """A position whose next target token is spelt in several of the drafter's.
+    """A position whose next target token is spelt in several drafter tokens.
 
     Attributes:
-        at: index of the drafter's token before them.
-        tokens: the drafter's tokens.
+        at: index of the drafter's token before the spelling.
+        tokens: the drafter's tokens that spell the target's token.
         chance: the target's probability of its own token.
     """
 
@@ -59,21 +59,22 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, said: Sequence[str]) -> dict[int, int]:
-    """Return the number of tokens up to each text index at which a token ends.
+    """Map each text index at which a token ends to the number of tokens up to it.
 
     Args:
         text: text of the tokens.
         ids: token ids.
         tokenizer: their tokenizer; used only if it returns token offsets.
-        said: text that each token adds, for tokenizers without offsets; empty result if these do not spell the text.
+        said: text that each token adds, for tokenizers without offsets; if these do not spell the text, the result is
+            empty.
     """
     if getattr(tokenizer, "is_fast", False):
         ends = [end for _, end in tokenizer(text, return_offsets_mapping=True)["offset_mapping"]][: len(ids)]
     else:
-        pieces = [said[token] if token < len(said) else "" for token in ids]
-        if "".join(pieces) != text:
+        parts = [said[token] if token < len(said) else "" for token in ids]
+        if "".join(parts) != text:
             return {}
-        ends = [sum(map(len, pieces[: i + 1])) for i in range(len(pieces))]
+        ends = [sum(map(len, parts[: i + 1])) for i in range(len(parts))]
     return {end: i + 1 for i, end in enumerate(ends)}
 
 
@@ -83,10 +84,10 @@ def places(
     ids: Sequence[int],
     shared: Shared,
 ) -> tuple[list[Direct], list[Spelt]]:
-    """Return training positions at target tokens whose text borders are token borders in both vocabularies.
+    """Return training positions at target tokens that start and end at token borders in both vocabularies.
 
     Args:
-        found: per token its start and end in the text, the target's distribution there, and the token.
+        found: per token, its start and end in the text, the target's distribution there, and its id.
         ends: as `borders` returns them.
         ids: the text in the drafter's tokens.
         shared: tokens of both vocabularies.
@@ -94,12 +95,12 @@ def places(
     direct, spelt = list[Direct](), list[Spelt]()
     for begin, end, probs, token in found:
         a, b = ends.get(begin, 0), ends.get(end, 0)
-        if not 0 < a < b:  # other token borders, or a special token without text
+        if not 0 < a < b:  # the drafter has other token borders, or it is a special token without text
             continue
         if b == a + 1:
-            among = probs[shared.ours]
-            if float(among.sum()):
-                direct.append(Direct(a - 1, among / among.sum()))
+            shared_probs = probs[shared.ours]
+            if float(shared_probs.sum()):
+                direct.append(Direct(a - 1, shared_probs / shared_probs.sum()))
         else:
             spelt.append(Spelt(a - 1, tuple(ids[a:b]), float(probs[token])))
     return direct, spelt
@@ -108,12 +109,12 @@ def places(
 def hybrid(
     logq: Float[Tensor, "n V"], direct: Sequence[Direct], spelt: Sequence[Spelt], shared: Shared, share: float
 ) -> Tensor:
-    """Return mean D(p ‖ q) over shared tokens at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt ones.
+    """Return mean D(p ‖ q) over shared tokens at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
 
     Args:
-        logq: the drafter's log-distributions after each token that was read.
-        direct: positions by their index in `logq`.
-        spelt: the same for spelt positions.
+        logq: the drafter's log-probabilities after each input token.
+        direct: direct positions, by their index in `logq`.
+        spelt: spelt positions, by their index in `logq`.
         shared: tokens of both vocabularies.
         share: λ.
 
@@ -121,27 +122,29 @@ def hybrid(
     """
     loss = logq.new_zeros(())
     if direct:
-        theirs = shared.theirs.to(logq.device).clone()  # a copy that autograd may keep
-        q = logq[[place.at for place in direct]][:, theirs]
-        may = q[0] > -torch.inf  # the drafter may have a reduced output vocabulary
-        q = q[:, may]
+        ids = shared.theirs.to(logq.device).clone()  # a copy that autograd may keep
+        q = logq[[place.at for place in direct]][:, ids]
+        is_possible = q[0] > -torch.inf  # the drafter may have a reduced output vocabulary
+        q = q[:, is_possible]
         q = q - q.logsumexp(1, keepdim=True)
-        p = torch.stack([place.probs for place in direct]).to(q)[:, may]
+        p = torch.stack([place.probs for place in direct]).to(q)[:, is_possible]
         p = p / p.sum(1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
         loss = loss + F.kl_div(q, p, reduction="batchmean")
     if spelt and share:
-        said = [logq[range(place.at, place.at + len(place.tokens)), list(place.tokens)].sum() for place in spelt]
-        lines = torch.stack([place.chance * line for place, line in zip(spelt, said, strict=True)])
-        loss = loss - share * lines.where(lines > -torch.inf, 0.0).mean()
+        log_probs = [logq[range(place.at, place.at + len(place.tokens)), list(place.tokens)].sum() for place in spelt]
+        terms = torch.stack([place.chance * log_prob for place, log_prob in zip(spelt, log_probs, strict=True)])
+        loss = loss - share * terms.where(terms > -torch.inf, 0.0).mean()
     return loss
 
 
 class Stop:
-    """Log-odds that the next drafted token is accepted, linear in the drafter's state, trained after each verification.
+    """Stopping head: log-odds that the next drafted token is accepted, linear in the drafter's state; trained online.
 
-    Each dimension of the state has a step size that shrinks with its updates (AdaGrad), so no rate has to be chosen.
+    Each dimension of the state has a step size that shrinks with its updates (AdaGrad), so there is no learning
+    rate to choose.
 
-    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.3 (adaptive drafting; there of several layers).
+    Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.3 (adaptive drafting; the paper's head has
+    several layers).
     """
 
     def __init__(self, width: int) -> None:
@@ -154,15 +157,15 @@ class Stop:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], kept: bool) -> None:
-        """Update the weights; `kept`: whether the token after this state was accepted."""
+        """Run a training step; `kept`: whether the token after this state was accepted."""
         x = _input(state)
-        slope = (torch.sigmoid(self._weights @ x) - float(kept)) * x
-        self._moved += slope.square()
-        self._weights -= STEP * slope / self._moved.sqrt()
+        gradient = (torch.sigmoid(self._weights @ x) - float(kept)) * x
+        self._moved += gradient.square()
+        self._weights -= STEP * gradient / self._moved.sqrt()
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
-    """Return the state normalised to length 1 (its length carries no information after the LM head's norm), and a 1."""
+    """Return the state at unit length (the LM head's norm removes its length anyway) with a 1 appended for the bias."""
     return torch.cat([F.normalize(state.float().cpu(), dim=0), torch.ones(1)])
 
 
@@ -171,11 +174,12 @@ class Study:
     """Online-training state of a sequence.
 
     Attributes:
-        trainable: trained layers; None: none.
-        stop: stopping head; None: none.
-        waiting: (index of a committed token, the target's LM head input before it), oldest first.
+        trainable: layers that are trained; None: no training.
+        stop: stopping head; None: not used.
+        waiting: positions for the next training step, oldest first: index of a committed token, and the target's LM
+            head input before it.
         rounds: number of rounds with training data since the last training step.
-        written: per token of the last draft, the state before it, and its end in characters after the committed text.
+        written: per token of the last draft, the state before it and its end, in characters after the committed text.
         before: length of the committed text at that draft, in characters.
         whose: draft model that is trained.
     """
@@ -190,15 +194,15 @@ class Study:
 
     @property
     def is_due(self) -> bool:
-        """Return whether layers are trained and the limit of steps is not reached."""
+        """Return whether layers are trained and their limit of training steps is not reached."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def heard(self, kept: int, rejected: bool) -> None:
-        """Train the stopping head on the result of the last draft.
+        """Train the stopping head on the verification result of the last draft.
 
         Args:
-            kept: characters of it that were accepted.
-            rejected: whether a token after them was rejected.
+            kept: number of accepted characters of the draft.
+            rejected: whether the token after the accepted ones was rejected.
         """
         if self.stop is not None:
             for state, end in self.written:

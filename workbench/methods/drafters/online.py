@@ -26,7 +26,7 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MOST_PLACES = 64
-"""Largest number of positions per training step; the newest ones are used."""
+"""Maximum number of positions per training step; the newest ones are used."""
 
 
 class OnlineTraining(TrainedState[TrainableLayers]):
@@ -34,7 +34,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
 
     Attributes:
         slot: slot in the draft model's cache.
-        wrong: (index of a committed token, the target's LM head input before it), oldest first.
+        wrong: positions to train on, oldest first: index of a committed token, the target's LM head input before it.
         rounds: number of rounds with such a position since the last training step.
     """
 
@@ -49,10 +49,10 @@ class OnlineTraining(TrainedState[TrainableLayers]):
 class Online(Drafter):
     """Draft with a draft model whose layers are trained, every few rounds, on the target's distributions.
 
-    The distribution p at a rejected position is available: verification has just computed it. A training step is one
-    step of AdamW on the mean of D(p ‖ q) over the collected positions. Whatever the weights become, drafts carry the
-    distribution they were drawn from, and the output is the target's. Cache entries from before a training step stay as
-    they are: to read the text again after each would cost more than it gains.
+    Verification has already computed the distribution p at a rejected position. A training step is one step of AdamW on
+    the mean of D(p ‖ q) over the collected positions. Drafts carry the distribution that they were drawn from, so the
+    output is the target's whatever the weights are. KV cache entries from before a training step are not recomputed:
+    reading the text again after each step would cost more than it gains.
 
     Source: Liu et al. 2024, Online speculative decoding, arXiv:2310.07177, §4 (the buffer and the update).
     """
@@ -76,7 +76,7 @@ class Online(Drafter):
         return "online", self.warm
 
     def prime(self, row: Row, models: Models) -> OnlineTraining:
-        """Return a fresh copy of the draft model's layers; with `warm` the copy that earlier runs trained."""
+        """Return a fresh copy of the draft model's layers; with `warm` the copy trained by earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
         trainable = models.shared.get(key) if self.warm else None
@@ -104,18 +104,18 @@ class Online(Drafter):
         row.report.signals["training steps"] = state.trainable.n_steps
         if state.trainable.n_steps:
             row.report.signals["loss of the last training step, nats"] = state.trainable.loss
-        speaker = Thinned(state.trainable.runner, shared_copy=state.trainable.shared_copy)
-        return draft_chain([row], speaker, [state.slot], [feed], self.source)
+        trained_model = Thinned(state.trainable.runner, shared_copy=state.trainable.shared_copy)
+        return draft_chain([row], trained_model, [state.slot], [feed], self.source)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Keep accepted entries, collect positions to train on, and run a training step when due."""
+        """Keep cache entries of accepted tokens, collect positions to train on, and run a training step when due."""
         state: OnlineTraining = row.state.drafter
         keep_chain(row, state.slot, outcome)
         if row.images is not None or not isinstance(row.drafter, Online):
             return
-        found = list(self.noted(row, outcome))
-        state.wrong = [*state.wrong, *found][-MOST_PLACES:]
-        state.rounds += bool(found)
+        positions = list(self.noted(row, outcome))
+        state.wrong = [*state.wrong, *positions][-MOST_PLACES:]
+        state.rounds += bool(positions)
         if state.rounds >= self.every and self.rate and state.trainable.n_steps < MAX_STEPS:
             self.train_on(row, state)
 
@@ -126,21 +126,22 @@ class Online(Drafter):
         path = outcome.verdict.path
         first = len(row.committed) - len(outcome.emitted)
         for i, at in enumerate(outcome.places):
-            is_wrong = i == len(path) and at - 1 in outcome.parents  # a draft followed there, and none was accepted
+            # this position had drafts after it, and none was accepted
+            is_wrong = i == len(path) and at - 1 in outcome.parents
             if is_wrong or self.places == ALL:
                 yield first + i, outcome.hidden[at]
 
     def train_on(self, row: Row, state: OnlineTraining) -> None:
         """Run a training step on the collected positions within the newest `reads` tokens."""
         begin = max(0, len(row.committed) - 1 - self.reads)
-        about = [(i, hidden) for i, hidden in state.wrong if i > begin]
+        recent = [(i, hidden) for i, hidden in state.wrong if i > begin]
         state.wrong, state.rounds = [], 0
-        if not about:
+        if not recent:
             return
         head = row.models.target.lm_head
-        distributions = head.forward(torch.stack([hidden for _, hidden in about])).float().softmax(1)
+        distributions = head.forward(torch.stack([hidden for _, hidden in recent])).float().softmax(1)
         state.trainable.learn(
-            row.committed[begin:-1], begin, [i - 1 - begin for i, _ in about], distributions, self.rate
+            row.committed[begin:-1], begin, [i - 1 - begin for i, _ in recent], distributions, self.rate
         )
 
     def release(self, row: Row, models: Models) -> None:

@@ -22,9 +22,9 @@ from workbench.methods.tree_builders.chain import draft_chain
 class Oracle(Drafter):
     """Draft from q = a·p + (1 − a)·(the target's least likely token), with p from the target itself.
 
-    Then Σ min(p, q) = a, up to the least likely token's own probability: every drafted token is accepted with
-    probability a whatever came before, as the closed forms of the literature assume. It runs the target to draft, so
-    its speed means nothing: a simulation, for teaching and for testing curves.
+    Then Σ min(p, q) = a, up to the least likely token's own probability. So every drafted token is accepted with
+    probability a, independent of earlier tokens, as the closed forms of the literature assume. It runs the target to
+    draft, so its speed has no meaning: it is a simulation, for teaching and for testing curves.
     """
 
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")

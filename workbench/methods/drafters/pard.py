@@ -1,7 +1,7 @@
-"""PARD: draft all tokens in one pass of the drafter, with masks at the positions of unknown tokens.
+"""PARD: draft all tokens in one forward of the drafter, with masks at the positions of unknown tokens.
 
-A drafter that drafts one token after the other runs once per token. Here the pass that reads the accepted tokens
-continues over one mask for each further token of the draft, and every position predicts its own:
+A drafter that drafts one token after the other runs once per token. Here the forward that reads the accepted tokens
+continues over one mask for each further token of the draft, and every position predicts its own next token:
 
     position          t                     t + 1          t + 2
     input             f(t), e(x(t + 1))     f(t), m        f(t), m
@@ -33,7 +33,7 @@ from workbench.methods.tree_builders.chain import Chain
 
 
 class PARDNet(FeatureNet):
-    """EAGLE's layer with a mask; its states are trained on distributions alone, as multi-token prediction's are.
+    """EAGLE's layer with a mask; its states are trained on distributions alone, as in multi-token prediction.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all positions, as released.
     """
@@ -60,67 +60,67 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """Return the outputs after the pairs of a text, all at once, for training.
+        """Return the states after all pairs of a text and in the drafts after them, in one forward, for training.
 
         In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. It attends to the
-        true pairs up to s, and to the masks of its own draft up to itself.
+        pairs up to s, and to the masks of its own draft up to itself.
 
         Args:
             following: embeddings of the tokens that follow the features.
             features: features of the target.
-            columns: per step, the pairs after which it is computed: step 0 after all, each later step after a subset of
-                those of the step before, whose masks it attends to.
+            columns: per step, indices of the pairs after which it is computed. Step 0 comes after all pairs, each later
+                step after a subset of those of the step before.
 
         Returns:
             The states of each step.
         """
         column = torch.cat(list(columns))
-        step = torch.cat([torch.full_like(asked, number) for number, asked in enumerate(columns)])
+        step = torch.cat([torch.full_like(part, index) for index, part in enumerate(columns)])
         pairs = self.pairs(following, self.taken(features))
         masks = self.masks(features[:, column[features.shape[1] :]])
         text = (step == 0) & (column <= column[:, None])
-        own = (column == column[:, None]) & (step <= step[:, None])
-        states = self(torch.cat([pairs, masks], 1), column + step, text | own)
-        return list(states.split([len(asked) for asked in columns], 1))
+        same_draft = (column == column[:, None]) & (step <= step[:, None])
+        states = self(torch.cat([pairs, masks], 1), column + step, text | same_draft)
+        return list(states.split([len(part) for part in columns], 1))
 
 
 @dataclass(slots=True)
 class PARDState(FeatureState):
-    """State of the drafter for one text. Its prediction at a position does not depend on earlier drafted tokens."""
+    """State of the drafter for one text. The predictions at a position do not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Return logits at the newest pair and at the masks after it, by one pass that also reads accepted pairs.
+        """Return logits at the newest pair and at the masks after it, by one forward that also reads accepted pairs.
 
-        No entries of masks are kept.
+        The KV cache entries of masks are dropped.
         """
         clock = self.models.target.clock
         start = clock.mark()
         pairs = self.fresh()
         x = masks if pairs is None else torch.cat([pairs, masks], 1)
-        read = x.shape[1] - masks.shape[1]
+        n_pairs = x.shape[1] - masks.shape[1]
         states = self.net(x, torch.arange(self.place, self.place + x.shape[1], device=x.device), None, self.entries)[0]
-        self.entries.keep(self.entries.stable + read)
-        self.place += read
-        if read:
-            self.guess = states[read - 1 : read]
+        self.entries.keep(self.entries.stable + n_pairs)
+        self.place += n_pairs
+        if n_pairs:
+            self.guess = states[n_pairs - 1 : n_pairs]
         assert self.guess is not None
-        said = self.head(self.net.lm_head_input(torch.cat([self.guess, states[read:]]))).float()
+        logits = self.head(self.net.lm_head_input(torch.cat([self.guess, states[n_pairs:]]))).float()
         self.models.meter.add(start, clock.mark())
-        return said
+        return logits
 
     def whole(self, said: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return logits of one position of the draft, from 0, over all of the target's tokens."""
+        """Return logits of one position of the draft, counted from 0, over the target's whole vocabulary."""
         return self.head.spread(said[:, level])
 
 
 @dataclass(frozen=True)
 class PARD(FeatureDrafter):
-    """Draft all levels of the plan by one pass of the layer and one product with the target's LM head.
+    """Draft all levels of the plan by one forward of the layer and one product with the target's LM head.
 
     A tree over them is built as Medusa's: all nodes of a level have the same distribution for their children.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the pass). Its drafter is a separate language model; here it
-    reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the forward). Its drafter is a separate language model; here
+    it reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
     """
 
     needs: ClassVar[tuple[str, ...]] = (PARDNet.kind, "trees")
@@ -132,9 +132,9 @@ class PARD(FeatureDrafter):
     def begin(self, row: Row) -> Growth | None:
         """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
         state: PARDState = row.state.drafter
-        known = row.place.last_hidden
-        if known is None:
+        feature = row.place.last_hidden
+        if feature is None:
             return None
         assert isinstance(state.net, PARDNet)
-        said = state.draft(state.net.masks(known.expand(1, row.state.plan.depth - 1, -1)))
-        return HeadsGrowth(row, said, *state.head.ranked(said, RANKS))
+        logits = state.draft(state.net.masks(feature.expand(1, row.state.plan.depth - 1, -1)))
+        return HeadsGrowth(row, logits, *state.head.ranked(logits, RANKS))

@@ -1,4 +1,4 @@
-"""Base class of truncated targets that draft."""
+"""Base class of truncated targets used as draft models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartOfTarget:
-    """Base class with the properties that `draft_chain` needs besides a forward, taken from the target."""
+    """Base class with the target's properties that `draft_chain` needs in addition to a forward."""
 
     target: Runner
 

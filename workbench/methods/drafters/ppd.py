@@ -1,6 +1,7 @@
-"""Parallel prompt decoding: trained embeddings after the draft make the target predict later tokens itself.
+"""Parallel prompt decoding: trained embeddings after the draft make the target itself predict later tokens.
 
-A prompt token is an input embedding of no word; `InPass` defines its positions and the use of its predictions.
+A prompt token is a learned input embedding that belongs to no vocabulary token. `InPass` defines the positions of
+prompt tokens and the use of their predictions.
 
 """
 
@@ -24,13 +25,13 @@ from workbench.models.loading import Models
 class PromptTokens(ProbeNet):
     """m prompt tokens, each of v input embeddings; nothing else is trained.
 
-    With several embeddings each has its own probes beside the others, and their predictions are averaged.
+    With several embeddings, each has its own probes, and the predictions are averaged.
 
     Args:
         width: the target's hidden size D.
         prompts: m.
         ensemble: v.
-        context: longest sequence, in positions; unused here.
+        context: maximum sequence length, in positions; unused here.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.
     """
@@ -66,17 +67,19 @@ class PPD(InPass):
     called: ClassVar[str] = "prompt tokens"
 
     def prime(self, row: Row, models: Models) -> PromptState:
-        """Return the prompt tokens, loaded once for the target.
+        """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
             ModelError: they cannot be read, or are for another target.
         """
-        again = "Train prompt tokens for this target: workbench train ppd --target …"
-        net = load_fitting(PromptTokens, models, "prompt tokens", again)
+        advice = "Train prompt tokens for this target: workbench train ppd --target …"
+        net = load_fitting(PromptTokens, models, "prompt tokens", advice)
         unit = nn.functional.normalize
         with torch.inference_mode():
-            alike = unit(net.embeds.flatten(0, 1), dim=-1) @ unit(models.target.embed.get_parameter("weight"), dim=-1).T
-            return PromptState(net, shown=alike.argmax(-1))
+            similarity = (
+                unit(net.embeds.flatten(0, 1), dim=-1) @ unit(models.target.embed.get_parameter("weight"), dim=-1).T
+            )
+            return PromptState(net, shown=similarity.argmax(-1))
 
     def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
         """Return the probes with prompt embeddings as inputs."""

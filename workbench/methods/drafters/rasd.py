@@ -35,11 +35,11 @@ from workbench.models.loading import Models
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Origins of a node, for the trace."""
 OWN = BestFirst(ranked=False)
-"""Tree builder for the draft model's tree, the only one supported: others draw siblings."""
+"""Tree builder for the draft model's tree, the only one supported: other builders draw siblings at random."""
 
 
 class FusedState(GrowthState):
-    """A slot of the draft model's cache, and the datastore used with it."""
+    """A slot of the draft model's KV cache, and the datastore used with it."""
 
     def __init__(self, held: GrowthState, store: Datastore) -> None:
         super().__init__(held.slot)
@@ -47,17 +47,17 @@ class FusedState(GrowthState):
 
 
 def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
-    """Return only the branches whose first token is one of these."""
-    stays, kept = dict[int, int](), list[int]()
+    """Return only the branches whose first token is in `allowed`."""
+    index_of, nodes = dict[int, int](), list[int]()
     for node, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
-        if parent in stays or (parent < 0 and token in allowed):
-            stays[node] = len(kept)
-            kept.append(node)
+        if parent in index_of or (parent < 0 and token in allowed):
+            index_of[node] = len(nodes)
+            nodes.append(node)
     return replace(
         found,
-        tokens=[found.tokens[node] for node in kept],
-        parents=[stays.get(found.parents[node], -1) for node in kept],
-        counts=[found.counts[node] for node in kept],
+        tokens=[found.tokens[node] for node in nodes],
+        parents=[index_of.get(found.parents[node], -1) for node in nodes],
+        counts=[found.counts[node] for node in nodes],
     )
 
 
@@ -68,24 +68,24 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
         tokens: tokens of the existing tree; its nodes keep their numbers.
         parents: parents in the existing tree.
         other: tree to merge, parents first.
-        most: most nodes of `other` to add.
+        most: maximum number of nodes of `other` to add.
 
     Returns:
-        For each node of `other`, its number in the merged tree; −1 if there was no room. And the added nodes of
-        `other`, in their order.
+        For each node of `other`, its number in the merged tree, or −1 if there was no room; and the added nodes of
+        `other`, in order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
     for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
-        above = -1 if parent < 0 else place[parent]
-        if parent >= 0 and above < 0:  # there was no room for its parent
+        merged_parent = -1 if parent < 0 else place[parent]
+        if parent >= 0 and merged_parent < 0:  # there was no room for its parent
             place.append(-1)
             continue
-        found = at.get((above, token), -1)
-        if found < 0 and len(added) < most:
-            found = at[above, token] = len(tokens) + len(added)
+        merged = at.get((merged_parent, token), -1)
+        if merged < 0 and len(added) < most:
+            merged = at[merged_parent, token] = len(tokens) + len(added)
             added.append(node)
-        place.append(found)
+        place.append(merged)
     return place, added
 
 
@@ -93,9 +93,9 @@ def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: 
 class Rasd(TreeFromModel):
     """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
 
-    Retrieved branches whose first token is not among the draft model's `top` most likely are dropped. The others are
-    merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
-    depend on committed tokens alone, so tokens are deterministic.
+    Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The others
+    are merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
+    depend on committed tokens alone, so their tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -115,11 +115,11 @@ class Rasd(TreeFromModel):
     shortest: int = shortest()
 
     def notice(self) -> str:
-        """Return a note if two parameters exclude each other."""
+        """Return a note if `longest` and `shortest` allow no match."""
         return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kinds of siblings: chosen by the model's distribution, and retrieved; both deterministic."""
+        """Return the kinds of siblings: the model's most likely tokens and retrieved tokens; both are deterministic."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
@@ -127,48 +127,50 @@ class Rasd(TreeFromModel):
         store_of(models, self.store == "own")
 
     def prime(self, row: Row, models: Models) -> FusedState:
-        """Open a slot of the draft model's cache, and the datastore."""
+        """Open a slot of the draft model's KV cache, and the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().prime(row, models), store)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft the model's tree with the datastore's additions."""
+        """Draft the model's tree, merged with retrieved branches."""
         state: FusedState = row.state.drafter
         growth = self.begin(row)
         tree = (plan.grower or OWN).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
         room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
-        nodes, known = len(tree) + room, growth.row.models.target.vocab_size
-        found = retrieve(state.store, context, self.longest, self.shortest, nodes, plan.depth, known)
-        found.tell(row, state.store)
-        found = prune(found, first)
-        place, added = fuse(tokens, parents, found, room)
+        nodes, vocabulary = len(tree) + room, growth.row.models.target.vocab_size
+        retrieved = retrieve(state.store, context, self.longest, self.shortest, nodes, plan.depth, vocabulary)
+        retrieved.tell(row, state.store)
+        retrieved = prune(retrieved, first)
+        place, added = fuse(tokens, parents, retrieved, room)
         row.report.signals["nodes from the store"] = len(added)
-        parents += [-1 if found.parents[node] < 0 else place[found.parents[node]] for node in added]
-        whole = DraftTree.of([*tokens, *(found.tokens[node] for node in added)], parents, device=tree.tokens.device)
-        both = set(place)
-        sources = [*(BOTH if node in both else MODEL for node in range(len(tree))), *[STORE] * len(added)]
-        return explained(replace(whole, source=tuple(sources)), tree, found, added)
+        parents += [-1 if retrieved.parents[node] < 0 else place[retrieved.parents[node]] for node in added]
+        merged = DraftTree.of(
+            [*tokens, *(retrieved.tokens[node] for node in added)], parents, device=tree.tokens.device
+        )
+        shared = set(place)
+        sources = [*(BOTH if node in shared else MODEL for node in range(len(tree))), *[STORE] * len(added)]
+        return explained(replace(merged, source=tuple(sources)), tree, retrieved, added)
 
 
 def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequence[int]) -> DraftTree:
-    """Return the merged tree with the scores of its nodes, and the reasons for them.
+    """Return the merged tree with the scores of its nodes and their reasons for the trace.
 
     Args:
         whole: the merged tree: the draft model's nodes, then those of the datastore.
         tree: the draft model's tree.
         found: retrieved and pruned branches.
-        added: the nodes of them that were merged.
+        added: indices of the retrieved nodes that were added.
     """
-    device, told = tree.tokens.device, tree.grown
+    device, grown = tree.tokens.device, tree.grown
     counts, shares = (
         to_device([values[node] for node in added], device, torch.float32) for values in (found.counts, found.shares)
     )
     if tree.score is not None:
         whole = replace(whole, score=torch.cat([tree.score.float(), shares]))
-    if told is not None and isinstance(told.before, Tensor) and isinstance(told.after, Tensor):
-        of = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
-        before, after = torch.cat([told.before.float(), counts]), torch.cat([told.after.float(), shares])
-        whole = replace(whole, grown=Grown((told.rules[0], RETRIEVED), of, before, after))
+    if grown is not None and isinstance(grown.before, Tensor) and isinstance(grown.after, Tensor):
+        rule_index = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
+        before, after = torch.cat([grown.before.float(), counts]), torch.cat([grown.after.float(), shares])
+        whole = replace(whole, grown=Grown((grown.rules[0], RETRIEVED), rule_index, before, after))
     return whole

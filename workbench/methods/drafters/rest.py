@@ -1,4 +1,4 @@
-"""REST: draft continuations of the longest match of the newest tokens in a datastore of text."""
+"""REST: draft the continuations of the newest tokens in a datastore of text, by the longest match."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Largest number of occurrences read, spread evenly over all; the released code reads 5,000."""
+"""Maximum number of occurrences read, spread evenly over all occurrences; the released code reads 5,000."""
 LONGEST = 16
-"""Largest number of matched tokens."""
+"""Maximum number of matched tokens."""
 DEEPEST = ORDERED - LONGEST
-"""Largest number of tokens read after a match: the suffix array orders occurrences up to this length."""
+"""Maximum number of tokens read after a match: the suffix array orders occurrences up to this length."""
 
 RETRIEVED = GrowthRule(
     "rest",
@@ -58,7 +58,7 @@ def shortest() -> Any:
 
 
 def unmatched(longest: int, shortest: int) -> str:
-    """Return a note if the parameters allow no match at all; otherwise ""."""
+    """Return a note if the parameters allow no match, otherwise ""."""
     if shortest <= longest:
         return ""
     return (
@@ -69,16 +69,16 @@ def unmatched(longest: int, shortest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Continuations found in a datastore, as a tree, the most frequent first.
+    """Continuations retrieved from a datastore, as a tree, the most frequent first.
 
     Attributes:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
         counts: number of read occurrences whose continuation contains the path to each node.
-        read: occurrences read.
-        matched: tokens that matched.
-        hits: occurrences in the datastore.
-        entry: index in the datastore of an occurrence that continues with the first node; −1: there is none.
+        read: number of occurrences read.
+        matched: number of tokens that matched.
+        hits: number of occurrences in the datastore.
+        entry: index in the datastore of an occurrence that continues with the first node; −1: no such occurrence.
     """
 
     tokens: list[int] = field(default_factory=list[int])
@@ -91,7 +91,7 @@ class Retrieved:
 
     @property
     def shares(self) -> list[float]:
-        """Return each node's share of the occurrences read."""
+        """Share of the read occurrences that contain each node's path."""
         return [count / self.read for count in self.counts]
 
     def tell(self, row: Row, store: Datastore) -> None:
@@ -117,10 +117,10 @@ def retrieve(
     Args:
         store: datastore, read only.
         context: committed tokens.
-        longest: most tokens of it that are looked up.
-        shortest: fewest tokens of a match.
-        nodes: most nodes of the tree.
-        depth: most levels of it.
+        longest: maximum number of context tokens that are looked up.
+        shortest: minimum number of tokens of a match.
+        nodes: maximum number of nodes of the tree.
+        depth: maximum number of levels of the tree.
         vocabulary: size of the target's vocabulary, if it may be smaller than that of the datastore's tokenizer.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
@@ -129,13 +129,13 @@ def retrieve(
     places, rows = store.following(hit, depth, READ)
     if vocabulary is not None:  # tokens outside the vocabulary end a continuation; they sort last
         rows = np.where(np.logical_or.accumulate(rows >= vocabulary, axis=1), store.card.vocabulary, rows)
-    begins = np.ones(rows.shape, bool)  # [m, depth]: a prefix of so many tokens begins in this row
+    begins = np.ones(rows.shape, bool)  # [m, depth]: whether a prefix of that length begins in this row
     begins[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    level, first = np.nonzero(np.transpose(begins))  # of each prefix: its last token's level, its first row
+    level, first = np.nonzero(np.transpose(begins))  # per prefix: level of its last token, and its first row
     total = len(rows)
     counts = np.diff(first, append=total)
-    counts[np.diff(level, append=depth - 1) > 0] += total  # the last one of a level ends with the rows
-    ids = np.reshape(np.cumsum(np.transpose(begins)), (depth, total)) - 1  # of each level and row, its prefix
+    counts[np.diff(level, append=depth - 1) > 0] += total  # a level's last prefix extends to the last row
+    ids = np.reshape(np.cumsum(np.transpose(begins)), (depth, total)) - 1  # per level and row: index of the prefix
     parents = np.where(level > 0, ids[level - 1, first], -1)
     tokens = rows[first, level]
     order = np.lexsort((level, -counts))  # a parent is at least as frequent as its child, and comes first
@@ -153,7 +153,7 @@ def retrieve(
 
 
 class StoreInUse(InspectableState):
-    """The datastore that a request reads, as shown to the user."""
+    """Datastore that a request reads, as shown to the user."""
 
     title = "Datastore of texts"
     unit = "tokens"
@@ -178,8 +178,8 @@ class Rest(Drafter):
     nodes are verified. The datastore is read only, so requests do not influence each other.
 
     Host cost per round, CPU time on an AMD EPYC with 2 cores, English text: 0.03 ms (median; 95 % within 0.3 ms) with
-    the bundled datastore, 0.23 ms (0.5 ms; 3 ms if the disk is read first) with 29 million tokens; the context's length
-    does not matter.
+    the bundled datastore, 0.23 ms (0.5 ms; 3 ms if the disk is read first) with 29 million tokens; independent of the
+    context length.
 
     Source: He et al. 2023, REST, arXiv:2311.08252, §3.2 (retrieval), §3.3 (draft tree).
     """
@@ -191,11 +191,11 @@ class Rest(Drafter):
     shortest: int = shortest()
 
     def notice(self) -> str:
-        """Return a note if two parameters exclude each other."""
+        """Return a note if `longest` and `shortest` allow no match."""
         return unmatched(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: retrieved, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are retrieved."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
@@ -203,7 +203,7 @@ class Rest(Drafter):
         store_of(models, self.store == "own")
 
     def prime(self, row: Row, models: Models) -> StoreInUse:
-        """Return the datastore; the committed text is not needed."""
+        """Return the datastore."""
         return StoreInUse(store_of(models, self.store == "own"))
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
@@ -211,10 +211,10 @@ class Rest(Drafter):
         assert row.models is not None
         store, target, device = row.state.drafter.store, row.models.target, row.models.target.device
         context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
-        found = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
-        found.tell(row, store)
-        if not found.tokens:
+        retrieved = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
+        retrieved.tell(row, store)
+        if not retrieved.tokens:
             return DraftTree.empty("rest", device)
-        tree = DraftTree.of(found.tokens, found.parents, source="rest", device=device, score=found.shares)
-        counts = to_device(found.counts, device, torch.long)
+        tree = DraftTree.of(retrieved.tokens, retrieved.parents, source="rest", device=device, score=retrieved.shares)
+        counts = to_device(retrieved.counts, device, torch.long)
         return replace(tree, grown=Grown((RETRIEVED,), before=counts, after=tree.score))

@@ -1,23 +1,23 @@
 """S2D: a draft model with several exits; each token comes from the first exit that is confident enough.
 
-A small language model has exits after some of its layers; all exits share one norm and one LM head, and each size is
-the beginning of the next larger one:
+A small language model has exits after some of its layers. All exits share one norm and one LM head. Each size is
+the first layers of the next larger one:
 
     blocks   | layer 1 |  layer 2  |  layers 3, 4  |
     exits              1           2               3
 
 A token comes from the first exit whose largest probability reaches its threshold. If an exit is not confident enough,
-the next block runs; the last exit always returns a token, and if even its confidence is low the draft ends.
+the next block runs. The last exit always returns a token; if even its confidence is low, the draft ends.
 
-Skipped layers need care: a token that exited early has no keys and values in the layers above, which later tokens need.
-So its hidden state waits before the next block, and when a later token goes further, all waiting positions run through
-the block together, in one pass:
+Tokens that exited early have no keys and values in the layers above, which later tokens need. So the hidden state of
+such a token waits before the next block. When a later token goes further, all waiting positions run through the block
+together, in one pass:
 
     positions    0 … 5   6   7   8          read by layer 1:  0 … 8
     exit           3     1   1   2          by layer 2:       0 … 5, and now 6, 7, 8 in one pass
                                             by layers 3, 4:   0 … 5; 6, 7 and 8 wait
 
-So each layer ends up with the entries that it would have if every token had run through all of them.
+So each layer ends up with the entries that it would have if every token had run through all layers.
 
 """
 
@@ -50,18 +50,18 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Largest number of positions that run through a block at a time: a long prompt would need a large mask."""
+"""Maximum number of positions that run through a block at a time, since a long prompt would need a large mask."""
 AGAIN = "Train it for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
 class Block:
-    """The layers before an exit, the positions they have read, and those that wait.
+    """Layers before an exit, with the KV cache of processed positions and the hidden states of waiting positions.
 
     Attributes:
-        layers: layers of the net.
-        entries: per layer, the keys and values of the positions that it has read.
-        waiting: hidden states before the block at the following positions, [m, W].
+        layers: layers of the net, from after the previous exit to this one.
+        entries: per layer, the KV cache of the positions that it has processed.
+        waiting: hidden states at the input of the block for the following positions, [m, W].
     """
 
     layers: Sequence[S2DLayer]
@@ -70,11 +70,11 @@ class Block:
 
     @property
     def read(self) -> int:
-        """Number of positions that it has read."""
+        """Number of positions that the block has processed."""
         return self.entries[0].used
 
     def keep(self, n: int) -> None:
-        """Drop read and waiting positions after the first n."""
+        """Drop all positions after the first n, processed or waiting."""
         self.waiting = self.waiting[: max(0, n - self.read)]
         for entries in self.entries:
             entries.keep(min(n, entries.used))
@@ -86,15 +86,15 @@ class S2DState:
 
     Attributes:
         net: the drafter.
-        models: models whose clock is used.
+        models: models of the run, for their clock and meter.
         head: the drafter's LM head, over its draft vocabulary.
         blocks: one per exit.
         first: position of the first token that it reads; earlier ones (images) are never read.
-        thresholds: per exit, the least top probability for using its token; for the last, below which a draft ends.
-        n_text: positions of the text that wait before the blocks or were read.
-        levels: per level of the draft after these, the draft nodes that its nodes attend to, bool [w, nodes].
-        scratch_of: per node of the last draft that was read, its index after the text.
-        is_unsure: whether even the last exit's confidence was low at all nodes read last.
+        thresholds: per exit, the minimum top probability for using its token; below the last one, the draft ends.
+        n_text: number of text positions, processed or waiting.
+        levels: per level of the draft, its attention mask over draft nodes, bool [w, nodes].
+        scratch_of: index after the text of each node of the last draft that was processed.
+        is_unsure: whether even the last exit's confidence was low at all nodes of the newest level.
     """
 
     net: S2DNet
@@ -109,7 +109,7 @@ class S2DState:
     is_unsure: bool = False
 
     def take(self, tokens: Int[Tensor, " w"], sees: Bool[Tensor, "w n"] | None = None) -> None:
-        """Queue tokens before the first block: the next ones of the text, or a level of the draft after it."""
+        """Queue tokens before the first block: the next tokens of the text, or with `sees` a level of the draft."""
         block = self.blocks[0]
         block.waiting = torch.cat([block.waiting, self.net.entering(tokens)])
         if sees is None:
@@ -118,72 +118,75 @@ class S2DState:
             self.levels.append(sees)
 
     def keep(self, n: int) -> None:
-        """Drop all positions after the first n, in every block; kept draft positions become text."""
+        """Drop all positions after the first n, in every block; remaining draft positions become text."""
         for block in self.blocks:
             block.keep(n)
         self.n_text, self.levels, self.scratch_of = self.blocks[0].read + len(self.blocks[0].waiting), [], {}
 
     def through(self, number: int) -> Float[Tensor, "m W"]:
-        """Run all positions that wait before a block through it; they then wait before the next one."""
-        block, found = self.blocks[number], list[Tensor]()
+        """Run all waiting positions of a block through it; return the outputs, which wait before the next block."""
+        block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
             places, mask = self.laid(block.read, block.read + stream.shape[1])
             for layer, entries in zip(block.layers, block.entries, strict=True):
                 stream = layer(stream, places, mask, entries)
-            found.append(stream[0])
-        block.waiting, stream = block.waiting[:0], torch.cat(found)
-        for behind in self.blocks[number + 1 : number + 2]:
-            behind.waiting = torch.cat([behind.waiting, stream])
+            outputs.append(stream[0])
+        block.waiting, stream = block.waiting[:0], torch.cat(outputs)
+        for next_block in self.blocks[number + 1 : number + 2]:
+            next_block.waiting = torch.cat([next_block.waiting, stream])
         return stream
 
     def laid(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """Return positions and the attention mask among them; None: causal, as in a text."""
+        """Return the places and the attention mask of positions `start` to `end`; mask None: causal."""
         device, text, widths = self.blocks[0].waiting.device, self.n_text, [len(level) for level in self.levels]
         if end <= text or max(widths) == 1:  # a chain is causal, as a text is
             return torch.arange(start, end, device=device), None
-        deep = [torch.full((width,), text + level, device=device) for level, width in enumerate(widths)]
-        places = torch.cat([torch.arange(text, device=device), *deep])[start:end]
+        level_places = [torch.full((width,), text + level, device=device) for level, width in enumerate(widths)]
+        places = torch.cat([torch.arange(text, device=device), *level_places])[start:end]
         mask = torch.ones(end - start, end, dtype=torch.bool, device=device).tril(start)
         sees = torch.cat([nn.functional.pad(level, (0, sum(widths) - level.shape[1])) for level in self.levels])
         mask[max(0, text - start) :, text:] = sees[max(0, start - text) : end - text, : end - text]
         return places, mask
 
     def exit_logits(self, w: int) -> tuple[Float[Tensor, "w K"], Int[Tensor, " w"]]:
-        """Return logits after the newest w positions, each by the first exit with enough confidence, and that exit."""
+        """Return logits at the newest w positions, each from the first confident exit, and the index of that exit."""
         start, last = self.models.target.clock.mark(), len(self.blocks) - 1
-        logits = number = unsure = None
+        logits = exits = is_unsure = None
         self.is_unsure = False
-        for exit_, least in enumerate(self.thresholds):
+        for exit_, threshold in enumerate(self.thresholds):
             stream = self.through(exit_)[-w:]
-            if least >= 1 and exit_ < last:  # this exit is never used
+            if threshold >= 1 and exit_ < last:  # this exit is never used
                 continue
-            now = single(self.head(self.net.after(stream)))
-            if logits is None or number is None or unsure is None:
-                logits, unsure = now, torch.ones(w, dtype=torch.bool, device=now.device)
-                number = torch.full((w,), exit_, device=now.device)
+            exit_logits = single(self.head(self.net.after(stream)))
+            if logits is None or exits is None or is_unsure is None:
+                logits, is_unsure = exit_logits, torch.ones(w, dtype=torch.bool, device=exit_logits.device)
+                exits = torch.full((w,), exit_, device=exit_logits.device)
             else:
-                logits, number = torch.where(unsure[:, None], now, logits), torch.where(unsure, exit_, number)
-            if least <= 0:
+                logits, exits = (
+                    torch.where(is_unsure[:, None], exit_logits, logits),
+                    torch.where(is_unsure, exit_, exits),
+                )
+            if threshold <= 0:
                 break
-            unsure = unsure & (largest(now) < least)
-            if not (left := int(unsure.sum())):
+            is_unsure = is_unsure & (largest(exit_logits) < threshold)
+            if not (n_unsure := int(is_unsure.sum())):
                 break
-            self.is_unsure = exit_ == last and left == w
+            self.is_unsure = exit_ == last and n_unsure == w
         assert logits is not None
-        assert number is not None
+        assert exits is not None
         self.models.meter.add(start, self.models.target.clock.mark())
-        return self.head.spread(logits), number
+        return self.head.spread(logits), exits
 
 
 def largest(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """Return the probability of each row's most likely token, without temperature."""
-    found = weigh(logits, 1)
-    return logits.softmax(1).amax(1) if found is None else found.p_top[:, 0]
+    """Return the largest probability per position, without temperature."""
+    summary = weigh(logits, 1)
+    return logits.softmax(1).amax(1) if summary is None else summary.p_top[:, 0]
 
 
 class S2DGrowth(Growth):
-    """A tree after the committed text: a level runs through as many blocks as its least confident node needs."""
+    """Tree after the committed text; each level runs through as many blocks as its least confident node needs."""
 
     def __init__(self, row: Row) -> None:
         self.state: S2DState = row.state.drafter
@@ -203,10 +206,10 @@ class S2DGrowth(Growth):
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Store the indices of drafted nodes, and record which exit drafted each."""
-        none = self.tokens[0][:0]
-        asked = [torch.cat([none, *self.read]), torch.cat(self.exits), torch.cat(self.parents)]
-        read, exits, parents, *chosen = to_host([*asked, *([] if kept is None else [kept])])
-        final: Sequence[int] = chosen[0] if chosen else range(self.n)
+        empty = self.tokens[0][:0]
+        index_tensors = [torch.cat([empty, *self.read]), torch.cat(self.exits), torch.cat(self.parents)]
+        read, exits, parents, *selection = to_host([*index_tensors, *([] if kept is None else [kept])])
+        final: Sequence[int] = selection[0] if selection else range(self.n)
         scratch: dict[int, int] = {node: i for i, node in enumerate(read)}
         exit_of: dict[int, int] = dict(zip([-1, *read], exits, strict=True))
         self.state.scratch_of = {i: scratch[node] for i, node in enumerate(final) if node in scratch}
@@ -223,15 +226,15 @@ class S2DGrowth(Growth):
 
 @dataclass(frozen=True)
 class S2D(DistributionDrafter):
-    """Draft a chain, or another tree, with each token drawn from the distribution of the first confident exit.
+    """Draft a chain or a tree, with each token drawn from the distribution of the first confident exit.
 
-    The exit depends on the text before alone, so a draft carries the distribution that its token was drawn from. In a
-    prompt with images it reads only the text after them.
+    The exit depends on earlier tokens alone, so a draft carries the distribution that its token was drawn from. In a
+    prompt with images the drafter reads only the text after them.
 
     Attributes:
-        sure: least top probability for using the smallest size's token.
-        sure_later: the same for the sizes between it and the whole drafter.
-        least: top probability of the whole drafter below which the draft ends.
+        sure: minimum top probability for using the smallest size's token.
+        sure_later: minimum top probability for using the token of an intermediate size.
+        least: the draft ends if the top probability of the whole drafter is below this.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (adaptive draft size).
     """
@@ -255,12 +258,12 @@ class S2D(DistributionDrafter):
             )
             for layers in net.blocks
         ]
-        asked = [self.sure, *[self.sure_later] * (len(blocks) - 2)][: len(blocks) - 1]
+        thresholds = [self.sure, *[self.sure_later] * (len(blocks) - 2)][: len(blocks) - 1]
         first = min(row.place.n_pictured, len(row.committed) - 1)
-        return S2DState(net, models, _head(net, models), blocks, first, [*asked, self.least])
+        return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
     def begin(self, row: Row) -> S2DGrowth | None:
-        """Read the committed tokens; return None if even the last exit's confidence in the first token is low."""
+        """Read the committed tokens and start a tree; None if even the last exit's confidence is low."""
         state: S2DState = row.state.drafter
         state.keep(min(state.n_text, len(row.committed) - 1 - state.first))
         unread = row.committed[state.first + state.n_text :]
@@ -272,7 +275,7 @@ class S2D(DistributionDrafter):
         return growth
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Keep accepted nodes that directly follow their parents, as in a text; the others are read again."""
+        """Keep the cache entries of accepted nodes that directly follow their parents; other nodes are read again."""
         state: S2DState = row.state.drafter
         n = 0
         for node in outcome.verdict.path[: len(outcome.emitted)]:
@@ -295,7 +298,7 @@ def _net(models: Models) -> S2DNet:
 
 
 def _head(net: S2DNet, models: Models) -> SharedHead:
-    """Return its LM head over its draft vocabulary, packed once.
+    """Return the net's LM head over its draft vocabulary, packed once and cached.
 
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.

@@ -1,4 +1,4 @@
-"""The drafter of S2D: a small language model with exits after some layers."""
+"""S2D's drafter: a small language model with exits after some layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.methods.drafters.trained import TrainedNet
 
 
 class S2DLayer(DecoderLayer):
-    """A decoder layer of a language model."""
+    """Decoder layer of a language model."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
@@ -30,21 +30,21 @@ class S2DLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"] | None = None,
         entries: Entries | None = None,
     ) -> Float[Tensor, "B n W"]:
-        """Return the residual stream after the layer; arguments as of `mix`."""
+        """Return the residual stream after the layer; arguments: see `AttentionNet.mix`."""
         return self.fed(self.mix(x, places, mask, entries))
 
 
 class S2DNet(TrainedNet):
-    """A language model of a few layers with exits after some of them.
+    """Language model of a few layers with exits after some of them.
 
     Args:
-        width: the target's hidden size D; unused, it only identifies the target.
+        width: the target's hidden size D; identifies the target, otherwise unused.
         heads: attention heads.
         ffn: width of the gated MLP.
-        cond: its own width W.
-        vocabulary: V, the target's tokens; their embeddings are tied with its LM head.
-        exits: layers of each size, ascending; the last is all of them.
-        context: longest sequence, in positions.
+        cond: W, the drafter's own hidden size.
+        vocabulary: V, size of the target's vocabulary; the embeddings are tied with the LM head.
+        exits: number of layers of each size, ascending; the last is the number of all layers.
+        context: maximum sequence length, in positions.
         head_size: size of an attention head; 0: the heads share the width W.
 
     Raises:
@@ -77,7 +77,7 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Return, for each exit, the layers between the previous exit and this one."""
+        """Layers between the previous exit and this one, for each exit."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
@@ -86,16 +86,16 @@ class S2DNet(TrainedNet):
         return nn.functional.embedding(tokens, self.embed.weight)
 
     def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
-        """Return the LM head's input at each exit, for whole texts, for training."""
-        x, found, places = self.entering(tokens), list[Tensor](), torch.arange(tokens.shape[1], device=tokens.device)
+        """Return the LM head inputs at each exit for whole texts, for training."""
+        x, outputs, places = self.entering(tokens), list[Tensor](), torch.arange(tokens.shape[1], device=tokens.device)
         for block in self.blocks:
             for layer in block:
                 x = layer(x, places)
-            found.append(self.after(x))
-        return found
+            outputs.append(self.after(x))
+        return outputs
 
     def settle(self) -> S2DNet:
-        """Prepare for drafting: no gradients, and weights packed for few rows."""
+        """Prepare for drafting: no gradients, and weights packed for inputs of few positions."""
         super().settle()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.settle()

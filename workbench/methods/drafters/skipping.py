@@ -1,8 +1,8 @@
-"""Draft with the target without some attentions and MLPs, or with smaller ones, over its own KV cache.
+"""Draft with a part of the target, over its KV cache: without some attentions and MLPs, or with smaller MLPs.
 
-A draft writes keys and values after the committed part, in those layers whose attention it runs. They are not the
-target's, because the residual stream before them differs. Verification reads root and draft whole, at the same
-positions of the cache, so that nothing of a draft stays there.
+A draft writes keys and values after the committed part, in the layers whose attention it runs. They are not the
+target's, because the residual stream before them differs. Verification processes root and draft with the whole target,
+at the same positions of the cache, so nothing of a draft stays there.
 
 """
 
@@ -23,18 +23,18 @@ from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.tree_builders.chain import draft_chain
 
 Halves = frozenset[int]
-"""Halves of layers: the attention of layer i is 2 i, its MLP 2 i + 1."""
+"""Set of half layers: the attention of layer i is 2 i, its MLP is 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinned(PartOfTarget):
-    """A model without some halves, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
+    """Target without some half layers, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
     without: Halves = frozenset()
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Return logits by the final norm and LM head, in the order of the sequences in the cache."""
+        """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
         return self.target.forward(batch, layers=layers, without=self.without, shared_copy=self.shared_copy)
 
 
@@ -45,7 +45,7 @@ class Thinning(Drafter):
     source: ClassVar[str]
 
     def part(self, row: Row) -> Thinned:
-        """Return the part that drafts in this round, and record its signals."""
+        """Return the part of the target that drafts in this round, and record its signals."""
         raise NotImplementedError
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
@@ -64,21 +64,21 @@ class Thinning(Drafter):
 
 
 class Skipping(Thinning):
-    """Draft with the target without some halves, chosen by subclasses."""
+    """Draft with the target without some half layers, chosen by subclasses."""
 
     def without(self, row: Row) -> Halves:
-        """Return the halves that are skipped in this round."""
+        """Return the half layers that are skipped in this round."""
         raise NotImplementedError
 
     def part(self, row: Row) -> Thinned:
-        """Return the target without these halves, and record the halves for display."""
+        """Return the target without the skipped half layers, and record which layers draft."""
         target, without = row.models.target, self.without(row)
         row.report.signals.update(strip(without, target.n_layers))
         return Thinned(target, without)
 
 
 def spread(n_layers: int, kept: int) -> Halves:
-    """Return the skipped halves if `kept` layers run, evenly spread, including the first and the last.
+    """Return the skipped half layers if `kept` layers run, evenly spread, including the first and the last.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 
@@ -92,7 +92,7 @@ def spread(n_layers: int, kept: int) -> Halves:
 
 
 def strip(without: Collection[int], n_layers: int) -> dict[str, float]:
-    """Return signals that show which halves of which layers draft."""
+    """Return trace signals: 1 for each half layer that drafts, 0 for each that is skipped."""
     runs = {name: [float(2 * i + h not in without) for i in range(n_layers)] for h, name in enumerate(ROWS)}
     return cells("layers that draft", runs)
 

@@ -16,11 +16,11 @@ from workbench.methods.drafters.feature import FeatureDrafter
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
 
 MENU = ("prune", "pool", "conv", "resample", "none")
-"""Operations that the gate chooses from."""
+"""Compression operations that the gate chooses from."""
 RATIOS = (1, 2, 4, 8, 16)
 """Compression ratios in training."""
 EVEN = 0.5
-"""Share of prompts whose operation is drawn uniformly, so that a decided gate still trains the others."""
+"""Share of prompts with a uniformly drawn operation, so that all operations are trained if the gate prefers one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Compression:
 
     Attributes:
         compressor: "gate", "all", or one of `MENU`.
-        ratio: vision tokens merged into one, for prune, pool and conv.
-        seed: seed of the random subset that pruning keeps.
-        noise: Gumbel noise, one row per prompt: given in training, where the gate samples its choice.
-        even: in training, prompts whose operation is drawn uniformly instead, so that all operations are trained.
+        ratio: vision tokens per remaining token, for prune, pool and conv.
+        seed: seed of the random subset that pruning retains.
+        noise: Gumbel noise, one row per prompt; set in training only, where the gate samples its choice.
+        even: in training, whether each prompt's operation is drawn uniformly, so that all operations are trained.
     """
 
     compressor: str = "gate"
@@ -45,9 +45,9 @@ class Compression:
 class SpecVLMNet(FeatureNet):
     """EagleVLM's net with images compressed by one of five operations, which a gate chooses from the question.
 
-    In drafting the gate takes its largest weight. In training it samples by the Gumbel trick: all operations run side
-    by side, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose gradient
-    is that of the gate's softmax (straight-through).
+    In drafting the gate selects its largest weight. In training it samples by the Gumbel trick: all operations run in
+    parallel, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose
+    gradient is that of the gate's softmax (straight-through).
     """
 
     kind = "specvlm"
@@ -61,16 +61,16 @@ class SpecVLMNet(FeatureNet):
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
         """Return the image's pairs, compressed."""
         how = how or Compression()
-        everything = super().look(seen, pairs, picture)
+        full_view = super().look(seen, pairs, picture)
         if how.compressor == "all":
-            return everything
+            return full_view
         if how.compressor != "gate":
-            return self.compress(everything.inputs, seen.grids[picture], how.compressor, how)
+            return self.compress(full_view.inputs, seen.grids[picture], how.compressor, how)
         logits = self.gate(self.norm_feature(seen.of_question()))  # [B, menu]
         if how.noise is not None:
-            return self._drawn(everything.inputs, seen.grids[picture], logits, how)
+            return self._drawn(full_view.inputs, seen.grids[picture], logits, how)
         gate = logits.softmax(-1)[0]
-        view = self.compress(everything.inputs, seen.grids[picture], MENU[int(gate.argmax())], how)
+        view = self.compress(full_view.inputs, seen.grids[picture], MENU[int(gate.argmax())], how)
         view.gate = dict(zip(MENU, gate.tolist(), strict=True))
         return view
 
@@ -78,8 +78,8 @@ class SpecVLMNet(FeatureNet):
         """Apply one operation."""
         rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
         if name == "prune":
-            kept = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], how.ratio), how.seed)
-            return compressors.prune(x, kept)
+            indices = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], how.ratio), how.seed)
+            return compressors.prune(x, indices)
         if name == "pool":
             return compressors.pool(x, rows, cols, how.ratio)
         if name == "conv":
@@ -87,31 +87,33 @@ class SpecVLMNet(FeatureNet):
         return self.resample(x) if name == "resample" else compressors.none(x)
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
-        """Return a compression with a sampled ratio, a random subset to keep, and noise for the gate."""
+        """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
         ratio = RATIOS[int(chance(1) * len(RATIOS))]
         uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
-        even = chance(n_prompts, 1) < EVEN
-        return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=even)
+        is_uniform = chance(n_prompts, 1) < EVEN
+        return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
-        """Return all operations side by side, with the sampled one visible per prompt."""
+        """Return the concatenated outputs of all operations; each prompt sees only those of its sampled operation."""
         assert how.noise is not None
-        draws = logits if how.even is None else logits.masked_fill(how.even, 0)
-        soft = (draws + how.noise).softmax(-1)
-        drawn = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
-        weight = drawn + soft - soft.detach()
+        gate_logits = logits if how.even is None else logits.masked_fill(how.even, 0)
+        probs = (gate_logits + how.noise).softmax(-1)
+        one_hot = torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1.0)
+        weight = one_hot + probs - probs.detach()
         views = [self.compress(x, grid, name, how) for name in MENU]
         sizes = [view.inputs.shape[1] for view in views]
         n_each = torch.tensor(sizes, device=x.device)
-        of = torch.arange(len(MENU), device=x.device).repeat_interleave(n_each)
-        inputs = torch.cat([view.inputs for view in views], 1) * weight[:, of].unsqueeze(-1)
+        operation = torch.arange(len(MENU), device=x.device).repeat_interleave(n_each)
+        inputs = torch.cat([view.inputs for view in views], 1) * weight[:, operation].unsqueeze(-1)
         cost = (logits.softmax(-1) @ n_each.to(x)).mean() / x.shape[1]
-        return View(inputs, torch.cat([view.places for view in views]), "gate", visible=drawn[:, of] > 0, cost=cost)
+        return View(
+            inputs, torch.cat([view.places for view in views]), "gate", visible=one_hot[:, operation] > 0, cost=cost
+        )
 
 
 @dataclass(frozen=True)
 class SpecVLM(FeatureDrafter):
-    """Draft as EagleVLM with fewer vision tokens: pruned, pooled, convolved, resampled or dropped; a gate chooses.
+    """Draft as EagleVLM with fewer vision tokens: a gate chooses to prune, pool, convolve, resample or drop them.
 
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2 (compressor), §3.3 (online-logit distillation).
     """

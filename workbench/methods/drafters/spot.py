@@ -1,10 +1,10 @@
 """Spot training: train EAGLE's layer on features that decoding itself has computed.
 
-    texts that the target writes ─► tokens and features, tagged with the step of its weights ─► pool
-    pool, the last two steps alone ─► random windows ─► training step ─► the net that drafts from now on
+    texts that the target generates ─► tokens and features, tagged with the step of its weights ─► pool
+    pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
 
-A training step uses only the target's embedding and LM head, which stay as they are: features were computed when their
-text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
+A training step uses only the target's embedding and LM head, which are not trained: the features were computed when
+the text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
 
 """
 
@@ -32,26 +32,26 @@ from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
-"""Largest norm of the gradient of a training step."""
+"""Gradients of a training step are clipped to this norm."""
 OF_FEATURES, OF_LAWS = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's distribution."""
 MOST_PLACES = 16_384
-"""Largest number of positions of text whose features a pool keeps."""
+"""Maximum number of text positions whose features a pool stores."""
 MOST_LAWS = 512
-"""Positions per training step at which distributions are compared; the LM head is most of its cost."""
+"""Maximum number of positions per training step with a loss on distributions; the LM head is most of the cost."""
 STEPS = 2
-"""Steps of the target's weights that a training step samples from, including the newest."""
+"""Number of newest versions of the target's weights whose texts a training step samples."""
 
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text that is being generated, and the target's LM head inputs at all of its positions but the last.
+    """Text of a sequence, and the target's LM head inputs at all of its positions but the last.
 
     Attributes:
-        step: step of the target's weights when the text began.
-        n_prompt: tokens of the prompt, which are not trained on.
+        step: version number of the target's weights when the text began.
+        n_prompt: number of prompt tokens, which are not trained on.
         tokens: prompt and answer.
-        features: features of the text, in pieces.
+        features: features of the text, in chunks.
     """
 
     step: int
@@ -64,14 +64,14 @@ class Text:
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
-        """Return the features of the whole text."""
+        """Return the features of the whole text, and store them as one chunk."""
         self.features = [torch.cat(self.features)]
         return self.features[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a text: n tokens and their features; training uses the features from `first` on."""
+    """Window of a text: n tokens and their features; training uses the features from `first` on."""
 
     tokens: list[int]
     features: Float[Tensor, "n D"]
@@ -79,12 +79,12 @@ class Window:
 
 
 class Pool:
-    """Texts of the last two steps, the oldest first, with a bounded number of positions.
+    """Texts of the last two weight versions, oldest first, with a bounded number of positions.
 
     Attributes:
-        texts: stored texts; one that is being written still grows.
+        texts: stored texts; the text of a running sequence still grows.
         step: number of changes of the target's weights.
-        most: largest number of positions; the newest text stays, whatever its length.
+        most: maximum number of positions; the newest text is never dropped, whatever its length.
     """
 
     def __init__(self, most: int = MOST_PLACES) -> None:
@@ -101,26 +101,26 @@ class Pool:
         self.trim()
 
     def next_step(self) -> None:
-        """Start the next step, after a change of the target's weights."""
+        """Count a change of the target's weights, and drop texts of old versions."""
         self.step += 1
         self.trim()
 
     def trim(self) -> None:
-        """Drop texts that training no longer samples, then the oldest texts beyond the bound."""
+        """Drop texts that training no longer samples, then the oldest texts until the bound holds."""
         self.texts = [text for text in self.texts if text.step > self.step - STEPS]
-        left = len(self)
-        while left > self.most and len(self.texts) > 1:
-            left -= len(self.texts.pop(0))
+        n_positions = len(self)
+        while n_positions > self.most and len(self.texts) > 1:
+            n_positions -= len(self.texts.pop(0))
 
     def drawn(self, random: Random, n: int, longest: int) -> list[Window]:
-        """Return stretches of at most n texts, each of at most `longest` positions, including some of the answer.
+        """Return random windows of at most n texts, each of at most `longest` positions and with a part of the answer.
 
-        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps: the long answers of the present one, which
+        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, since long answers of the current step, which
         matter most, are not finished yet when there is time to train).
         """
         self.trim()
-        told = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
-        return [self._of(text, random, longest) for text in random.sample(told, min(n, len(told)))]
+        candidates = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
+        return [self._of(text, random, longest) for text in random.sample(candidates, min(n, len(candidates)))]
 
     def _of(self, text: Text, random: Random, longest: int) -> Window:
         size = min(longest, len(text))
@@ -131,7 +131,7 @@ class Pool:
 
 
 class OnlineHead(OnlineTrainer):
-    """A copy of a trained net in training, its optimiser, and its training data.
+    """Trainable copy of a trained net, its optimiser, and its training data.
 
     Args:
         net: the trained net, which is not changed.
@@ -139,12 +139,12 @@ class OnlineHead(OnlineTrainer):
         info: origin of the net.
 
     Attributes:
-        net: the net that drafts, in the target's dtype; it changes with each training step.
-        head: the target's LM head as it is now.
-        shared_copy: compiled version of both, if available.
+        net: the net that drafts, in the target's dtype; it is updated after each training step.
+        head: the target's LM head with its current weights.
+        shared_copy: compiled version of net and head, if available.
         pool: texts to train on.
-        seconds: this process's CPU time spent on training.
-        version: counts changes of the net or the head.
+        seconds: CPU time that this process spent on training.
+        version: number of changes of the net or the head.
         rounds: number of rounds since the last training step, over all sequences.
     """
 
@@ -166,13 +166,13 @@ class OnlineHead(OnlineTrainer):
     # -- the target --------------------------------------------------------------------------------------------------
 
     def look_up(self) -> None:
-        """Detect changes of the target's weights: start a new step, and draft with the new LM head.
+        """Detect changes of the target's weights: start a new step of the pool, and draft with the new LM head.
 
         Changes that PyTorch does not track (through `.data`) are missed, as in the target's compiled layers.
         """
-        if (standing := self._standing()) == self._seen:
+        if (versions := self._standing()) == self._seen:
             return
-        self._seen = standing
+        self._seen = versions
         self.pool.next_step()
         self.head = SharedHead(self.target.lm_head, self.info.config)
         self.settle()
@@ -184,15 +184,15 @@ class OnlineHead(OnlineTrainer):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def train_step(self, texts: int, longest: int, rate: float) -> bool:
-        """Run one step of AdamW, if there is training data.
+        """Run one step of AdamW; return False if there is no training data.
 
         Args:
-            texts: most stretches.
-            longest: most positions of each.
+            texts: maximum number of windows.
+            longest: maximum number of positions per window.
             rate: learning rate.
         """
         self.look_up()
-        self.rounds, begun = 0, time.process_time()
+        self.rounds, start = 0, time.process_time()
         random = Random(self.n_steps)
         windows = self.pool.drawn(random, texts, longest)
         if not windows:
@@ -200,7 +200,7 @@ class OnlineHead(OnlineTrainer):
         with torch.inference_mode(False), torch.enable_grad():
             loss: Any = self._loss(windows, random)
             self.loss = float(loss.item())
-            if math.isfinite(self.loss):  # a target with NaN outputs cannot be trained on
+            if math.isfinite(self.loss):  # skip the step if the target's outputs contain NaN
                 self._steps.param_groups[0]["lr"] = rate
                 loss.backward()
                 nn.utils.clip_grad_norm_(self._student.parameters(), CLIP)
@@ -208,7 +208,7 @@ class OnlineHead(OnlineTrainer):
             self._steps.zero_grad()
         self.n_steps += 1
         self.settle()
-        self.seconds += time.process_time() - begun
+        self.seconds += time.process_time() - start
         return True
 
     def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
@@ -222,21 +222,21 @@ class OnlineHead(OnlineTrainer):
                 row[: len(window.tokens)] = window.features
             following = self.target.embed(ids[:, 1:]).to(like)
         states = net(net.pairs(following, net.taken(features[:, :-1])), torch.arange(n - 1, device=device))
-        about = [b * (n - 1) + s for b, w in enumerate(windows) for s in range(w.first - 1, len(w.tokens) - 1)]
-        places = to_device(about, device, torch.long)
-        guess, truth = states.flatten(0, 1)[places], features[:, 1:].flatten(0, 1)[places]
-        some = to_device(sorted(random.sample(range(len(about)), min(MOST_LAWS, len(about)))), device, torch.long)
+        indices = [b * (n - 1) + s for b, w in enumerate(windows) for s in range(w.first - 1, len(w.tokens) - 1)]
+        places = to_device(indices, device, torch.long)
+        guess, targets = states.flatten(0, 1)[places], features[:, 1:].flatten(0, 1)[places]
+        subset = to_device(sorted(random.sample(range(len(indices)), min(MOST_LAWS, len(indices)))), device, torch.long)
         with torch.no_grad():
-            wanted = self._logits(truth[some]).softmax(-1)
-        said = self._logits(net.lm_head_input(guess[some])).log_softmax(-1)
-        return OF_FEATURES * F.smooth_l1_loss(guess, truth) - OF_LAWS * (wanted * said).sum(-1).mean()
+            target_probs = self._logits(targets[subset]).softmax(-1)
+        log_probs = self._logits(net.lm_head_input(guess[subset])).log_softmax(-1)
+        return OF_FEATURES * F.smooth_l1_loss(guess, targets) - OF_LAWS * (target_probs * log_probs).sum(-1).mean()
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
         """Return logits over the draft vocabulary, by the target's current LM head, with gradients."""
-        head, kept = self.target.lm_head, self.head.kept
+        head, token_ids = self.target.lm_head, self.head.kept
         weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
-        if kept is not None:
-            weight, bias = weight[kept], None if bias is None else bias[kept]
+        if token_ids is not None:
+            weight, bias = weight[token_ids], None if bias is None else bias[token_ids]
         if on_host(weight.device):  # on a CPU, bfloat16 may be emulated and models are small
             weight = weight.to(features.dtype)
         bias = None if bias is None else bias.detach().to(weight.dtype)
@@ -249,23 +249,23 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def whose(self) -> str:
-        """Return 64 hexadecimal digits that identify the initial net."""
-        found = hashlib.sha256()
+        """SHA-256 of the initial net's weights, 64 hexadecimal digits."""
+        digest = hashlib.sha256()
         for weight in self.origin.parameters():
-            found.update(weight.detach().float().cpu().numpy().tobytes())
-        return found.hexdigest()
+            digest.update(weight.detach().float().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the weights of the net in training, and the initial ones."""
-        both = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
-        return ((name, mine.detach(), origin) for (name, mine), origin in both)
+        """Yield the name, trained weight and initial weight of each parameter."""
+        weights = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
+        return ((name, weight.detach(), origin) for (name, weight), origin in weights)
 
     def settle(self) -> None:
-        """Draft with the weights trained so far from now on."""
+        """Copy the trained weights to the net that drafts."""
         self.version += 1
         with torch.inference_mode(False), torch.no_grad():
-            for mine, learnt in zip(self.net.parameters(), self._student.parameters(), strict=True):
-                mine.copy_(learnt)
+            for weight, trained in zip(self.net.parameters(), self._student.parameters(), strict=True):
+                weight.copy_(trained)
             self.net.settle()
             self.shared_copy = compile_net(self.net, self.head, self.target)
 
@@ -277,13 +277,15 @@ class OnlineHead(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of the net in training, its two moments, the drafting net in two layouts, and the texts."""
-        own, drafts = (sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net))
-        return 3 * own + 2 * drafts + self._bytes_of(len(self.pool))
+        """Memory in bytes: the net in training, its two moments, the drafting net in two layouts, and the texts."""
+        trained_bytes, draft_bytes = (
+            sum(p.numel() * p.element_size() for p in net.parameters()) for net in (self._student, self.net)
+        )
+        return 3 * trained_bytes + 2 * draft_bytes + self._bytes_of(len(self.pool))
 
     @property
     def most_bytes(self) -> int:
-        """Return the same with a full pool."""
+        """Memory in bytes with a full pool."""
         return self.n_bytes + self._bytes_of(max(0, self.pool.most - len(self.pool)))
 
     def _bytes_of(self, places: int) -> int:
@@ -291,9 +293,9 @@ class OnlineHead(OnlineTrainer):
 
 
 def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
-    """Return a net with the same weights that is not packed yet."""
-    make: Any = type(net)
-    shared_copy: FeatureNet = make(**net.sizes, context=context)
+    """Return a copy of a net with the same weights, not packed yet."""
+    net_class: Any = type(net)
+    shared_copy: FeatureNet = net_class(**net.sizes, context=context)
     shared_copy.load_state_dict(net.state_dict())
     weight = next(net.parameters())
     return shared_copy.to(weight.device, dtype).eval()

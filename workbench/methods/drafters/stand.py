@@ -1,4 +1,4 @@
-"""STAND: draft from n-grams with the target's mean distribution after each."""
+"""STAND: draft from contexts of a few tokens and the target's mean distribution after each."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Largest number of contexts in a table; those seen longest ago are dropped first."""
+"""Maximum number of contexts in a table; the least recently updated ones are dropped first."""
 ENTRY_BYTES = 900
 """Bytes of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
-"""Largest number of prompts whose tables are kept for later runs."""
+"""Maximum number of prompts whose tables are stored for later runs."""
 
 Context = tuple[int, ...]
 
@@ -48,7 +48,7 @@ class Entry:
     """Mean of the target's distributions after a context.
 
     Attributes:
-        tokens: the most likely, descending.
+        tokens: the most likely tokens, descending.
         chances: their mean probabilities.
         n: number of distributions averaged.
     """
@@ -59,9 +59,9 @@ class Entry:
 
     def with_one_more(self, tokens: Sequence[int], chances: Sequence[float]) -> Entry:
         """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
-        mean = {token: self.n * chance for token, chance in zip(self.tokens, self.chances, strict=True)}
-        for token, chance in zip(tokens, chances, strict=True):
-            mean[token] = mean.get(token, 0.0) + chance
+        mean = {token: self.n * prob for token, prob in zip(self.tokens, self.chances, strict=True)}
+        for token, prob in zip(tokens, chances, strict=True):
+            mean[token] = mean.get(token, 0.0) + prob
         best = sorted(mean.items(), key=lambda item: -item[1])[: len(self.tokens)]
         return Entry([token for token, _ in best], [total / (self.n + 1) for _, total in best], self.n + 1)
 
@@ -74,7 +74,7 @@ class Table(InspectableState):
 
     def __init__(self, longest: int, most: int = KEPT, shared: bool = False) -> None:
         self.longest, self.most, self.shared = longest, most, shared
-        self._entries: dict[Context, Entry] = {}  # in order of their last use
+        self._entries: dict[Context, Entry] = {}  # in order of their last update
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,25 +87,25 @@ class Table(InspectableState):
 
     def pack(self) -> Arrays:
         entries = [(context, e) for context, e in self._entries.items()]
-        wide = len(entries[0][1].tokens) if entries else 0  # all of one width
+        width = len(entries[0][1].tokens) if entries else 0  # all entries have the same width
         return {
             "contexts": in_rows([context for context, _ in entries], self.longest),
-            "tokens": in_rows([e.tokens for _, e in entries], wide),
-            "chances": in_rows([e.chances for _, e in entries], wide, np.float32, fill=0),
+            "tokens": in_rows([e.tokens for _, e in entries], width),
+            "chances": in_rows([e.chances for _, e in entries], width, np.float32, fill=0),
             "laws": np.array([e.n for _, e in entries], np.int32),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        distributions = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
-        if not (n := len(distributions)):
+        counts = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
+        if not (n := len(counts)):
             return
         contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
         tokens = tokens_in(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
-        chances = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
-        if (chances.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
+        probs = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
+        if (probs.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
             raise ModelError("The file is broken: it contains an invalid distribution.", BROKEN)
-        rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), distributions.tolist(), strict=True)
-        loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
+        rows = zip(contexts.tolist(), tokens.tolist(), probs.tolist(), counts.tolist(), strict=True)
+        loaded = {tuple(t for t in context if t >= 0): Entry(ids, p, int(k)) for context, ids, p, k in rows}
         loaded = {context: entry for context, entry in loaded.items() if len(context) <= self.longest}
         self._entries = loaded | self._entries  # longer contexts are never looked up
         self._keep_bound()
@@ -117,8 +117,8 @@ class Table(InspectableState):
         """Add the target's distribution after a text: its most likely tokens, descending, and their probabilities."""
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
-            seen = self._entries.pop(context, None)
-            self._entries[context] = seen.with_one_more(tokens, chances) if seen else Entry(tokens, chances)
+            entry = self._entries.pop(context, None)
+            self._entries[context] = entry.with_one_more(tokens, chances) if entry else Entry(tokens, chances)
         self._keep_bound()
 
     def _keep_bound(self) -> None:
@@ -126,19 +126,19 @@ class Table(InspectableState):
             del self._entries[next(iter(self._entries))]
 
     def behind(self, text: Sequence[int]) -> tuple[int, Entry | None]:
-        """Return the length and entry of the longest known context; for length 0 the mean of all distributions."""
+        """Return length and entry of the longest known context at the text's end; length 0: the overall mean."""
         for n in range(min(self.longest, len(text)), -1, -1):
-            if (found := self._entries.get(tuple(text[len(text) - n :]))) is not None:
-                return n, found
+            if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
+                return n, entry
         return 0, None
 
 
 @dataclass(frozen=True)
 class SparseDistributions(NodeDistributions):
-    """Distributions over few tokens each.
+    """Sparse distributions, each over a few tokens.
 
     Attributes:
-        tokens: in any order.
+        tokens: token ids, in any order.
         p: their probabilities, which sum to 1.
         size: size of the vocabulary.
     """
@@ -156,7 +156,7 @@ class SparseDistributions(NodeDistributions):
 
 
 class TableGrowth(Growth):
-    """A tree built from a table: the distribution after a node is that of the longest known context ending with it."""
+    """Tree built from a table; a node's distribution is that of the longest known context that ends with the node."""
 
     def __init__(self, row: Row, table: Table) -> None:
         assert row.models is not None
@@ -172,33 +172,33 @@ class TableGrowth(Growth):
         return self._distributions(self.paths())
 
     def _distributions(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
-        found = [self.table.behind([*self.before, *path]) for path in paths]
-        self.is_known = any(n for n, _ in found)
-        entries = [entry for _, entry in found if entry is not None]
+        matches = [self.table.behind([*self.before, *path]) for path in paths]
+        self.is_known = any(n for n, _ in matches)
+        entries = [entry for _, entry in matches if entry is not None]
         p = to_device([entry.chances for entry in entries], self.device, self.dtype)
         return SparseDistributions(
             to_device([entry.tokens for entry in entries], self.device), p / p.sum(1, keepdim=True), self.size
         )
 
     def goes_on(self, distributions: NodeDistributions) -> bool:
-        """Return False for nodes without a known context: the mean over all contexts is no draft."""
+        """Return False for nodes without a known context: the mean over all contexts is not used for drafts."""
         return self.is_known and super().goes_on(distributions)
 
 
 @dataclass(frozen=True)
 class Stand(DistributionDrafter):
-    """Store the target's mean distributions after the last one to `longest` tokens, and draft from them.
+    """Store the target's mean distributions after contexts of up to `longest` tokens, and draft from them.
 
-    At each verified position the target's likeliest tokens with their probabilities go into the entries of the contexts
-    that end there. The distribution after a node is the entry of the longest known context, normalised; if there is
-    none, the mean of all distributions, and a draft ends if that holds for a whole level. Any tree builder can draw
-    from it and any exact rule can verify it, as with a draft model; the distributions include the temperature of the
-    text when they were stored.
+    At each verified position the target's most likely tokens and their probabilities are added to the entries of the
+    contexts that end there. The distribution after a node is the entry of the longest known context, normalised, or
+    else the mean of all distributions. A draft ends if no node of a level has a known context. Any tree builder can
+    draw from these distributions and any exact rule can verify the draft, as with a draft model. The distributions
+    include the temperature at the time when they were stored.
 
     Attributes:
-        longest: tokens of a context.
-        everywhere: also store distributions after rejected drafts: they were computed anyway.
-        warm: later runs of the same prompt draft from the table, too, as the paper's trajectories of one problem do.
+        longest: maximum number of tokens of a context.
+        everywhere: also store distributions after rejected drafts: verification computes them anyway.
+        warm: later runs of the same prompt also draft from the table, as trajectories of one problem do in the paper.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
     """
@@ -217,19 +217,19 @@ class Stand(DistributionDrafter):
         return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:
-        """Return an empty table, or the prompt's: distributions after committed tokens are not available."""
+        """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
         problem = (self.longest, self.everywhere, *row.committed[: row.prompt_length])
-        known = tables.pop(problem, None)
-        tables[problem] = Table(self.longest, shared=True) if known is None else known
+        table = tables.pop(problem, None)
+        tables[problem] = Table(self.longest, shared=True) if table is None else table
         while len(tables) > PROBLEMS:
             del tables[next(iter(tables))]
         return tables[problem]
 
     def begin(self, row: Row) -> TableGrowth | None:
-        """Start a tree; None if no context that ends with the newest token is known."""
+        """Start a tree; None if no known context ends with the newest token."""
         table: Table = row.state.drafter
         n, entry = table.behind(row.committed)
         row.report.signals |= {"contexts known": len(table), "matched tokens": n}
@@ -239,14 +239,14 @@ class Stand(DistributionDrafter):
         return TableGrowth(row, table)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the distributions after the last committed token and the accepted drafts, or all drafts."""
+        """Store the distributions after the last committed token and after accepted drafts, or after all drafts."""
         table: Table = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)
         before = row.committed[max(0, first - self.longest) : first]
-        kept = {0, *(node + 1 for node in outcome.verdict.path)}
+        accepted = {0, *(node + 1 for node in outcome.verdict.path)}
         texts = [before]
         for parent, token in zip(outcome.parents, outcome.tokens, strict=True):
             texts.append([*texts[parent + 1], token])
         for place, text in enumerate(texts):
-            if self.everywhere or place in kept:
+            if self.everywhere or place in accepted:
                 table.learn(text, outcome.top[place], outcome.chances[place])

@@ -1,4 +1,4 @@
-"""Suffix decoding: draft continuations of the longest matching suffixes, as far as counts make them worthwhile."""
+"""Suffix decoding: draft the continuations of the longest suffix matches, with probabilities from counts."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from workbench.models.loading import Models
 END = -1
 """Separator after each text of a store: no continuation crosses it."""
 SHOWN = 4
-"""Length of the strings that are shown, in tokens."""
+"""Length of the token strings displayed by the state viewer, in tokens."""
 STORED = 65_536
-"""Largest number of tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
+"""Maximum number of stored tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
 LOOKED_AT = 16_384
-"""Newest tokens in which the most frequent strings are counted."""
+"""Number of newest tokens in which the most frequent strings are counted."""
 COUNTED = 256
-"""Largest number of occurrences counted; older ones are ignored."""
+"""Maximum number of occurrences counted; older ones are ignored."""
 
 
 class Text:
-    """Tokens in one array. A node of its suffix tree is the list of indices after a string's occurrences.
+    """Tokens in one array. A node of its suffix tree is represented by the indices after a string's occurrences.
 
-    No tree is built: the few nodes that a round needs are computed from their occurrences.
+    No tree is built: the few nodes that a round needs are computed from occurrences.
     """
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class Text:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
-        if (wanted := self.n + len(tokens)) > len(self._room):
-            self._room = np.concatenate([self.tokens, np.empty(wanted, np.int32)])
-        self._room[self.n : wanted] = tokens
-        self.n = wanted
+        if (size := self.n + len(tokens)) > len(self._room):
+            self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
+        self._room[self.n : size] = tokens
+        self.n = size
 
     def forget(self, most: int) -> None:
-        """Drop the oldest whole texts until at most `most` tokens are left."""
+        """Drop the oldest whole texts until at most `most` tokens remain."""
         if self.n > most:
             ends = np.flatnonzero(self.tokens == END) + 1
             first = int(ends[ends >= self.n - most].min(initial=self.n))
@@ -64,13 +64,13 @@ class Text:
             self.n = len(self._room)
 
     def cut(self, most: int) -> None:
-        """Drop the oldest tokens until at most `most` are left, wherever texts end."""
+        """Drop the oldest tokens until at most `most` remain, regardless of text borders."""
         if self.n > most:
             self._room = np.array(self.tokens[self.n - most :])
             self.n = most
 
     def counted(self, width: int, n: int) -> list[tuple[list[int], int]]:
-        """Return the `n` strings of `width` tokens that occur most often among the newest ones, and their counts."""
+        """Return the `n` strings of `width` tokens that occur most often among the newest tokens, and their counts."""
         tokens = self.tokens[-LOOKED_AT:]
         if len(tokens) < width:
             return []
@@ -88,7 +88,7 @@ class Text:
 
         The list ends before the first m without an occurrence.
         """
-        text, found = self.tokens, list[np.ndarray]()
+        text, matches = self.tokens, list[np.ndarray]()
         places = np.flatnonzero(text[:-1] == context[-1]) + 1
         places = places[text[places] != END]
         for m in range(1, min(longest, len(context)) + 1):
@@ -97,25 +97,25 @@ class Text:
                 places = places[text[places - m] == context[-m]]
             if not len(places):
                 break
-            found.append(places)
-        return found
+            matches.append(places)
+        return matches
 
     def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the continuations at these indices: (token, share, next indices); by count, newest first."""
+        """Return the continuations at these indices, by count, then newest first: (token, share, next indices)."""
         places = places[places < self.n]
         following = self.tokens[places]
-        below: dict[int, list[int]] = {}
+        next_places: dict[int, list[int]] = {}
         for token, place in zip(following.tolist(), places.tolist(), strict=True):
             if token != END:
-                below.setdefault(token, []).append(place + 1)
-        total = sum(map(len, below.values()))
-        order = sorted(below.items(), key=lambda item: (len(item[1]), item[1][-1]), reverse=True)
-        return [(token, len(behind) / total, np.array(behind)) for token, behind in order]
+                next_places.setdefault(token, []).append(place + 1)
+        total = sum(map(len, next_places.values()))
+        order = sorted(next_places.items(), key=lambda item: (len(item[1]), item[1][-1]), reverse=True)
+        return [(token, len(indices) / total, np.array(indices)) for token, indices in order]
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A draft, and each node's probability by the counts: the product of the shares along its path."""
+    """Draft with each node's probability estimated from counts: the product of the shares along its path."""
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -124,15 +124,15 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Expected accepted tokens by the counts."""
+        """Expected number of accepted tokens, by the counts."""
         return sum(self.chance)
 
 
 @dataclass
 class SuffixState(InspectableState):
-    """State of one request: its own text, the index where the drafted part starts, and a store, if any.
+    """State of one request: its text, the index where the drafted part starts, and a store, if any.
 
-    The store holds the outputs of earlier runs, if it is shared, or the content of a file.
+    The store contains the outputs of earlier runs if it is shared, otherwise the content of a file.
     """
 
     title = "Suffixes of texts"
@@ -150,8 +150,8 @@ class SuffixState(InspectableState):
 
     def look(self, n: int) -> Look:
         texts = [text for text in (self.text, self.store) if text is not None]
-        found = sorted(itertools.chain(*(text.counted(SHOWN, n) for text in texts)), key=lambda item: -item[1])
-        top = [Top(tokens[:-1], tokens[-1:], times) for tokens, times in found[:n]]
+        strings = sorted(itertools.chain(*(text.counted(SHOWN, n) for text in texts)), key=lambda item: -item[1])
+        top = [Top(tokens[:-1], tokens[-1:], times) for tokens, times in strings[:n]]
         size, n_bytes = sum(text.n for text in texts), sum(text.n_bytes for text in texts)
         return Look(size, 2 * STORED, n_bytes, 2 * 2 * 4 * (STORED + 1024), "times seen", top)
 
@@ -175,16 +175,17 @@ class SuffixState(InspectableState):
 class Suffix(Drafter):
     """Match the newest tokens, count the continuations of each match, and draft the tree with the most expected tokens.
 
-    The longer the match, the more is drafted: nodes ≤ factor · match + offset. Among the drafts of all match lengths
-    the one with the largest sum of probabilities is proposed, so little is drafted where counts are low. Its own text
-    is always searched; with `warm` also the outputs of earlier runs, if that gives more expected tokens.
+    The longer the match, the larger the draft: nodes ≤ factor · match + offset. Among the drafts of all match lengths
+    the one with the largest sum of probabilities is proposed, so drafts are small where counts are low. The request's
+    own text is always searched; with `warm` also the outputs of earlier runs, which are used if they give more
+    expected tokens.
 
     Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.08 ms
     (median; 95 % within 0.3 ms) at 2,000 tokens of context, 0.16 ms (0.5 ms) at 32,000: one scan of an int32 array per
     round.
 
     Source: Oliaro et al. 2025, SuffixDecoding, arXiv:2411.04975, §3. The paper has two suffix trees; the counts here
-    are those of such trees.
+    equal those of such trees.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
@@ -197,7 +198,7 @@ class Suffix(Drafter):
     warm: bool = warmth("outputs")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: looked up, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -209,7 +210,7 @@ class Suffix(Drafter):
         return "suffix", self.warm
 
     def prime(self, row: Row, models: Models) -> SuffixState:
-        """Index everything committed."""
+        """Index all committed tokens."""
         text = Text()
         text.extend(row.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
@@ -217,53 +218,53 @@ class Suffix(Drafter):
         return SuffixState(text, len(row.committed), store, self.warm)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Propose the best draft from the request's own text or, if that expects more tokens, from the store."""
+        """Propose the best draft from the request's own text, or from the store if that has more expected tokens."""
         assert row.models is not None
         state: SuffixState = row.state.drafter
         guess, device = self.draft(state.text, row.committed, plan), row.models.target.device
         if state.store is not None:
             other = self.draft(state.store, row.committed, plan)
             row.report.signals["from earlier runs"] = float(other.score > guess.score)
-            guess = max(guess, other, key=lambda g: g.score)  # among equals its own text
+            guess = max(guess, other, key=lambda g: g.score)  # ties go to the request's own text
         row.report.signals["matched tokens"] = guess.matched
         row.report.signals["expected tokens"] = guess.score
         return DraftTree.of(guess.tokens, guess.parents, source="suffix", device=device, score=guess.chance)
 
     def draft(self, text: Text, context: Sequence[int], plan: Plan) -> Guess:
-        """Return the best draft over all match lengths; among equals, that of the longer match."""
-        best, drafted, most = Guess(), 0, plan.within(self.nodes)
-        found = text.matches(context[-self.longest :], self.longest)
-        for m in range(len(found), 0, -1):
-            budget = min(most, int(m * self.factor + self.offset))
+        """Return the best draft over all match lengths; ties go to the longer match."""
+        best, n_places, max_nodes = Guess(), 0, plan.within(self.nodes)
+        matches = text.matches(context[-self.longest :], self.longest)
+        for m in range(len(matches), 0, -1):
+            budget = min(max_nodes, int(m * self.factor + self.offset))
             if best.score >= budget:  # budgets fall with m, and no node adds more than 1
                 break
-            if len(found[m - 1]) == drafted:  # the same occurrences: the same draft, cut shorter
+            if len(matches[m - 1]) == n_places:  # the same occurrences give the same draft with fewer nodes
                 continue
-            drafted = len(found[m - 1])
-            guess = self.grow(text, found[m - 1], budget, plan.depth, m)
+            n_places = len(matches[m - 1])
+            guess = self.grow(text, matches[m - 1], budget, plan.depth, m)
             best = max(best, guess, key=lambda g: g.score)
         return best
 
     def grow(self, text: Text, places: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the `budget` most likely nodes below these indices, parents first."""
+        """Return the `budget` most likely continuations at these indices as a tree, parents first."""
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
 
         def push(below: np.ndarray, parent: int, level: int, chance: float) -> None:
             children = text.children(below)
-            for token, share, behind in children if self.branches else children[:1]:
+            for token, share, next_places in children if self.branches else children[:1]:
                 if chance * share >= self.least:
-                    heapq.heappush(heap, (-chance * share, next(order), parent, level, token, behind))
+                    heapq.heappush(heap, (-chance * share, next(order), parent, level, token, next_places))
 
         if depth > 0:
             push(places[-COUNTED:], -1, 1, 1.0)
         while heap and len(guess.tokens) < budget:
-            chance, _, parent, level, token, behind = heapq.heappop(heap)
+            chance, _, parent, level, token, next_places = heapq.heappop(heap)
             guess.tokens.append(token)
             guess.parents.append(parent)
             guess.chance.append(-chance)
             if level < depth:
-                push(behind, len(guess.tokens) - 1, level + 1, -chance)
+                push(next_places, len(guess.tokens) - 1, level + 1, -chance)
         return guess
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
@@ -271,7 +272,7 @@ class Suffix(Drafter):
         row.state.drafter.watch(outcome.emitted)
 
     def release(self, row: Row, models: Models) -> None:
-        """Add the written text to the store for later runs."""
+        """Add the generated text to the store for later runs."""
         state: SuffixState | None = row.state.drafter
         if state is not None and state.store is not None and len(row.committed) > state.since:
             state.store.extend([*row.committed[state.since :], END])

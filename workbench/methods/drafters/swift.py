@@ -1,4 +1,4 @@
-"""SWIFT: search for the attentions and MLPs that a draft can skip, while the text is written."""
+"""SWIFT: search for attentions and MLPs that a draft can skip, during generation."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import read_again
 
 POOL = 128
-"""Random candidate sets for the surrogate model, besides all that differ from the best one by a swap."""
+"""Number of random candidate sets for the surrogate model, in addition to all sets one swap away from the best set."""
 REMEMBERED = 128
-"""Newest scored sets that the surrogate model uses."""
+"""Number of newest scored sets that the surrogate model uses."""
 KAPPA, NOISE = 2.5, 1e-2
-"""Surrogate model: standard deviations of its bound above the mean, and the variance of a score."""
+"""Surrogate model: standard deviations of the upper bound above the mean, and noise variance of a score."""
 POOR, PATIENCE = 0.5, 8
-"""Half as many halves are skipped if the best matchness is below the first, after this number of sets of one size."""
+"""Matchness threshold and number of scored sets of one size.
+
+If the best matchness is below the threshold after that many sets, half as many half layers are skipped.
+"""
 
 
 @dataclass(slots=True)
 class Search:
-    """Search state of a sequence.
+    """Layer-skip search of a sequence.
 
     Attributes:
-        size: number of skipped halves.
-        best: set of skipped halves with the best score, which drafts.
-        score: matchness of `best` on the window, once there is a window.
-        end: position after the window's last token that is read; None: there is no window yet.
+        size: number of skipped half layers.
+        best: set of skipped half layers with the best score, used for drafting.
+        score: matchness of `best` on the window; 0 before the first window.
+        end: position after the last token of the window; None: no window yet.
         tried: number of sets scored so far, including the first.
-        of_size: number of these sets with the present size.
-        seen: scored sets, as bits over the halves that may be skipped, and their matchness.
+        of_size: number of scored sets with the current size.
+        seen: scored sets, as bits over the half layers that may be skipped, and their matchness.
     """
 
     size: int
@@ -56,10 +59,11 @@ class Search:
 class Swift(Skipping):
     """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
 
-    One set is tried per round: the thinned target reads a window of committed tokens again, in one pass, and its score,
-    the *matchness*, is the share of positions at which its most likely token is that of the text. A set with a better
-    score drafts from then on. Every few steps the set is chosen by the upper bound (μ + κ σ) of a Gaussian process over
-    the scored sets, otherwise at random. First and last layer always run. If no set is good, fewer halves are skipped.
+    One set is tried per round: the reduced target processes a window of committed tokens again, in one forward. The
+    score of the set, the *matchness*, is the share of positions at which the most likely token is the text's token. A
+    set with a better score is used for drafting from then on. Every few steps the set is chosen by the upper bound
+    (μ + κ σ) of a Gaussian process over the scored sets, otherwise at random. The first and the last layer always run.
+    If no set is good, fewer half layers are skipped.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """
@@ -78,13 +82,13 @@ class Swift(Skipping):
     enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
     def prime(self, row: Row, models: Models) -> Search:
-        """Return an initial state with evenly spread skipped layers, by the ratio."""
+        """Return an initial state that skips evenly spread layers, as many as the ratio demands."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, first(n, size))
 
     def without(self, row: Row) -> Halves:
-        """Return the best set so far."""
+        """Return the best set of skipped half layers so far."""
         state: Search = row.state.drafter
         return state.best
 
@@ -95,7 +99,7 @@ class Swift(Skipping):
         return super().propose(rows)
 
     def step(self, row: Row) -> None:
-        """Score one more set, which drafts if it is better; or the best one again, if the window moved."""
+        """Score a new set and use it if it is better; score the best set again if the window moved."""
         state: Search = row.state.drafter
         begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
         end, n = len(row.committed) - 1, row.models.target.n_layers
@@ -107,17 +111,17 @@ class Swift(Skipping):
                 state.end = end
                 state.score = self.try_out(row, state, state.best)
             elif state.score < self.enough:
-                chosen = self.candidate(row, state)
-                score = self.try_out(row, state, chosen)
+                candidate = self.candidate(row, state)
+                score = self.try_out(row, state, candidate)
                 if score > state.score:
-                    state.best, state.score = chosen, score
+                    state.best, state.score = candidate, score
         row.report.signals["sets tried"] = state.tried
         row.report.signals["halves left out"] = len(state.best)
         if state.tried:
             row.report.signals["matchness"] = state.score
 
     def candidate(self, row: Row, state: Search) -> Halves:
-        """Return the set to try next."""
+        """Return the set to score next."""
         n = 2 * row.models.target.n_layers - 4
         numbers = np.reshape(row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n), (POOL, n))
         pool = numbers.argsort(1).argsort(1) < state.size
@@ -127,47 +131,47 @@ class Swift(Skipping):
         return to_halves(pool[bounds(state.seen, pool).argmax()])
 
     def try_out(self, row: Row, state: Search, chosen: Halves) -> float:
-        """Return the matchness of a set on the window."""
+        """Score a set: return its matchness on the window."""
         assert state.end is not None
         start, target = state.end - self.window, row.models.target
         logits = read_again(target, row.place, start, row.committed[start : state.end], chosen)
-        wanted = to_device(row.committed[start + 1 : state.end + 1], logits.device, torch.long)
-        score = float((logits.argmax(1) == wanted).float().mean())
+        next_tokens = to_device(row.committed[start + 1 : state.end + 1], logits.device, torch.long)
+        score = float((logits.argmax(1) == next_tokens).float().mean())
         state.tried, state.of_size = state.tried + 1, state.of_size + 1
         state.seen = [*state.seen, (to_bits(chosen, 2 * target.n_layers - 4), score)][-REMEMBERED:]
         return score
 
 
 def first(n_layers: int, size: int) -> Halves:
-    """Return the initial set of a search: whole layers, evenly spread, plus one attention if the number is odd."""
-    found = spread(n_layers, n_layers - size // 2)
-    return found if size % 2 == 0 else found | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in found)}
+    """Return the initial set of a search: whole layers, evenly spread, plus one attention if `size` is odd."""
+    halves = spread(n_layers, n_layers - size // 2)
+    return halves if size % 2 == 0 else halves | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in halves)}
 
 
 def to_bits(halves: Halves, n: int) -> Bool[np.ndarray, " n"]:
-    """Return which of the n halves after the first layer are in a set."""
+    """Encode a set as bits over the n half layers after the first layer."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> Halves:
-    """Return the set of these bits."""
+    """Decode bits to a set of half layers."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 
 def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
-    """Return all sets with one half exchanged."""
+    """Return all sets in which one half layer is exchanged for another."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
-    found = np.repeat(bits[None], len(pairs), 0)
-    for row, (i, j) in zip(found, pairs, strict=True):
+    variants = np.repeat(bits[None], len(pairs), 0)
+    for row, (i, j) in zip(variants, pairs, strict=True):
         row[i], row[j] = False, True
-    return found
+    return variants
 
 
 def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]) -> Float[np.ndarray, " m"]:
-    """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over scored ones (Matérn 5/2).
+    """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over the scored sets (Matérn 5/2).
 
-    The distance of two sets is the square root of the number of halves in which they differ; half of the halves is one
-    length of the kernel. Scores are scaled by their standard deviation.
+    The distance of two sets is the square root of the number of half layers in which they differ. The length scale
+    corresponds to a difference in half of the half layers. Scores are scaled by their standard deviation.
 
     Args:
         seen: scored sets, at least two.
@@ -177,11 +181,11 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
     y = (y - y.mean()) / (y.std() or 1.0)
 
     def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        differ = a @ np.transpose(1 - b) + (1 - a) @ np.transpose(b)
-        far = np.sqrt(5 * differ / (a.shape[1] / 2))
-        return (1 + far + far**2 / 3) * np.exp(-far)
+        n_different = a @ np.transpose(1 - b) + (1 - a) @ np.transpose(b)
+        distance = np.sqrt(5 * n_different / (a.shape[1] / 2))
+        return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
-    across = kernel(pool.astype(float), x)
-    solved = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, np.transpose(across)]))
-    variance = 1 - np.sum(across * np.transpose(solved[:, 1:]), axis=1)
-    return across @ solved[:, 0] + KAPPA * np.sqrt(np.maximum(variance, 0))
+    cross_kernel = kernel(pool.astype(float), x)
+    solution = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, np.transpose(cross_kernel)]))
+    variance = 1 - np.sum(cross_kernel * np.transpose(solution[:, 1:]), axis=1)
+    return cross_kernel @ solution[:, 0] + KAPPA * np.sqrt(np.maximum(variance, 0))

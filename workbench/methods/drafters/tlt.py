@@ -1,4 +1,4 @@
-"""TLT's adaptive drafter: EAGLE's head drafts, and is trained while few sequences of a batch remain."""
+"""TLT's adaptive drafter: EAGLE's head drafts, and is trained while only a few sequences of a batch remain."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Batch:
-    """Sequences that draft for one target with TLT, counted to know when there is time to train.
+    """Counter of the sequences that draft for one target with TLT, to decide when to train.
 
     Attributes:
         running: number of sequences that have started and not ended.
-        began: largest number of sequences at once since none was running.
+        began: maximum number of concurrent sequences since the batch was last empty.
     """
 
     running: int = 0
@@ -42,24 +42,24 @@ class Batch:
         self.began = self.began if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Return whether at most this share of the sequences still runs; a sequence that always ran alone counts."""
+        """Return whether at most this share of the sequences still runs, or the batch has only one sequence."""
         return self.began == 1 or self.running <= share * self.began
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """Return the batch that sequences of these models are counted in."""
+        """Return the batch counter of these models, created on first use."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """State of a drafter in training for one text.
+    """State of an online-trained drafter for one text.
 
     Attributes:
-        owned: the net in training, with its owner; set when the sequence is prefilled.
-        text: the written text with features, for training; None with images, which are not trained on.
-        version: version of the net with which the entries were computed.
-        batch: batch that the sequence is counted in, until it ends.
+        owned: the net in training, private or shared; set when the sequence is prefilled.
+        text: the text with its features, for training; None for prompts with images, which are not trained on.
+        version: version of the net that the sequence uses.
+        batch: batch in which the sequence is counted, until it ends.
     """
 
     owned: TrainedState[OnlineHead] | None = None
@@ -68,7 +68,7 @@ class TLTState(FeatureState):
     batch: Batch | None = None
 
     def follow(self, online_head: OnlineHead, again: bool) -> None:
-        """Use the newest weights; `again`: recompute entries of an older head."""
+        """Switch to the newest weights; `again`: recompute the drafter's KV cache with them."""
         if self.version == online_head.version:
             return
         self.net, self.head, self.shared_copy = online_head.net, online_head.head, online_head.shared_copy
@@ -80,11 +80,11 @@ class TLTState(FeatureState):
 
 @dataclass(frozen=True)
 class TLT(Eagle):
-    """Draft a tree with EAGLE's head, and train it on the texts that it drafted for while part of a batch is idle.
+    """Draft a tree with EAGLE's head, and train it on the generated texts while part of a batch is idle.
 
-    The features of every token were computed during verification, so training costs no target pass. Training steps run
-    once few enough sequences of a batch remain, which is when a machine has time; for a single sequence, every few
-    rounds. Whatever the head becomes, the verifier is exact: the output is the target's.
+    Verification computes the features of every token, so training needs no target forward. Training steps run once few
+    enough sequences of a batch remain, when the machine is partly idle; for a single sequence, every few rounds.
+    The verifier is exact whatever the head's weights are, so the output is the target's.
 
     Source: Hu et al. 2025, Taming the long tail (TLT), arXiv:2511.16665 (the adaptive drafter and its spot training).
     """
@@ -109,81 +109,81 @@ class TLT(Eagle):
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:
-        """Return a fresh copy of the trained head; with `warm` the copy that earlier runs trained.
+        """Return a fresh copy of the trained head; with `warm` the copy trained by earlier runs.
 
         Raises:
-            ModelError: the head cannot be read, or was made for another target.
+            ModelError: the head cannot be read, or was trained for another target.
         """
         kind = self.net.kind
         key = ("tlt", models.heads[kind].name)
-        found = cast("OnlineHead | None", models.shared.get(key)) if self.warm else None
-        if found is None or not _is_of(found, models, kind):
-            found = OnlineHead(load_net(self.net, models, self.recipe), models.target, models.heads[kind])
+        online_head = cast("OnlineHead | None", models.shared.get(key)) if self.warm else None
+        if online_head is None or not _is_of(online_head, models, kind):
+            online_head = OnlineHead(load_net(self.net, models, self.recipe), models.target, models.heads[kind])
             if self.warm:
-                models.shared[key] = found
-        found.look_up()
-        return found
+                models.shared[key] = online_head
+        online_head.look_up()
+        return online_head
 
     def prime(self, row: Row, models: Models) -> TLTState:
-        """Read the committed text with the current head; its text is trained on from here on."""
-        mine, features = self.online_head(models), read_features(row, models)
-        state = cast(TLTState, self.primed(row, models, features, mine.net, mine.head, mine.shared_copy))
-        state.owned, state.version, state.batch = TrainedState(mine, self.warm), mine.version, Batch.of(models)
+        """Read the committed text with the current head; from here on, its text is training data."""
+        head, features = self.online_head(models), read_features(row, models)
+        state = cast(TLTState, self.primed(row, models, features, head.net, head.head, head.shared_copy))
+        state.owned, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
         if row.images is None:
-            pieces = features.new_empty(0, models.target.hidden_size) if not len(features) else features
-            state.text = Text(mine.pool.step, row.prompt_length, list(row.committed), [pieces])
-            mine.pool.add(state.text)
+            features_so_far = features.new_empty(0, models.target.hidden_size) if not len(features) else features
+            state.text = Text(head.pool.step, row.prompt_length, list(row.committed), [features_so_far])
+            head.pool.add(state.text)
         state.batch.enter()
         return state
 
     def begin(self, row: Row) -> Growth | None:
-        """Read the accepted pairs with the current head."""
+        """Read the accepted pairs with the current head, and start a tree."""
         state: TLTState = row.state.drafter
         assert state.owned is not None
-        if not _is_of(state.owned.trainable, row.models, self.net.kind):  # the head was changed
+        if not _is_of(state.owned.trainable, row.models, self.net.kind):  # the user has changed the head
             self.release(row, row.models)
             row.state.drafter = state = self.prime(row, row.models)
         assert state.owned is not None
-        mine = state.owned.trainable
-        state.follow(mine, self.again)
-        row.report.signals["training steps"] = mine.n_steps
-        if mine.n_steps:
-            row.report.signals["loss of the last training step"] = mine.loss
+        head = state.owned.trainable
+        state.follow(head, self.again)
+        row.report.signals["training steps"] = head.n_steps
+        if head.n_steps:
+            row.report.signals["loss of the last training step"] = head.loss
         return super().begin(row)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Store the true features, for the next draft and for training, and run a training step when due."""
+        """Store the target's features for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
         state: TLTState = row.state.drafter
         if state.text is None or state.owned is None or state.batch is None:
             return
-        mine = state.owned.trainable
+        head = state.owned.trainable
         state.text.tokens += outcome.emitted
         state.text.features.append(state.features[-1])
-        mine.pool.trim()
-        mine.rounds += 1
-        if not isinstance(row.drafter, TLT) or not self.rate or mine.n_steps >= MAX_STEPS:
+        head.pool.trim()
+        head.rounds += 1
+        if not isinstance(row.drafter, TLT) or not self.rate or head.n_steps >= MAX_STEPS:
             return
-        together = state.batch.running if state.owned.shared else 1
-        if mine.rounds >= self.every * together and state.batch.is_tail(self.tail):
-            mine.train_step(self.texts, self.reads, self.rate)
+        n_sequences = state.batch.running if state.owned.shared else 1
+        if head.rounds >= self.every * n_sequences and state.batch.is_tail(self.tail):
+            head.train_step(self.texts, self.reads, self.rate)
 
     def study(self, models: Models, n_steps: int) -> int:
-        """Run training steps between batches, on the copy that warm sequences share. Return the number of steps run.
+        """Train the shared copy of the head between batches; return the number of steps that were run.
 
         Args:
-            models: those that the batches run with.
-            n_steps: most steps.
+            models: models that the batches use.
+            n_steps: maximum number of steps.
 
         Raises:
-            ParameterError: this drafter is not `warm`: each sequence's copy ends with it.
+            ParameterError: this drafter is not `warm`, so each sequence has its own copy, dropped when it ends.
         """
         if not self.warm:
             raise ParameterError(
                 ("Training between batches needs a shared head, but each sequence has its own."), "Set warm=True."
             )
-        mine = self.online_head(models)
-        return sum(mine.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
+        head = self.online_head(models)
+        return sum(head.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
 
     def release(self, row: Row, models: Models) -> None:
         """Remove the sequence from its batch."""
@@ -194,5 +194,5 @@ class TLT(Eagle):
 
 
 def _is_of(online_head: OnlineHead, models: Models, kind: str) -> bool:
-    """Return whether a copy is trained for these models, from their current head."""
+    """Return whether a copy belongs to these models and their current head."""
     return online_head.target is models.target and online_head.info is models.heads[kind]

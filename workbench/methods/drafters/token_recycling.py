@@ -1,4 +1,4 @@
-"""Token recycling: a table of each token's most likely successors, read as a tree."""
+"""Token recycling: draft a tree from a table of each token's most likely successors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE
 
 RANKS = 8
-"""Successors stored per token."""
+"""Number of successors stored per token."""
 
 
 class Successors(InspectableState):
-    """Likeliest successors of each token.
+    """Most likely successors of each token.
 
     Attributes:
         table: int32 [V, 8], −1 if unknown.
-        seen: int32 [V], how often each token was verified.
+        seen: int32 [V], number of times that each token was verified.
     """
 
     title = "Table of successors"
@@ -52,7 +52,11 @@ class Successors(InspectableState):
     def look(self, n: int) -> Look:
         best = np.argsort(-self.seen, kind="stable")[:n]
         top = [
-            Top([token], [after for after in self.table[token].tolist() if after >= 0], int(self.seen[token]))
+            Top(
+                [token],
+                [successor for successor in self.table[token].tolist() if successor >= 0],
+                int(self.seen[token]),
+            )
             for token in best.tolist()
             if self.seen[token]
         ]
@@ -60,15 +64,15 @@ class Successors(InspectableState):
         return Look(int((self.seen > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
 
     def pack(self) -> Arrays:
-        known = np.flatnonzero(self.seen)
-        return {"tokens": known.astype(np.int32), "successors": self.table[known], "seen": self.seen[known]}
+        tokens = np.flatnonzero(self.seen)
+        return {"tokens": tokens.astype(np.int32), "successors": self.table[tokens], "seen": self.seen[tokens]}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
         successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
-        seen = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
-        new = self.seen[tokens] == 0  # this run's own entries are newer
-        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(seen[new], 1)
+        counts = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
+        new = self.seen[tokens] == 0  # entries of this run are newer
+        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(counts[new], 1)
 
     def clear(self) -> None:
         self.table[:], self.seen[:] = -1, 0
@@ -76,23 +80,23 @@ class Successors(InspectableState):
 
 @torch.inference_mode()
 def read_prompt(table: Successors, row: Row, models: Models) -> None:
-    """Write the most likely successors of all committed tokens but the last into a table; later positions win."""
-    features, at = read_features(row, models), 0
+    """Store the most likely successors at all committed positions but the last; later positions take precedence."""
+    features, index = read_features(row, models), 0
     for start in range(0, len(features), AT_ONCE):
         logits = models.target.lm_head(features[start : start + AT_ONCE])
         for top in to_host([logits.topk(min(RANKS, logits.shape[-1])).indices])[0]:
-            table.write(row.committed[at], top)
-            at += 1
+            table.write(row.committed[index], top)
+            index += 1
 
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
     """Store, for every token, the target's 8 most likely successors at its last verification; draft by following them.
 
-    Every verified node updates the table, accepted or not: rejected candidates are drafts of later rounds. Tokens never
-    verified propose nothing.
+    Every verified node updates the table, accepted or not, so rejected candidates are drafted in later rounds. Tokens
+    that were never verified have no drafts after them.
 
-    The shape is the plan's template; a table of tokens cannot provide more to a tree builder.
+    The tree's shape is the plan's template: the table has no probabilities, which other tree builders need.
 
     Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
     here is by default the best tree of the chosen size under assumed probabilities of the ranks.
@@ -103,7 +107,7 @@ class TokenRecycling(Drafter):
     prompt: bool = param(False, doc="also store the target's most likely next tokens at each prompt position")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: looked up, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -111,7 +115,7 @@ class TokenRecycling(Drafter):
         return WARM if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the LM head's inputs at the prompt's positions as wanted states, if the prompt is to be stored."""
+        """Select the prompt's LM head inputs for capture during prefill, if the prompt is to be stored."""
         return CaptureSelection(features=self.prompt)
 
     def memory(self) -> Hashable:
@@ -119,7 +123,7 @@ class TokenRecycling(Drafter):
         return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> Successors:
-        """Return a fresh table, or the shared one; with `prompt`, written with what follows each committed token."""
+        """Return a fresh table, or the shared one; with `prompt`, add the successors at committed positions."""
         size = models.target.vocab_size
         table = Successors(size)
         if self.warm:
@@ -148,8 +152,8 @@ class TokenRecycling(Drafter):
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Write the target's most likely successors of every verified token; nodes nearest the root win."""
+        """Store the target's most likely successors of verified tokens; nodes nearer the root take precedence."""
         state: Successors = row.state.drafter
-        places = [outcome.root, *outcome.tokens]
-        for token, top in zip(reversed(places), reversed(outcome.top), strict=True):
+        verified = [outcome.root, *outcome.tokens]
+        for token, top in zip(reversed(verified), reversed(outcome.top), strict=True):
             state.write(token, top)

@@ -21,12 +21,12 @@ _Net = TypeVar("_Net", bound="TrainedNet")
 
 
 class TrainedNet(nn.Module):
-    """Base class of trained heads; a method declares its own in `Method.head`."""
+    """Base class of trained nets of drafters; a method declares its net in `Method.head`."""
 
     kind: ClassVar[str]
     """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
     begins: ClassVar[tuple[str, ...]] = ()
-    """Parts of names of weights that keep the constructor's initial values, not small random ones."""
+    """Substrings of names of weights that training starts from the constructor's values, not from small random ones."""
     width: int
     """The target's hidden size D."""
 
@@ -41,11 +41,11 @@ class TrainedNet(nn.Module):
 
     @classmethod
     def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
-        """Return a net without its weights.
+        """Return a net built from its configuration, without trained weights.
 
         Args:
             config: result of `config`.
-            context: longest sequence, in positions.
+            context: maximum sequence length, in positions.
 
         Raises:
             KeyError, TypeError, ValueError: the configuration is damaged.
@@ -57,12 +57,12 @@ class TrainedNet(nn.Module):
         """Return a net with the weights of an external checkpoint that fits its target.
 
         Args:
-            checkpoint: of the architecture whose heads are of this kind (`workbench.models.checkpoints`).
-            context: longest sequence, in positions.
+            checkpoint: checkpoint whose architecture corresponds to this kind (`workbench.models.checkpoints`).
+            context: maximum sequence length, in positions.
             layers: number of the target's layers.
 
         Raises:
-            ModelError: no method here drafts with this layout yet, or the weights cannot be read.
+            ModelError: no method supports this layout, or the weights cannot be read.
         """
         raise ModelError(
             f"{checkpoint.name} ({checkpoint.layout}) was read, but {cls.kind} heads of this layout are not "
@@ -76,13 +76,13 @@ class TrainedNet(nn.Module):
 
 
 def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
-    """Return the trained net of a kind, loaded once for its target; the caller checks that it fits.
+    """Return the trained net of a kind, loaded once for its target; the caller checks that it fits the target.
 
     Args:
-        kind: of the net.
-        models: with a head of that kind.
-        what: its name in error messages, "exit adapter".
-        again: remedy in error messages.
+        kind: class of the net.
+        models: models of the run, with a head of that kind.
+        what: name of the net in error messages, as "exit adapter".
+        again: advice in error messages.
 
     Raises:
         ModelError: the folder cannot be read, or contains no net of this kind.
@@ -100,23 +100,23 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
                     net = kind.of(info.config, target.context + SCRATCH)
                     net.load_state_dict(weights)
             except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-                why = " ".join(str(error).split())[:300]
-                raise ModelError(f"The {what} in {info.folder} cannot be read: {why.rstrip('.')}.", again) from error
+                reason = " ".join(str(error).split())[:300]
+                raise ModelError(f"The {what} in {info.folder} cannot be read: {reason.rstrip('.')}.", again) from error
             models.shared[key] = net.to(target.device, target.dtype).settle()
     return cast(_Net, models.shared[key])
 
 
 def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
-    """Return `load_trained`'s net and check that it fits the target's hidden size.
+    """Return the trained net of a kind, and check that it fits the target's hidden size.
 
     Args:
-        kind: of the net.
-        models: with a head of that kind.
-        what: its name in the plural: "Medusa heads".
-        again: remedy if it was made for another target.
+        kind: class of the net.
+        models: models of the run, with a head of that kind.
+        what: name of the net in error messages, in the plural, as "Medusa heads".
+        again: advice in the error if it was trained for another target.
 
     Raises:
-        ModelError: the folder cannot be read, or was made for another target.
+        ModelError: the folder cannot be read, or was trained for another target.
     """
     net = load_trained(kind, models, what, "Train or fetch them again.")
     if net.width != models.target.hidden_size:

@@ -1,4 +1,4 @@
-"""Lookahead trie: a trie of all tokens read and written; one look-up gives several branches."""
+"""Lookahead trie: a trie of prompt and output tokens; one look-up gives several branches."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 MAX_NODES = 65_536
-"""Nodes above which a trie is pruned."""
+"""Number of nodes above which a trie is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Largest number of nodes that a prompt adds; of a longer prompt, the newest tokens are used."""
+"""Maximum number of nodes that a prompt adds; of a longer prompt, the last tokens are used."""
 LONGEST = 16
-"""Largest number of tokens in a branch after its first one."""
+"""Maximum number of tokens in a branch after its first token."""
 NODE_BYTES = 450
-"""Bytes of a node in memory: itself, its two dictionaries, its slot in another one."""
+"""Bytes of a node in memory: the node, its two dictionaries, and its slot in its parent's dictionary."""
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """Node of the trie: counts of a token after a prefix, in outputs and in each running request's prompt."""
+    """Node of the trie: counts of a token after a prefix, in outputs and in the prompt of each running request."""
 
     children: dict[int, TrieNode]
     prompt: dict[int, float]
@@ -55,7 +55,7 @@ class TrieNode:
 
 
 class Trie:
-    """Branches of bounded length after every token, with counts from prompts (by request) and from outputs."""
+    """Trie of the branches of bounded length after every token, with counts from prompts (per request) and outputs."""
 
     def __init__(self, most: int = MAX_NODES) -> None:
         self.root = TrieNode({}, {})
@@ -63,7 +63,7 @@ class Trie:
         self._squeezed_at = most
 
     def insert(self, branch: list[int], request: int | None) -> None:
-        """Count a branch: for a request's prompt, or (None) for outputs."""
+        """Count a branch, for the prompt of a request or, with None, for outputs."""
         node = self.root
         for token in branch:
             child = self.below(node, token)
@@ -91,7 +91,7 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """Return the best-scored subtree below a node: (tokens, parents), parents first, without nodes of score 0."""
+        """Return the best-scored subtree below a node: (tokens, parents), parents first, excluding nodes of score 0."""
         counter = itertools.count()
         heap: list[tuple[float, int, int, int, int, TrieNode]] = []
 
@@ -113,7 +113,7 @@ class Trie:
         return tokens, parents
 
     def forget(self, request: int) -> None:
-        """Drop a request's prompt counts, and branches without other counts."""
+        """Drop the prompt counts of a request, and branches without other counts."""
 
         def prune(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -126,7 +126,7 @@ class Trie:
         prune(self.root)
 
     def squeeze(self) -> None:
-        """Halve output counts and drop nodes below one."""
+        """Halve output counts, and drop nodes whose output count was 1 or less."""
 
         def halve(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -139,7 +139,7 @@ class Trie:
         halve(self.root)
 
     def keep_bound(self) -> None:
-        """Prune until a quarter is free, or only prompts of running requests are left."""
+        """Prune until a quarter of the bound is free, or only prompt counts of running requests remain."""
         if self.n_nodes > self._squeezed_at:
             while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
                 self.squeeze()
@@ -148,7 +148,7 @@ class Trie:
 
 @dataclass(eq=False)
 class TrieState(InspectableState):
-    """State of one request: the trie, its number in it, and the end of the inserted output."""
+    """State of one request: the trie, the request's number, and the end of the inserted output."""
 
     title = "Trie of branches"
     unit: ClassVar[str] = "nodes"
@@ -160,22 +160,22 @@ class TrieState(InspectableState):
     def look(self, n: int) -> Look:
         pairs = [
             (node.output + node.prompt.get(self.request, 0.0), (first, token))
-            for first, above in self.trie.root.children.items()
-            for token, node in above.children.items()
+            for first, parent in self.trie.root.children.items()
+            for token, node in parent.children.items()
         ]
         top = [Top([first], [token], count) for count, (first, token) in heapq.nlargest(n, pairs) if count > 0]
         size, most = self.trie.n_nodes, self.trie.most
         return Look(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
 
     def pack(self) -> Arrays:
-        """Return each node's token, parent number, and prompt and output counts, level by level."""
-        rows, left = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
-        while left:
-            node, number = left.popleft()
+        """Return per node its token, parent number and count (prompt + output), level by level."""
+        rows, queue = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
+        while queue:
+            node, parent = queue.popleft()
             for token, child in node.children.items():
                 if (count := child.output + child.prompt.get(self.request, 0.0)) > 0:
-                    left.append((child, len(rows)))
-                    rows.append((token, number, count))
+                    queue.append((child, len(rows)))
+                    rows.append((token, parent, count))
         tokens, parents, counts = zip(*rows, strict=True) if rows else ((), (), ())
         return {
             "tokens": np.array(tokens, np.int32),
@@ -195,7 +195,7 @@ class TrieState(InspectableState):
         if max(levels, default=0) > LONGEST:  # branches are walked by recursion
             raise ModelError("The file is broken: a branch is longer than the limit.", BROKEN)
         rows: zip[tuple[int, int, float]] = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
-        for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # parents first
+        for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # nodes are ordered with parents first
             node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
             node.output += count
             nodes.append(node)
@@ -214,7 +214,7 @@ class LookaheadTrie(Drafter):
     """Insert prompt and output into a trie; draft the best-scored subtree below the newest tokens.
 
     The longest suffix whose subtree is large enough is used. Prompt counts outweigh output counts, which only break
-    ties unless `output_weight` is raised. Prompt counts belong to their request and are dropped at its end.
+    ties unless `output_weight` is raised. Prompt counts are stored per request, and dropped when it ends.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
@@ -229,7 +229,7 @@ class LookaheadTrie(Drafter):
     warm: bool = warmth("output branches")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: looked up, so deterministic."""
+        """Return the kind of siblings: deterministic, since tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -241,7 +241,7 @@ class LookaheadTrie(Drafter):
         return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:
-        """Insert everything committed."""
+        """Insert all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), row.prompt_length, self.warm)
         prompt = row.committed[: row.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
@@ -251,7 +251,7 @@ class LookaheadTrie(Drafter):
         return state
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Draft the subtree below the longest useful suffix."""
+        """Draft the largest subtree below a suffix of the text, trying long suffixes first."""
         assert row.models is not None
         state: TrieState = row.state.drafter
         best: tuple[list[int], list[int]] = ([], [])
@@ -261,16 +261,16 @@ class LookaheadTrie(Drafter):
             node = state.trie.find(row.committed[-n:])
             if node is None:
                 continue
-            found = state.trie.best(node, state.request, self.output_weight, self.nodes, depth)
-            if len(found[0]) > len(best[0]):
-                best, matched = found, n
+            subtree = state.trie.best(node, state.request, self.output_weight, self.nodes, depth)
+            if len(subtree[0]) > len(best[0]):
+                best, matched = subtree, n
             if len(best[0]) >= depth:
                 break
         row.report.signals["matched tokens"] = matched
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Insert output branches that are complete now."""
+        """Insert the output branches that are now complete."""
         self._insert_output(row, row.state.drafter)
 
     def _insert_output(self, row: Row, state: TrieState) -> None:
@@ -281,6 +281,6 @@ class LookaheadTrie(Drafter):
         state.trie.keep_bound()
 
     def release(self, row: Row, models: Models) -> None:
-        """Drop this request's prompt counts."""
+        """Drop the prompt counts of the request."""
         if self.warm and row.state.drafter is not None:
             row.state.drafter.trie.forget(row.state.drafter.request)

@@ -1,4 +1,4 @@
-"""ADED: a tri-gram table that follows the text and the target's distributions, searched for drafts."""
+"""ADED: draft by search in a tri-gram table that is updated by the text and the target's distributions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ SEARCHED = GrowthRule(
 
 @dataclass(frozen=True)
 class AdaptiveTrigram(Drafter):
-    """Keep weights of tri-grams, update them by the text and the target, and draft the most visited sentences.
+    """Store weights of tri-grams, update them by the text and the target, and draft the most visited sequences.
 
-    A tri-gram that is written gains `increment`; with `rate` the weights after a pair also move towards the target's
-    distribution at every verified node, accepted or not. A search over sentences after the newest two tokens chooses
-    the draft: it balances likely tokens and untried ones (mcts), or takes the largest products of weights (best-first).
+    Each occurrence of a tri-gram in the text adds `increment` to its weight. With `rate` the weights after a pair also
+    move towards the target's distribution at every verified node, accepted or not. A search over token sequences after
+    the newest two tokens chooses the draft. It balances likely and untried tokens (mcts), or takes the largest products
+    of weights (best-first).
 
     Attributes:
-        nodes: largest number of drafted nodes.
-        search: how to choose sentences.
+        nodes: maximum number of drafted nodes.
+        search: algorithm that chooses sequences.
         iterations: number of iterations of the search.
-        increment: weight that a tri-gram gains each time it is written.
-        rate: step size towards the target's distribution at each verified node; 0 is the released code's adaptation.
+        increment: weight that a tri-gram gains at each occurrence in the text.
+        rate: step size towards the target's distribution at each verified node; 0: as in the released code.
         warm: later runs continue with the table.
 
     Source: Liu et al. 2024, Adaptive draft-verification for efficient large language model decoding, arXiv:2407.12021.
@@ -63,7 +64,7 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warmth("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic: the search uses only the past and its own random numbers."""
+        """Return the kind of siblings: deterministic, from committed text and the search's own random numbers."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
@@ -75,13 +76,13 @@ class AdaptiveTrigram(Drafter):
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def prime(self, row: Row, models: Models) -> Trigrams:
-        """Return a table with the tri-grams of everything committed; with `warm`, added to those of earlier runs."""
+        """Return a table with the tri-grams of committed tokens; with `warm`, added to the table of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, row.committed, 0)
         return table
 
     def _read(self, table: Trigrams, text: Sequence[int], begin: int) -> None:
-        """Raise the weight of each tri-gram that ends at or after an index, once per occurrence."""
+        """Raise the weight of each tri-gram occurrence that ends at or after an index."""
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
@@ -90,24 +91,24 @@ class AdaptiveTrigram(Drafter):
         assert row.models is not None
         table: Trigrams = row.state.drafter
         pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
-        known = table.row(pair)
-        row.report.signals |= {"pairs known": len(table), "successors known": len(known)}
-        row.report.signals["matched tokens"] = 2.0 if known else 0.0
+        successors = table.row(pair)
+        row.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
+        row.report.signals["matched tokens"] = 2.0 if successors else 0.0
         nodes, device = plan.within(self.nodes), row.models.target.device
-        if not known:
+        if not successors:
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
-            numbers = listed(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
-            tried = [numbers[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
-            found = most_visited(search(table, pair, plan.depth, tried), nodes, plan.depth)
+            uniforms = listed(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
+            batches = [uniforms[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
+            sequences = most_visited(search(table, pair, plan.depth, batches), nodes, plan.depth)
         else:
-            found = best_first(table, pair, nodes, plan.depth)
-        tree = DraftTree.of(found.tokens, found.parents, source="adaptive-trigram", device=device)
-        visits, weights = (to_device(values, device, torch.float32) for values in (found.visits, found.weights))
+            sequences = best_first(table, pair, nodes, plan.depth)
+        tree = DraftTree.of(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
+        visits, weights = (to_device(values, device, torch.float32) for values in (sequences.visits, sequences.weights))
         return replace(tree, grown=Grown((SEARCHED,), before=visits, after=weights))
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
-        """Raise the weights of written tri-grams, and move those after each verified node towards the target."""
+        """Raise the weights of new tri-grams, and move the weights after verified nodes towards the target."""
         table: Trigrams = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)
         if self.rate:
@@ -116,6 +117,6 @@ class AdaptiveTrigram(Drafter):
             pairs += [
                 (before[parent + 2], token) for parent, token in zip(outcome.parents, outcome.tokens, strict=True)
             ]
-            for pair, top, chances in zip(pairs, outcome.top, outcome.chances, strict=True):
-                table.approach(pair, top, chances, self.rate)
+            for pair, top, probs in zip(pairs, outcome.top, outcome.chances, strict=True):
+                table.approach(pair, top, probs, self.rate)
         self._read(table, row.committed, first)

@@ -1,4 +1,4 @@
-"""Unified layer skipping: skip layers at even distances, the same for every token."""
+"""Unified layer skipping: skip evenly spaced layers, the same ones for every token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.methods.drafters.skipping import Halves, Skipping, spread
 class UnifiedSkip(Skipping):
     """Draft with L / s of the target's L layers, evenly spread, including the first and the last.
 
-    The layers depend on the wanted speed-up alone, and on no token: sequences of a batch run the same layers.
+    The layers depend on the intended speed-up alone, not on tokens, so all sequences of a batch run the same layers.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
     """
@@ -25,6 +25,6 @@ class UnifiedSkip(Skipping):
     )
 
     def without(self, row: Row) -> Halves:
-        """Return all halves but those of round(L / s) layers, at least two."""
+        """Return the half layers to skip, so that round(L / s) layers run, at least two."""
         n = row.models.target.n_layers
         return spread(n, min(n, max(2, round(n / self.speedup))))

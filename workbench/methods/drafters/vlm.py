@@ -1,4 +1,4 @@
-"""Draft models for vision-language targets: one without the images, one that reads them itself."""
+"""Draft models for vision-language targets: one drafts without the images, one reads them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workbench.models.loading import Models
 
 @dataclass(frozen=True)
 class BlindDraftModel(DraftModel):
-    """Draft from the text alone: image tokens are removed from the prompt, and later positions move up.
+    """Draft from the text alone: image tokens are removed from the prompt, and later positions are shifted.
 
-    Its draft does not depend on the image, so it shows what the language alone predicts.
+    The draft does not depend on the image, so it shows how much can be predicted from text alone.
 
     Source: Gagrani et al. 2024, arXiv:2404.08856, §3.
     """
@@ -28,15 +28,15 @@ class BlindDraftModel(DraftModel):
     source: ClassVar[str] = "vlm-text-only"
 
     def prime(self, row: Row, models: Models) -> GrowthState:
-        """Open a slot of the draft model's cache and read the text of the prompt and all that was generated."""
+        """Open a slot of the draft model's KV cache, and prefill it with the prompt's text and all generated tokens."""
         return GrowthState(read_committed(row, models, blind=True))
 
 
 @dataclass(frozen=True)
 class SeeingDraftModel(DraftModel):
-    """Run a small vision-language model ahead; it reads the images with its own processor and vision tower.
+    """Draft with a small vision-language model that reads the images with its own processor and vision tower.
 
-    A chain, or a tree if the policy plans one: see `DynamicTree`.
+    The draft is a chain, or a tree if the policy plans one: see `DynamicTree`.
 
     Source: Ganesan et al. 2025, MASSV, arXiv:2505.10526 (chain); Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961 (tree).
     """

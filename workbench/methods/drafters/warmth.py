@@ -1,4 +1,4 @@
-"""Drafters whose state persists over runs (`warm`)."""
+"""Parameter of drafters whose state persists over runs (`warm`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WARM = (
 )
 
 SHIFTING = ("word problems", "records")
-"""Kinds of prompts (`workbench.bench.answerable`) of a stream whose domain changes, in this order."""
+"""Kinds of prompts (`workbench.bench.answerable`) in a stream whose domain shifts, in this order."""
 
 
 def warmth(kept: str) -> Any:
-    """Return the parameter that keeps state for later runs.
+    """Return the parameter `warm`: keep state for later runs.
 
     Args:
         kept: name of the state.
