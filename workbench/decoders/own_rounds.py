@@ -29,11 +29,11 @@ class OwnRounds(Part):
         """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
         if self.drafts:
             return ""
-        asked = {
+        features = {
             "pictures": row.images is not None,
             "log-probabilities of its tokens": row.request.extras.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }
-        wanted = [name for name, is_wanted in asked.items() if is_wanted]
-        return f"it has its own decoding loop, without {' and no '.join(wanted)}" if wanted else ""
+        requested = [name for name, is_wanted in features.items() if is_wanted]
+        return f"it has its own decoding loop, without {' and no '.join(requested)}" if requested else ""

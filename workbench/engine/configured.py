@@ -1,6 +1,6 @@
-"""Protocols through which a request and its sequence see the method that they run.
+"""Protocols of methods, as requests and sequences use them.
 
-Parts depend on sequences, methods on parts, and sequences run methods. These protocols avoid the import cycle;
+Parts import sequences, methods import parts, and sequences run methods. These protocols avoid the import cycle;
 `decoders/method.py` has the classes that implement them.
 """
 
@@ -134,27 +134,27 @@ class Chosen(Protocol):
 
     @property
     def drafter(self) -> Any:
-        """Drafter in force."""
+        """Drafter in use."""
         ...
 
     @property
     def verifier(self) -> Any:
-        """Verifier in force."""
+        """Verifier in use."""
         ...
 
     @property
     def policy(self) -> Any:
-        """Policy in force."""
+        """Policy in use."""
         ...
 
     @property
     def grower(self) -> Any:
-        """Tree builder in force, or None."""
+        """Tree builder in use, or None."""
         ...
 
     @property
     def rounds(self) -> Any:
-        """Rounds of its own, or None."""
+        """Parameters of its own decoder (`OwnRounds`), or None."""
         ...
 
     def changed(self, **values: Any) -> Chosen:

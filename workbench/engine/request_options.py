@@ -116,29 +116,34 @@ class Scored:
 
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
     """Return the tokens at the positions of `logits`, with their log-probabilities."""
-    distributions = logits.double().log_softmax(1)
-    at = to_device(list(tokens), distributions.device, torch.long)
-    best = distributions.topk(min(n_top, distributions.shape[1]), dim=1)
-    mine = distributions.gather(1, at.unsqueeze(1))
-    own, above, ids, values = to_host([mine.squeeze(1), (distributions > mine).sum(1), best.indices, best.values])
-    found = []
+    log_probs = logits.double().log_softmax(1)
+    token_ids = to_device(list(tokens), log_probs.device, torch.long)
+    best = log_probs.topk(min(n_top, log_probs.shape[1]), dim=1)
+    own_log_probs = log_probs.gather(1, token_ids.unsqueeze(1))
+    logprobs, n_above, ids, values = to_host(
+        [own_log_probs.squeeze(1), (log_probs > own_log_probs).sum(1), best.indices, best.values]
+    )
+    results = []
     for i, token in enumerate(tokens):
         pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
-        top = tuple(Scored(other, token_text.data(other), rank, value) for rank, (other, value) in pairs)
+        top = tuple(Scored(candidate, token_text.data(candidate), rank, value) for rank, (candidate, value) in pairs)
         is_special = token in token_text.pieces.special
-        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top, is_special))
-    return found
+        results.append(Scored(token, token_text.data(token), n_above[i] + 1, logprobs[i], top, is_special))
+    return results
 
 
 def prefill_scored(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[Scored]:
     """Prefill all but the last of `tokens` after the committed part, and score all but the first."""
-    found = []
+    results = []
     for start in range(0, len(tokens) - 1, CHUNK):
-        piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]
-        out = target.forward([Segment(slot, to_device(piece, target.device))])
+        chunk, following = (
+            tokens[start : start + CHUNK][: len(tokens) - 1 - start],
+            tokens[start + 1 : start + CHUNK + 1],
+        )
+        out = target.forward([Segment(slot, to_device(chunk, target.device))])
         slot.last_hidden = out.hidden[0, -1]
-        target.commit(slot, range(len(piece)))
-        found += scored(out.logits[0, : len(piece)], behind, n_top, token_text)
-    return found
+        target.commit(slot, range(len(chunk)))
+        results += scored(out.logits[0, : len(chunk)], following, n_top, token_text)
+    return results

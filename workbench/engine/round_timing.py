@@ -40,8 +40,8 @@ class Timing:
     Attributes:
         start: start of the batch's round.
         verify: end of drafting for all sequences.
-        judge: end of the target's forward.
-        commit: end of judging for all sequences.
+        judge: end of the target's forward; the acceptance rules follow.
+        commit: end of the acceptance rules for all sequences.
         drafting: drafting of this sequence's group.
         drafted: its share of the drafting forwards.
         verified: its share of the target's forward.
@@ -72,12 +72,12 @@ def share(spans: Iterable[Span], rows: Sequence[int]) -> dict[int, Work]:
         spans: forwards.
         rows: `id` of each sequence that they may have run for.
     """
-    found = {row: Work() for row in rows}
+    work_of = {row: Work() for row in rows}
     for span in spans:
         owners = [row for row in rows if row in span.owners] or list(rows)
         for row in owners:
-            work = found[row]
+            work = work_of[row]
             work.seconds += span.seconds
             work.part_s += span.seconds / len(owners)
             work.forwards += not span.is_part
-    return found
+    return work_of

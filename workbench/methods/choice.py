@@ -21,10 +21,10 @@ def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
         >>> choose({"draft-model": "There is no draft model.", "prompt-lookup": ""}.__getitem__)
         ('prompt-lookup', 'There is no draft model.')
     """
-    passed = ""
+    skip_reason = ""
     for name in PREFERRED[:-1]:
         reason = why_not(name)
         if not reason:
-            return name, passed
-        passed = reason
-    return PREFERRED[-1], passed
+            return name, skip_reason
+        skip_reason = reason
+    return PREFERRED[-1], skip_reason

@@ -30,12 +30,12 @@ class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
     The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
-    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the walk reaches.
+    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the verifier's walk reaches.
 
     Attributes:
         tokens: node tokens, [N].
         parents: node parents, [N].
-        stop: token to emit at each position if the walk ends there, [N+1].
+        stop: token to emit at each position if the accepted path ends there, [N+1].
         p_stop: its target probability, [N+1].
         entropy: entropy of the target's distribution in nats, [N+1].
         p_node: target probability of each node, [N].
@@ -85,8 +85,8 @@ class Acceptance:
     @staticmethod
     def to_host(found: Sequence[Acceptance]) -> list[Acceptance]:
         """Copy the tensors of several results to lists, with one synchronisation for all."""
-        lists = iter(carry([getattr(each, name) for each in found for name in _ON_DEVICE]))
-        return [replace(each, **{name: next(lists) for name in _ON_DEVICE}) for each in found]
+        columns = iter(carry([getattr(acceptance, name) for acceptance in found for name in _ON_DEVICE]))
+        return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in found]
 
 
 _NOT_COPIED = ("uniform", "reason", "at_most", "raw")
@@ -133,8 +133,8 @@ def accept(
         logits = with_history(logits, row.sampling, histories)
     greedy, seen = row.sampling.greedy, see(logits, row.sampling)
     place = len(row.committed)
-    tested = row.verifier.draws(row.sampling) and n > 0
-    uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
+    needs_uniform = row.verifier.draws(row.sampling) and n > 0
+    uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
@@ -156,8 +156,8 @@ def accept(
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = nothing
     if record and tree.q is not None and tree.q_of is not None:
-        q_best, best = largest(tree.q, TOP)
-        top_q, q_of = torch.stack([best.to(like.dtype), q_best.to(like.dtype)]), tree.q_of
+        top_q_probs, top_ids = largest(tree.q, TOP)
+        top_q, q_of = torch.stack([top_ids.to(like.dtype), top_q_probs.to(like.dtype)]), tree.q_of
     columns = tree.grown.columns if record and tree.grown is not None else []
     return Acceptance(
         tokens=tree.tokens,
@@ -196,9 +196,9 @@ def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor
 
 
 def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Return rows as one tensor of the type of `like`; empty if there is none."""
-    found = [row.to(like.dtype) for row in rows]
-    return torch.stack(found) if found else like.new_zeros(0)
+    """Stack tensors into one of the dtype of `like`; an empty tensor if there are none."""
+    tensors = [row.to(like.dtype) for row in rows]
+    return torch.stack(tensors) if tensors else like.new_zeros(0)
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:

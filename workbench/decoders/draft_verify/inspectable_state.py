@@ -21,10 +21,10 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One entry of a state.
+    """One entry of a state, for display.
 
     Attributes:
-        before: tokens that it is looked up by.
+        before: tokens that form its key.
         after: tokens that it drafts.
         count: its count: see `Look.counted`.
         words: its name, if it is not made of tokens.
@@ -75,7 +75,7 @@ class InspectableState(ABC):
         asked: number of rounds in which it was queried.
         hits: number of these rounds in which it had a draft.
         kept: number of accepted tokens from its drafts.
-        shared: whether other requests that chose so use it, too.
+        shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes that come from it; empty: all nodes do.
     """
 
@@ -127,14 +127,14 @@ class InspectableState(ABC):
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Choose it by its folder instead.")
 
     def clear(self) -> None:
-        """Clear a state shared by several requests; a request's own state is created anew instead."""
+        """Clear a state shared by several requests. Other states are replaced by new ones instead."""
         return
 
 
 def owned_of(state: Any) -> InspectableState | None:
     """Return the part of a drafter's state that can be inspected; None if it has none."""
-    found = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
-    return found if isinstance(found, InspectableState) else None
+    inspectable = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
+    return inspectable if isinstance(inspectable, InspectableState) else None
 
 
 MOST_BYTES = 8 << 20
@@ -161,17 +161,17 @@ def numbers(
     Raises:
         ModelError: the array is missing, has another shape or dtype, or a value is out of range.
     """
-    found = arrays.get(name)
-    if found is None:
+    array = arrays.get(name)
+    if array is None:
         raise ModelError(f"The file is broken: {name} is missing in it.", BROKEN)
-    wanted = np.float64 if found.dtype.kind == "f" else np.int64
-    fits = found.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, found.shape, strict=True))
-    if not fits or found.dtype.kind not in ("iu" if whole else "fiu"):
+    dtype = np.float64 if array.dtype.kind == "f" else np.int64
+    fits = array.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind not in ("iu" if whole else "fiu"):
         raise ModelError(f"The file is broken: {name} has another shape or dtype than expected.", BROKEN)
-    found = found.astype(wanted)
-    if found.size and not (np.isfinite(found).all() and found.min() >= low and found.max() < high):
+    array = array.astype(dtype)
+    if array.size and not (np.isfinite(array).all() and array.min() >= low and array.max() < high):
         raise ModelError(f"The file is broken: {name} contains invalid numbers.", BROKEN)
-    return found
+    return array
 
 
 def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0) -> np.ndarray:
@@ -180,8 +180,8 @@ def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | Non
 
 
 def in_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:
-    """Return rows of different lengths as an array [n, width], padded with `fill`."""
-    found = np.full((len(rows), width), fill, dtype)
+    """Pad lists of different lengths to an array [n, width] with `fill`."""
+    padded = np.full((len(rows), width), fill, dtype)
     for i, row in enumerate(rows):
-        found[i, : len(row)] = row
-    return found
+        padded[i, : len(row)] = row
+    return padded

@@ -1,4 +1,4 @@
-"""Base classes of a method's parts: frozen parameters; state is passed in. `feedback.py` defines their inputs."""
+"""Base classes of a method's parts: frozen parameters; state is an argument. `feedback.py` has their inputs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Drafter(Part):
         return cls.propose is not Drafter.propose
 
     def reach(self, row: Row) -> int | None:
-        """Return how deep it can still draft if its own model has a shorter context than the target; else None.
+        """Return the number of levels that fit into its own model's context; None if it has no shorter context.
 
         Below 1, the engine requests no more drafts and reports the reason.
         """
@@ -157,7 +157,7 @@ class TreeBuilder(Part):
     siblings: ClassVar[Sampling]
     """How the siblings in its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether it feeds several tokens as one, which the drafter has to support: `DistributionDrafter.superposes`."""
+    """Whether it feeds several tokens as one; the drafter has to support this (`DistributionDrafter.superposes`)."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
         """Create the tree builder's state, at the start and after a change of drafter; None if it keeps none."""
@@ -173,8 +173,8 @@ class TreeBuilder(Part):
 
 def siblings_of(drafter: Drafter, grower: Grows | type[TreeBuilder] | None) -> frozenset[Sampling]:
     """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
-    may = drafter.siblings()
-    return may if grower is None else may & {grower.siblings} or may
+    supported = drafter.siblings()
+    return supported if grower is None else supported & {grower.siblings} or supported
 
 
 class DistributionDrafter(Drafter):
@@ -193,7 +193,7 @@ class DistributionDrafter(Drafter):
         raise NotImplementedError
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Return the tree that the plan's tree builder makes from its distributions.
+        """Return the tree that the plan's tree builder builds from this drafter's distributions.
 
         Raises:
             WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
@@ -246,7 +246,7 @@ class Verifier(Part):
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Follow the ruling on the host. `score`: from the ruling, for verifiers that choose among paths by it."""
+        """Find the accepted path on the host. `score`: `AcceptanceDecision.score`, for choosing among paths."""
         return walk(parents, accept, stop, uniform)
 
     def draws(self, sampling: SamplingParams) -> bool:
@@ -278,11 +278,11 @@ class Policy(Part):
     """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` returns their state."""
 
     simulates: ClassVar[bool] = False
-    """Whether it uses information that no real policy has; every method is then a simulation (`Promise.SIMULATION`)."""
+    """Whether it uses information that no real policy has; the run is then a simulation (`Promise.SIMULATION`)."""
     timed: ClassVar[bool] = False
     """Whether it depends on measured seconds: two runs of one request may then draft differently."""
     grows: ClassVar[type[TreeBuilder] | None] = None
-    """Tree builder that its plans name, whichever the method has; None: its plans name none."""
+    """Tree builder that its plans name, in place of the method's; None: its plans name none."""
 
     def start(self) -> Any:
         """Return the state for one sequence."""
@@ -302,8 +302,8 @@ class Policy(Part):
         """Return whether to draft another level; called if the plan `stops`.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
-        does not bias the accepted tokens. A result on the device is synchronised; a policy that has synchronised itself
-        returns a bool.
+        does not bias the accepted tokens. The engine synchronises to read a result on the device; a policy that has
+        synchronised already returns a bool.
         """
         raise NotImplementedError
 

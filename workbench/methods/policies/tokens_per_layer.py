@@ -23,8 +23,8 @@ from workbench.methods.policies.fixed import DEPTH
 class TokensPerLayer(Policy):
     """Choose exit and length (0 or more) for the most expected tokens / cost in layers; stop at low confidence.
 
-    The draft ends early once the exit's largest probability falls below a threshold between its averages for right and
-    for wrong tokens. With a drafter without exits: K tokens.
+    The draft ends early once the exit's largest probability falls below a threshold. The threshold is between its
+    averages for correct and for wrong tokens. If the drafter has no exits, the policy plans K tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -37,7 +37,7 @@ class TokensPerLayer(Policy):
         return [0.0]
 
     def plan(self, row: Row, state: list[float], batch: Sequence[Row] = ()) -> Plan:
-        """Plan the best cell of the table of exits and lengths."""
+        """Plan the best pair of exit and length."""
         ledger = row.state.drafter
         if not isinstance(ledger, Ledger):
             state[0] = 0.0
