@@ -22,6 +22,6 @@ __all__ = ["Configured", "Method", "Promise", "Source"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'workbench.decoders' has no attribute {name!r}")
-    home = "core.promise" if name == "Promise" else "decoders.method"
+    module = "core.promise" if name == "Promise" else "decoders.method"
     with uncollected():
-        return getattr(importlib.import_module(f"workbench.{home}"), name)
+        return getattr(importlib.import_module(f"workbench.{module}"), name)

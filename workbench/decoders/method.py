@@ -92,7 +92,9 @@ class Method:
         if not self.policies:
             message = f"The method {self.name!r} names no policy, so its draft length is undefined."
             raise WorkbenchError(message, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
-        owners = {declared.method for declared in (*self.claims, *(s for rows in self.suites.values() for s in rows))}
+        owners = {
+            declaration.method for declaration in (*self.claims, *(s for rows in self.suites.values() for s in rows))
+        }
         if owners - {"", self.name}:
             claims, suites, recording = (), {}, Recording()
         else:
@@ -172,10 +174,10 @@ class Method:
                 if not all(names) or len(set(names)) < len(names):
                     raise ValueError(f"{self.name}: its alternatives for {kind} need distinct names, not {names}.")
                 specs_by_name[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
-            declared = [params_of(part) for part in parts]
-            for specs in declared:
+            specs_of_parts = [params_of(part) for part in parts]
+            for specs in specs_of_parts:
                 for name, spec in specs.items():
-                    users = [part for part, part_specs in zip(names, declared, strict=True) if name in part_specs]
+                    users = [part for part, part_specs in zip(names, specs_of_parts, strict=True) if name in part_specs]
                     if len(users) < len(parts):
                         spec = dataclasses.replace(spec, when=f"{kind} = {' or '.join(users)}")
                     if name in kinds or (name in specs_by_name and specs_by_name[name] != spec):
@@ -238,9 +240,9 @@ class Configured:
             ParameterError: the target has no such layer.
         """
         layers = {layer for part in (self.drafter, self.verifier, self.policy) for layer in part.taps(models)}
-        if beyond := [layer for layer in sorted(layers) if not 0 <= layer < models.target.n_layers]:
+        if invalid := [layer for layer in sorted(layers) if not 0 <= layer < models.target.n_layers]:
             raise ParameterError(
-                f"{self.method.title} reads layer {beyond[0]} of a target that has {models.target.n_layers}, from 0.",
+                f"{self.method.title} reads layer {invalid[0]} of a target that has {models.target.n_layers}, from 0.",
                 "Choose another target, or another layer.",
             )
         return layers

@@ -38,7 +38,7 @@ def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
     try:
         with no_panic():
             _change(row, decoder_of, settings)
-    except Exception as error:  # a bug in a method that is not in force yet must not end the run
+    except Exception as error:  # a bug in the new method must not end the run
         if row.place.length != length:  # the cache is incomplete: the next round would miss the start of the text
             raise
         if len(asks) > 1:  # leave out only the changes that fail

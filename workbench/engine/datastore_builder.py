@@ -247,7 +247,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
         while piece := stream.read(PIECE):
             piece += stream.readline(PIECE)
             if not piece.endswith(b"\n"):
-                while (more := stream.peek(1)[:1]) and more[0] & 0xC0 == 0x80:  # within a character
+                while (following := stream.peek(1)[:1]) and following[0] & 0xC0 == 0x80:  # within a character
                     piece += stream.read(1)
             yield piece
 

@@ -23,7 +23,7 @@ Guard = Callable[["Row", Callable[[], object]], bool]
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Engine state that the scheduler hands to its decoders.
+    """Engine state for decoders.
 
     Attributes:
         models: models of the engine.

@@ -71,18 +71,17 @@ class Detokeniser:
                 completed = self._decode([token])
             self._before = [token]
             return completed
-        broken = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
+        replacement = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
         self._pending.append(token)
         n_complete = len(self._pending)
         completed = self._behind(self._pending)
         if self._pieces.hidden and completed.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
-            n_complete = (
-                len(self._pending) - 3 if len(self._pending) > HOLD else 0
-            )  # an incomplete character has ≤ 3 bytes
+            # An incomplete character has at most 3 bytes.
+            n_complete = len(self._pending) - 3 if len(self._pending) > HOLD else 0
             completed = self._behind(self._pending[:n_complete]) if n_complete else ""
         if n_complete:
             self._before, self._pending = self._pending[:n_complete], self._pending[n_complete:]
-        return broken + completed
+        return replacement + completed
 
     def _behind(self, unit: list[int]) -> str:
         context = self._decode(self._before) if self._before else ""

@@ -38,21 +38,21 @@ def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[in
     token, tokenizer = processor.image_token, processor.tokenizer
     special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     if isinstance(prompt, str):
-        n_places, opening = prompt.count(token), 0
-        while opened := next((t for t in special.values() if prompt.startswith(t, opening)), ""):
-            opening += len(opened)
-        front: str | list[int] = prompt[:opening] + token * n + prompt[opening:]
+        count, opening = prompt.count(token), 0
+        while prefix := next((t for t in special.values() if prompt.startswith(t, opening)), ""):
+            opening += len(prefix)
+        with_placeholders: str | list[int] = prompt[:opening] + token * n + prompt[opening:]
     else:
         prompt, token_id = list(prompt), tokenizer.convert_tokens_to_ids(token)
-        n_places = prompt.count(token_id)
+        count = prompt.count(token_id)
         opening = next((i for i, t in enumerate(prompt) if t not in special), len(prompt))
-        front = prompt[:opening] + [token_id] * n + prompt[opening:]
-    if n_places == n:
+        with_placeholders = prompt[:opening] + [token_id] * n + prompt[opening:]
+    if count == n:
         return prompt
-    if n_places == 0:
-        return front
+    if count == 0:
+        return with_placeholders
     raise PromptError(
-        f"The prompt has {_count(n_places, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
+        f"The prompt has {_count(count, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
         f"Write {token} once per image, or nowhere: images then come first.",
     )
 
@@ -191,12 +191,12 @@ def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
-    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id}
-    special_ids = {i for i in tokenizer.added_tokens_decoder if i not in frame}
-    inside = [i for i, token in enumerate(ids) if token in special_ids]
-    core = slice(inside[0], inside[-1] + 1)
+    bos_eos = {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    special_ids = {i for i in tokenizer.added_tokens_decoder if i not in bos_eos}
+    indices = [i for i, token in enumerate(ids) if token in special_ids]
+    span = slice(indices[0], indices[-1] + 1)
     return {
-        name: value[0].tolist()[core]
+        name: value[0].tolist()[span]
         for name, value in inputs.items()
         if isinstance(value, Tensor) and value.shape == (1, len(ids))
     }

@@ -51,9 +51,9 @@ def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> 
         return images.fromarray((values.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
     if grid is not None and isinstance(patch := getattr(part, "patch_size", None), int):
         return picture.resize((int(grid[i, 2]) * patch, int(grid[i, 1]) * patch))
-    small = picture.copy()
-    small.thumbnail((SHOWN, SHOWN))
-    return small
+    thumbnail = picture.copy()
+    thumbnail.thumbnail((SHOWN, SHOWN))
+    return thumbnail
 
 
 def png_url(image: Image) -> str:

@@ -55,8 +55,8 @@ class Extras:
         Raises:
             ParameterError: an id is out of range; the message names the field.
         """
-        biased = [token for token, _ in self.logit_bias]
-        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
+        bias_tokens = [token for token, _ in self.logit_bias]
+        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", bias_tokens)):
             if any(not 0 <= token < vocab_size for token in ids):
                 raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
@@ -67,12 +67,12 @@ class Extras:
             ParameterError: `min_tokens` is too large; the message names the field.
         """
         if self.min_tokens > max_new_tokens:
-            problem = ParameterError(
+            error = ParameterError(
                 f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
                 "Lower it, or raise max_tokens.",
             )
-            problem.option = "min_tokens"
-            raise problem
+            error.option = "min_tokens"
+            raise error
 
     def kept(self, prompt: Sequence[int]) -> list[int]:
         """Return the prompt tokens to use: the last `truncate_prompt`, or all."""
@@ -86,9 +86,9 @@ class Extras:
             processors.append(LogitBias(tokens, values))
         if self.presence_penalty or self.frequency_penalty:
             processors.append(Penalties(prompt_length, self.presence_penalty, self.frequency_penalty))
-        ends = tuple(sorted({*self.stop_tokens, *eos}))
-        if self.min_tokens and ends:
-            processors.append(NotBefore(prompt_length, self.min_tokens, ends))
+        end_tokens = tuple(sorted({*self.stop_tokens, *eos}))
+        if self.min_tokens and end_tokens:
+            processors.append(NotBefore(prompt_length, self.min_tokens, end_tokens))
         return dataclasses.replace(sampling, processors=(*sampling.processors, *processors)) if processors else sampling
 
 

@@ -113,8 +113,8 @@ class Engine:
         rows = [self.submit(request) for request in requests]
         while any(row.status not in ENDED for row in rows):
             self.step()
-        if failed := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
-            raise WorkbenchError(failed)
+        if error := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
+            raise WorkbenchError(error)
         return [row.trace for row in rows if row.trace]
 
     def _prompt_ids(self, request: Request) -> list[int]:

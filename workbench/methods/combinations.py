@@ -114,7 +114,7 @@ def offers(
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:
         return []
-    usual = method.with_params()  # computed once, because it takes most of the time
+    default = method.with_params()  # computed once, because it takes most of the time
     rule = matches[0]
     verifier_choice = {"verifier": rule.name} if len(method.verifiers) > 1 else {}
     parts = dict(zip(HOW, (method.policies, method.tree_builders), strict=True))
@@ -122,23 +122,22 @@ def offers(
     only = {name: alternatives[0].name for name, alternatives in parts.items() if len(alternatives) == 1}
     combinations: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     policy_statuses: dict[tuple[Promise, str, bool], dict[str, str]] = {}
-    statuses: dict[
-        tuple[Promise, str, bool], list[tuple[bool, str]]
-    ] = {}  # for combinations with at most one non-default choice
+    # Statuses only of combinations with at most one non-default choice.
+    statuses: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}
     for policy, grower in itertools.product(method.policies, method.tree_builders or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
         combo = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
-        values = {**usual.values, **verifier_choice, **combo}
-        configured = replace(usual, verifier=rule, policy=policy, grower=grower, values=values)
-        as_usual = is_usual(configured)
+        values = {**default.values, **verifier_choice, **combo}
+        configured = replace(default, verifier=rule, policy=policy, grower=grower, values=values)
+        is_default = is_usual(configured)
         reason = deviation.of(configured)
-        key = configured.promise, reason, as_usual
+        key = configured.promise, reason, is_default
         combinations.setdefault(key, []).append(combo)
-        non_default = {name for name, value in combo.items() if value != usual.values[name]}
+        non_default = {name for name, value in combo.items() if value != default.values[name]}
         if len(non_default) > 1:
             continue
         status = (evidence or {}).get((setting(configured), configured.promise.value))
-        status = status or _standing(method, configured.promise, standing, as_usual)
+        status = status or _standing(method, configured.promise, standing, is_default)
         statuses.setdefault(key, []).append((not non_default, status))
         if "policy" in combo and "grower" not in non_default:
             policy_statuses.setdefault(key, {})[combo["policy"]] = status
@@ -150,12 +149,13 @@ def offers(
             promise.value,
             reason,
             {name: tuple(dict.fromkeys(combo[name] for combo in combos)) for name in choices},
-            _together(statuses.get((promise, reason, as_usual), [])) or _standing(method, promise, standing, as_usual),
-            policy_statuses.get((promise, reason, as_usual), {}),
+            _together(statuses.get((promise, reason, is_default), []))
+            or _standing(method, promise, standing, is_default),
+            policy_statuses.get((promise, reason, is_default), {}),
             only,
             bool(reason and rule.exact_for),
         )
-        for (promise, reason, as_usual), combos in combinations.items()
+        for (promise, reason, is_default), combos in combinations.items()
     ]
 
 
@@ -173,7 +173,7 @@ def setting(made: Configured) -> str:
 
 def changed(made: Configured) -> str:
     """Return the parameters that are not at their defaults, as text."""
-    specs = made.method.params  # computed at each access
+    specs = made.method.params
     values = {k: v for k, v in made.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 

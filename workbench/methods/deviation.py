@@ -96,12 +96,12 @@ def apart(verifier: Verifier, kind: Sampling) -> float:
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
     p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (P, Q))
-    worst = 0.0
+    largest = 0.0
     for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):
         drafts = pairs(q, kind, depends)
         out = sum((prob * emitted(verifier, tree, p) for tree, prob in drafts), torch.zeros_like(p))
-        worst = max(worst, float((out - p).abs().sum() / 2))
-    return worst
+        largest = max(largest, float((out - p).abs().sum() / 2))
+    return largest
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:

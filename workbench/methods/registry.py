@@ -133,8 +133,8 @@ def load(place: str | Path) -> list[str]:
     source = str(path.resolve()) if is_file else str(place)
     if not is_file and source in _of_file and source in sys.modules:
         return list(_of_file[source])
-    state: list[dict[str, Any]] = [_methods, _places, _of_file]
-    snapshot = [dict(table) for table in state]
+    tables: list[dict[str, Any]] = [_methods, _places, _of_file]
+    snapshot = [dict(table) for table in tables]
     modules = dict(sys.modules)
     try:
         for name in _of_file.pop(source, ()):
@@ -145,7 +145,7 @@ def load(place: str | Path) -> list[str]:
         else:
             _take(importlib.import_module(source), source)
     except BaseException as error:
-        for table, copy in zip(state, snapshot, strict=True):
+        for table, copy in zip(tables, snapshot, strict=True):
             table.clear()
             table.update(copy)
         _forget(_module_name(Path(source)) if is_file else source, modules)

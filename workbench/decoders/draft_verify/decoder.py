@@ -77,18 +77,18 @@ class DraftVerify(Decoder):
 
     def step(self, rows: Sequence[Row]) -> bool:
         """Run one round for some sequences. Return whether there was one for any of them."""
-        turns = planned = self.plan(rows)
-        if not turns:
+        states = planned = self.plan(rows)
+        if not states:
             return False
         t_start = time.perf_counter()
-        spans_of(state.row for state in turns)  # discard forwards between rounds
+        spans_of(state.row for state in states)  # discard forwards between rounds
         marks = [self.clock.mark()]
         for phase in (self.draft, self.verify, self.judge):
-            turns = phase(turns)
+            states = phase(states)
             marks.append(self.clock.mark())
-            if not turns:  # all sequences ended with an error
+            if not states:  # all sequences ended with an error
                 return True
-        self.commit(turns, planned, marks, t_start)
+        self.commit(states, planned, marks, t_start)
         return True
 
     def plan(self, rows: Sequence[Row]) -> list[RoundState]:
@@ -121,9 +121,8 @@ class DraftVerify(Decoder):
         drafter = rows[0].drafter
 
         def together() -> None:
-            for state, tree in list(
-                zip(group, drafter.propose(rows), strict=True)
-            ):  # check the number before assigning
+            # `list` checks the number of trees before any is assigned.
+            for state, tree in list(zip(group, drafter.propose(rows), strict=True)):
                 state.tree = tree
 
         if len(group) == 1:
@@ -164,7 +163,7 @@ class DraftVerify(Decoder):
         entries.sort(key=lambda pair: pair[1].slot.index)
         taps = {layer for state, _ in entries for layer in state.row.state.captured_layers}
         try:
-            target, segments = self.models.target, [piece for _, piece in entries]
+            target, segments = self.models.target, [segment for _, segment in entries]
             if enters:
                 blocks = [(state.row, state.block) for state, _ in entries if state.block is not None]
                 out = forward_entering(self.models, blocks, enters, taps)

@@ -24,9 +24,9 @@ def vision_news(row: Row) -> dict[str, Any]:
     if pictured is None:
         return {}
     n_vision, swaps = pictured.n_vision, row.report.image_changes
-    sees_all = n_vision if row.drafter.reads_target else 0
+    n_drafter = n_vision if row.drafter.reads_target else 0
     fields = {
-        "drafter": _drafter_name(row), "compressor": None, "n_target": n_vision, "n_drafter": sees_all,
+        "drafter": _drafter_name(row), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
         "target_bytes": n_vision * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
     } | row.state.vision  # fmt: skip

@@ -51,10 +51,10 @@ def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter |
     if name is None:
         return None
     if name == row.drafter.memory() and not row.state.no_drafts:
-        observing = ObservingDrafter(row.drafter, row.models, row.state.drafter)
+        observer = ObservingDrafter(row.drafter, row.models, row.state.drafter)
     else:
-        observing = row.state.inactive.get(name)
-    return observing if observing is not None and observing.models.shared is models.shared else None
+        observer = row.state.inactive.get(name)
+    return observer if observer is not None and observer.models.shared is models.shared else None
 
 
 def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
@@ -68,8 +68,8 @@ def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
     name, new_name = row.drafter.memory(), drafter.memory()
     if taken is not None and taken.state is row.state.drafter:  # the same memory with other parameters
         return
-    if new_name is not None and (observing := row.state.inactive.pop(new_name, None)) is not None and taken is None:
-        _release(row, observing)
+    if new_name is not None and (observer := row.state.inactive.pop(new_name, None)) is not None and taken is None:
+        _release(row, observer)
     if name is None or name == new_name or row.state.no_drafts:
         let_go(row)
         return

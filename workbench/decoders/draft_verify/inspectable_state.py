@@ -72,7 +72,7 @@ class InspectableState(ABC):
     Attributes:
         title: display name.
         unit: plural noun for its entries.
-        asked: number of rounds in which it was queried.
+        asked: number of rounds in which the drafter queried it.
         hits: number of these rounds in which it had a draft.
         kept: number of accepted tokens from its drafts.
         shared: whether other requests with the same setting use it, too.

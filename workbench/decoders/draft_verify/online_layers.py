@@ -74,9 +74,8 @@ class TrainableLayers(OnlineTrainer):
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
             q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
-            if (
-                q.shape[1] > distributions.shape[1]
-            ):  # drop padding rows of the model's vocabulary, which are never drafted
+            # Drop padding entries of the model's vocabulary, which are never drafted.
+            if q.shape[1] > distributions.shape[1]:
                 q = q[:, : distributions.shape[1]]
                 q = q - q.logsumexp(1, keepdim=True)
             p = distributions.clone().to(q.dtype)[:, : q.shape[1]]
@@ -118,9 +117,9 @@ class TrainableLayers(OnlineTrainer):
             with unpacked(self._model):
                 out = self._model(input_ids=ids, position_ids=positions, use_cache=False)
             return out.logits[0].float().log_softmax(1)
-        trunk = self._model.get_decoder()
-        assert isinstance(trunk, nn.Module)
-        hidden = trunk(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
+        decoder = self._model.get_decoder()
+        assert isinstance(decoder, nn.Module)
+        hidden = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
         log_probs = F.linear(hidden, head.weight[head.kept]).float().log_softmax(1)
         return log_probs.new_full((len(log_probs), head.out_features), -torch.inf).index_copy(1, head.kept, log_probs)
 

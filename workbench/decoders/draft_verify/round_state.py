@@ -134,14 +134,14 @@ class RoundState:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, base = verified_tree.verdict, len(row.committed)
+        verdict, n_before = verified_tree.verdict, len(row.committed)
         tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
-        holds = bool(row.state.tentative) or row.verifier.holds() > 0
-        if holds:
-            n_emitted, reason = ending(row, tokens, context.models, base)
-            spans_text = [("", 0, 0)] * n_emitted
+        is_tentative = bool(row.state.tentative) or row.verifier.holds() > 0
+        if is_tentative:
+            n_emitted, reason = ending(row, tokens, context.models, n_before)
+            spans = [("", 0, 0)] * n_emitted
         else:
-            n_emitted, reason, spans_text = cut(row, tokens, context.models)
+            n_emitted, reason, spans = cut(row, tokens, context.models)
         root, previous_hidden = row.committed[-1], row.place.last_hidden
         path = verdict.path[:n_emitted]
         context.models.target.commit(row.place, [0, *(node + 1 for node in path)])
@@ -149,25 +149,25 @@ class RoundState:
         row.committed.extend(tokens[:n_emitted])
         scores = list[Scored]()
         if (raw := verified_tree.acceptance.raw) is not None:
-            places = [0, *(node + 1 for node in verdict.path)][:n_emitted]
+            positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(raw[places], tokens[:n_emitted], n_top, context.token_text)
+            scores = scored(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
             self._tell(root, tokens[:n_emitted])
-        new_tokens = kept_tokens(verified_tree, base, spans_text)
-        if holds:
-            decided = decide(
+        new_tokens = kept_tokens(verified_tree, n_before, spans)
+        if is_tentative:
+            results = decide(
                 row, self._held(new_tokens, previous_hidden, scores, context), bool(reason), context.models
             )
         else:
-            decided = TentativeResults(new_tokens, [], reason)
+            results = TentativeResults(new_tokens, [], reason)
             row.request.scores.extend(scores)
         record = record_round(
-            row, verified_tree, new_tokens, decided, timing, context.token_text, context.record, begun
+            row, verified_tree, new_tokens, results, timing, context.token_text, context.record, begun
         )
         keep_round(row, record)
-        if decided.reason:
-            context.end(row, FINISHED, decided.reason)
+        if results.reason:
+            context.end(row, FINISHED, results.reason)
 
     def _held(
         self, new: list[Emitted], before: Tensor | None, scores: list[Scored], context: EngineContext

@@ -54,13 +54,13 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
     vision, no_drafts, old_swaps = row.state.vision, row.state.no_drafts, [*row.request.swaps]
-    observing = None if swaps else remembered(row, drafter, models)
+    observer = None if swaps else remembered(row, drafter, models)
     try:
         with no_panic():  # a Rust panic, too, must reach the restoration below
             for swap in swaps:
                 _show(row, target, swap)
             row.state.vision = {}
-            state = prime(row, drafter, models) if observing is None else observing.state
+            state = prime(row, drafter, models) if observer is None else observer.state
     except Exception:
         row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = (
             pictures,
@@ -73,8 +73,8 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
     new_no_drafts, row.state.no_drafts = row.state.no_drafts, no_drafts  # the old drafter's value, while it is released
-    put_by(row, drafter, observing)
-    row.state.drafter, row.state.no_drafts = state, "" if observing is not None else new_no_drafts
+    put_by(row, drafter, observer)
+    row.state.drafter, row.state.no_drafts = state, "" if observer is not None else new_no_drafts
     row.report.image_changes = [*swaps] or row.report.image_changes
 
 

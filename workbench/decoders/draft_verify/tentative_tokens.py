@@ -70,23 +70,23 @@ def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models)
     """
     row.state.tentative += held
     tokens, n_settled, window = row.state.tentative, row.state.n_final, row.verifier.holds()
-    base, final, back = len(row.committed) - len(tokens), len(tokens), 0
+    n_before, n_final, n_back = len(row.committed) - len(tokens), len(tokens), 0
     if window and row.state.retractions < TRIES:
         decision = row.verifier.settle(row, [t.token for t in tokens[n_settled:]], ends)
-        back = min(decision.back, len(tokens) - n_settled)
-        if back or not ends:
-            n_remaining = len(tokens) - back
-            final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
-    finals, row.state.n_final = tokens[:final], 0
-    n_emitted, reason, spans = cut(row, [t.token.token for t in finals], models, base)
+        n_back = min(decision.back, len(tokens) - n_settled)
+        if n_back or not ends:
+            n_remaining = len(tokens) - n_back
+            n_final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
+    finals, row.state.n_final = tokens[:n_final], 0
+    n_emitted, reason, spans = cut(row, [t.token.token for t in finals], models, n_before)
     emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
     row.request.scores.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
     del tokens[:n_emitted]
     row.state.retractions = 0 if n_emitted else row.state.retractions
     if reason:
         _forget(row, len(tokens))
-    elif back:
-        take_back(row, back)
+    elif n_back:
+        take_back(row, n_back)
         row.state.retractions += 1
     unplaced = [t for t in tokens if not t.is_told]
     for t in unplaced:

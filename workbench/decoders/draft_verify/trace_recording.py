@@ -70,12 +70,11 @@ def record_round(
     status = [DISCARDED] * n
     accept: list[float | None] = [None] * n
     uniform: list[float | None] = [None] * n
-    walked = {-1, *path[:-1]}
-    for node, ok in verdict.tested:
-        if (
-            bonus_emitted or acceptance.parents[node] in walked
-        ):  # if the text was cut on the path, tests after its last token do not count
-            status[node] = ACCEPTED if ok else REJECTED
+    reached_parents = {-1, *path[:-1]}
+    for node, is_accepted in verdict.tested:
+        # If the text ends on the path, tests after its last token do not count.
+        if bonus_emitted or acceptance.parents[node] in reached_parents:
+            status[node] = ACCEPTED if is_accepted else REJECTED
             accept[node] = acceptance.accept[node]
             uniform[node] = verdict.uniform.get(node)
     rule, inputs = _why(acceptance, row.trace.header.rules, [a is not None for a in accept])

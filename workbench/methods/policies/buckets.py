@@ -67,7 +67,7 @@ class Pulls:
     def rewards(self, rows: int) -> dict[int, float]:
         """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
 
-        Times have outliers, which a median ignores; token counts take few values, of which a median says little.
+        A median ignores outliers of times. Token counts have few distinct values, so their median would be too coarse.
         """
         by_length: dict[int, list[tuple[int, float]]] = {}
         for k, tokens, seconds in self.rounds.get(rows, ()):

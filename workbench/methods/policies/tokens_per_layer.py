@@ -43,8 +43,8 @@ class TokensPerLayer(Policy):
             state[0] = 0.0
             return Plan(self.depth)
         rates = ledger.rates(self.depth)
-        rows = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
-        row.report.signals.update(cells("expected tokens a layer", rows, range(self.depth + 1)))
+        cells_by_exit = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
+        row.report.signals.update(cells("expected tokens a layer", cells_by_exit, range(self.depth + 1)))
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))
         row.report.signals["planned depth"] = depth

@@ -73,9 +73,8 @@ class BestFirst(TreeBuilder):
             growth.add(tokens.view(-1), _fan(expanded.shape[0], k, growth.device))
             draft_logq.append(logq.view(-1))
             scores.append((level[expanded].unsqueeze(1) + logq).view(-1))
-        ranking = torch.cat(scores).nan_to_num(
-            -torch.inf
-        )  # NaN of a failing drafter ranks last, and the result is still a tree
+        # NaN of a failing drafter ranks last, so that the result is still a tree.
+        ranking = torch.cat(scores).nan_to_num(-torch.inf)
         selection, rank = ranked(ranking, nodes)
         growth.close(selection)
         score = torch.cat(draft_logq).exp()

@@ -102,9 +102,8 @@ class DySpec(TreeBuilder):
             if level + 1 == plan.depth or not len(inner) or not growth.goes_on(distributions := growth.expand(inner)):
                 break
             path = path[inner]
-        best = (
-            all_worths.sort(descending=True, stable=True).indices[:most].sort().values
-        )  # earlier siblings and parents come first
+        # The stable sort puts earlier siblings and parents first.
+        best = all_worths.sort(descending=True, stable=True).indices[:most].sort().values
         selection: list[int] = listed(best)
         fan = Counter[int](listed(torch.cat(growth.parents)[best]))
         return sampler.tree(

@@ -86,9 +86,9 @@ class Drawn:
             top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
             return top.values, top.indices
         logq, tokens = distributions.best(among)
-        few = logq.softmax(1)
-        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, few))
-        top = self.gumbel(few, level).topk(min(k, few.shape[1]), dim=1)
+        top_probs = logq.softmax(1)
+        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, top_probs))
+        top = self.gumbel(top_probs, level).topk(min(k, top_probs.shape[1]), dim=1)
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
@@ -114,9 +114,8 @@ class Drawn:
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)
         q_of[0] = 0
         if growth.read:
-            expanded = torch.cat(growth.read)[
-                : sum(map(len, self._distributions)) - 1
-            ]  # the last to be read may have no children
+            # The nodes expanded last may have no distribution here, as they got no children.
+            expanded = torch.cat(growth.read)[: sum(map(len, self._distributions)) - 1]
             q_of[expanded + 1] = torch.arange(1, len(expanded) + 1, device=growth.device)
         selection_q_of = torch.cat([q_of[:1], q_of[selection + 1]])
         logq, probs_of, is_deterministic = torch.cat(self._logq)[selection], None, None

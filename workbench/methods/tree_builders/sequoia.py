@@ -265,9 +265,8 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
     """
     sampler, distributions = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
     shape = template(paths, max(map(max, paths)) + 1, growth.device)
-    q_index = torch.zeros(
-        1, dtype=torch.long, device=growth.device
-    )  # index of each expanded node's distribution; −1: the node is missing
+    # Index of the distribution of each expanded node; −1: the node is missing.
+    q_index = torch.zeros(1, dtype=torch.long, device=growth.device)
     for level, (below, rank, inner) in enumerate(shape.levels):
         values, tokens = sampler.first(distributions, shape.ranks[level], level, among)
         parent_q = q_index[below]

@@ -87,7 +87,7 @@ class Superposed(TreeBuilder):
 
     Attributes:
         width: k, drafts kept per level.
-        ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens; that is the default
+        ngrams: α. With 0 nothing is counted, and no level synchronises to read its tokens; that is the default
             because 0.54, the paper's, gains nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
             prompts) times τ with it.
 

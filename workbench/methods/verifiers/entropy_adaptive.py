@@ -146,20 +146,20 @@ class EntropyAdaptive(Verifier):
         q = tree.q.to(v.p.dtype)
         draft_entropies = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)
         draft_entropies = draft_entropies if isinstance(draft_entropies, Late) else listed(draft_entropies)
-        small, pens = list[bool](), [state.pen]
+        is_small, pens = list[bool](), [state.pen]
         for node in range(len(tree)):
             pen = pens[-1]
             if pen.small:  # it generates at least d tokens: compute their entropies together
                 some(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
-            small.append(pen.small)
+            is_small.append(pen.small)
             pens.append(pen.wrote(draft_entropies[node] if pen.small else state.target[node], self))
         state.then = pens
-        writes = torch.tensor(small, device=v.p.device)
+        writes = torch.tensor(is_small, device=v.p.device)
         writes &= unforbidden(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            over = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
-            return torch.where(writes[node], over, 0.0)
+            excess_mass = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
+            return torch.where(writes[node], excess_mass, 0.0)
 
         greedy = v.u_stop is None
         deviation = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)

@@ -59,9 +59,8 @@ class GreedyDraft(ByEmission):
         heads = (fans.there & ~last).to(fans.q.dtype)
         rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = rest.sum(1, keepdim=True)
-        q = rest / total.clamp_min(
-            tiny
-        )  # q̃; 0 if the chosen tokens have all of q; then the last draft is deterministic, too
+        # q̃ is 0 if the chosen tokens have all of q; then the last draft is deterministic, too.
+        q = rest / total.clamp_min(tiny)
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
 

@@ -62,8 +62,8 @@ class Neighbours:
     def __init__(self, weight: Float[Tensor, "V D"]) -> None:
         self._weight = weight
         n, most = len(weight), min(MOST, len(weight) - 1)
-        lengths = torch.cat([piece.float().square().sum(1).sqrt() for piece in self._pieces()])
-        self._inverse = lengths.clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
+        norms = torch.cat([piece.float().square().sum(1).sqrt() for piece in self._pieces()])
+        self._inverse = norms.clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
         self._known = torch.zeros(n, dtype=torch.bool)
         self._found = torch.zeros(n, most, dtype=torch.int32)
 

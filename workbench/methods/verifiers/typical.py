@@ -113,13 +113,13 @@ class TypicalAcceptance(Verifier):
             tested_nodes.append(node)
             if accept[node] > 0.5:
                 product, path = paths[parent]
-                likely = 0.0 if score is None else math.log(max(score[node], math.ulp(0.0)))
-                paths[node] = (product + likely, (*path, node))
+                log_score = 0.0 if score is None else math.log(max(score[node], math.ulp(0.0)))
+                paths[node] = (product + log_score, (*path, node))
                 best = max(best, (len(path) + 1, *paths[node]), key=lambda b: b[:2])
         path = best[2]
         position = path[-1] + 1 if path else 0
-        outcome = tuple((node, node in path) for node in tested_nodes)
-        return VerificationResult(path, int(stop[position]), bool(children_of(parents)[position]), outcome, {})
+        results = tuple((node, node in path) for node in tested_nodes)
+        return VerificationResult(path, int(stop[position]), bool(children_of(parents)[position]), results, {})
 
     def draws(self, sampling: SamplingParams) -> bool:
         """Return False: acceptance is a threshold, and nothing is drawn."""
