@@ -110,8 +110,8 @@ class Claim:
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
         home: bundled target that it is measured on unless another is named. Claims about images are only measured
             there, with a separate scale.
-        matched: whether it is about an approximate rule, so that its figure counts only if correct answers are retained
-            (`Measured.answers`).
+        matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
+            retained (`Measured.answers`).
         by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
             measurement could support the paper; such a claim is not counted. Empty: some could.
         why: date and reason of a contradicted or inconclusive figure on the bundled models, written by a person. The
@@ -148,7 +148,7 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key of its figure on the claims board: each column has its own."""
+        """Return the key of the claim's figure on the claims board, which has one figure per column."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
@@ -165,7 +165,7 @@ class Claim:
         return self.home if column == BUNDLED else column
 
     def lacking(self, column: str = BUNDLED) -> str:
-        """Return the requirement that a column's target lacks, in a few words, from files alone; empty if none."""
+        """Return, in a few words, the requirement that a column's target lacks; "" if none. Checks only files."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
@@ -243,7 +243,7 @@ class Head:
     """The trained head that a method drafts with: its class, its training, and its model card.
 
     Attributes:
-        net: its class (`workbench.methods.drafters.trained.TrainedNet`).
+        net: class of the head (`workbench.methods.drafters.trained.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe whose defaults differ for this head.
@@ -269,15 +269,15 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """Name of its kind in `config.json`, among a part's requirements, and as `method` of its recipe."""
+        """Kind of the head: its name in `config.json`, among a part's requirements, and as `method` of its recipe."""
         return self.net.kind
 
     def folder(self, target: str) -> str:
-        """Return the name of its folder: "vision-msd" for the target "vision-target"."""
+        """Return the name of the head's folder: "vision-msd" for the target "vision-target"."""
         return f"{target.removesuffix('-target')}-{self.called or self.kind}"
 
     def settle(self, options: Any) -> Any:
-        """Return the options of its recipe, with its own `settings` in place of default values."""
+        """Return the options of the training recipe, with the head's `settings` in place of default values."""
         defaults = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
         return replace(options, **{name: self.settings[name] for name in defaults})
 

@@ -56,12 +56,12 @@ class Method:
         rounds: parameters of its own decoder, if it does not draft and verify in turn: see `own_rounds.py`. That
             decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
-        formula: its main rule, in one line of plain text.
+        formula: main rule of the method, in one line of plain text.
         differs: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
-        place: its position among the methods that come with the workbench, from 0.
+        place: position of the method among the methods that come with the workbench, from 0.
         claims: claims of its paper, with functions that measure them.
-        suites: its settings in benchmark suites, by the suite's name ("vision").
-        recording: its demo in the gallery.
+        suites: settings of the method in benchmark suites, by the suite's name ("vision").
+        recording: demo of the method in the gallery.
         head: trained head that it drafts with, if it needs one.
         testing: facts for the tests that all methods have in common.
     """
@@ -88,7 +88,7 @@ class Method:
     testing: Testing = field(default_factory=Testing)
 
     def __post_init__(self) -> None:
-        """Fill in the method's name in its declarations; a method derived from another one drops the other's."""
+        """Fill in the method's name in its declarations; drop declarations inherited from another method."""
         if not self.policies:
             message = f"The method {self.name!r} names no policy, so its draft length is undefined."
             raise WorkbenchError(message, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
@@ -118,7 +118,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of its parts besides the target, the drafter's first; of alternatives, those of the default."""
+        """Requirements of the default parts besides the target, the drafter's first."""
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.rounds)
 
     @property
@@ -142,11 +142,11 @@ class Method:
     def unsound(
         self, verifier: Verifier, drafter: Drafter | None = None, grower: TreeBuilder | type[TreeBuilder] | None = None
     ) -> str:
-        """Return why its sampled output with `verifier` would not follow the target's distribution; "" if it does.
+        """Return why sampled output with `verifier` would not follow the target's distribution; "" if it does.
 
         Args:
-            verifier: one of its own.
-            drafter: its drafter, with parameters other than the defaults.
+            verifier: one of the method's verifiers.
+            drafter: the method's drafter, with parameters other than the defaults.
             grower: another tree builder than the default one.
         """
         drafter, grower = drafter or self.drafter, grower or next(iter(self.tree_builders), None)
@@ -187,12 +187,12 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of its parts, including alternatives."""
+        """All parts of the method, including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
-        """Its parts by kind: kind, alternatives, description of the choice."""
+        """Parts of the method: (kind, alternatives, description of the choice)."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -234,7 +234,7 @@ class Configured:
     rounds: OwnRounds | None = None
 
     def taps(self, models: Models) -> set[int]:
-        """Return the indices of the target layers whose hidden states its parts need from a verification.
+        """Return the target layers whose hidden states the parts need from a verification, by index.
 
         Raises:
             ParameterError: the target has no such layer.
@@ -249,21 +249,21 @@ class Configured:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of its parts besides the target, the drafter's first."""
+        """Requirements of the parts besides the target, the drafter's first."""
         return _needs(self.drafter, self.grower, self.verifier, self.policy, self.rounds)
 
     @property
     def drafts(self) -> bool:
-        """Whether its rounds draft and verify, if only in their own order."""
+        """Whether the method's rounds draft and verify, in any order."""
         return self.rounds is None or self.rounds.drafts
 
     @property
     def decoder_kind(self) -> type:
-        """Kind of its decoder; an engine has one decoder of each kind."""
+        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
         return DraftVerify if self.rounds is None else type(self.rounds)
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of its kind."""
+        """Return a new decoder of this kind."""
         return DraftVerify(context) if self.rounds is None else self.rounds.decoder(context)
 
     @property
@@ -280,15 +280,15 @@ class Configured:
         return self.drafter.notice()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states that are captured in prefill for its drafter."""
+        """Return the hidden states that are captured in prefill for the drafter."""
         return self.drafter.captures(models)
 
     def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
-        """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
+        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
         return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(row, sampling))
 
     def lacking(self, models: Models) -> str:
-        """Return its requirements that these models lack, with the command that trains a missing head; or "".
+        """Return the requirements that these models lack, with the command that trains a missing head; "" if none.
 
         Heads that only the bundled models' recipes train come with those models and exist for no other target.
         """
@@ -319,12 +319,12 @@ class Configured:
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that no real decoder has; its speed is then not achievable in practice."""
+        """Whether a part uses information that no real decoder has; the speed is then not achievable in practice."""
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
     def unsound(self) -> str:
-        """Reason why its sampled output would not follow the target's distribution; "" if it does."""
+        """Reason why sampled output would not follow the target's distribution; "" if it does."""
         return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
 
     def changed(self, **values: Any) -> Configured:

@@ -19,14 +19,14 @@ class OwnRounds(Part):
     """
 
     drafts: ClassVar[bool] = False
-    """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
+    """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 
     def refusal(self, row: Row, sampling: SamplingParams) -> str:
-        """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
+        """Return why the decoder does not support a request; "" if it does. Default: refuse features that need a tree."""
         if self.drafts:
             return ""
         features = {

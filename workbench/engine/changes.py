@@ -54,7 +54,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
     """Apply settings, completely or not at all.
 
     Raises:
-        MethodUnavailableError: the models lack a requirement of the method, or it does not support the request.
+        MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
         Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured = settings.configured

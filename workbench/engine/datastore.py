@@ -23,7 +23,7 @@ from workbench.trace.files import check_regular, read_regular
 FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
-"""Tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
+"""Number of tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
 BUILD = "Build one: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
@@ -181,7 +181,7 @@ def open_store(folder: Path) -> Datastore:
     """Open a datastore in a folder; its arrays are memory-mapped.
 
     Raises:
-        ModelError: there is none, it has another format, or a file is truncated.
+        ModelError: the folder has no datastore, one of another format, or a truncated file.
     """
     remedy = "Build it again: workbench datastore build FILES… --out FOLDER --target NAME."
     try:

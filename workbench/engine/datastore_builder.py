@@ -122,7 +122,7 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """Return the datastore for a target. It is never written: no data of a request enters it.
+    """Return the datastore for a target. Datastores are read-only: no data of a request enters them.
 
     Args:
         models: models of the target.
@@ -280,7 +280,7 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _put(work: Path, out: Path) -> None:
-    """Move the finished folder to its place; then delete the old one and the intermediate files."""
+    """Move the finished folder to `out`; then delete the old one and the intermediate files."""
     old = out.with_name(f".{out.name}.old")
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -52,7 +52,7 @@ class Decoder(Protocol):
     """
 
     isolates_errors: ClassVar[bool] = False
-    """Whether it ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
+    """Whether the decoder ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
 
     def open(self, row: Row) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.

@@ -16,7 +16,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokeniser:
-    """Turns tokens into text one at a time; the result equals `tokenizer.decode` of all of them after the prompt.
+    """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
     A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
     of a token is the text that it adds after the token before it. This takes two short decodes, whatever the length of

@@ -1,8 +1,8 @@
 """Images as model inputs: placeholders in the prompt, and the processor's tensors.
 
 A prompt contains one placeholder per image (the processor's `image_token`), as text or as a token id. The model's own
-processor expands each into the image's vision tokens. Everything here starts from its tensors, so that all Hugging Face
-image–text-to-text models are handled in the same way.
+processor expands each into the image's vision tokens. All functions here start from the processor's tensors, so that
+all Hugging Face image–text-to-text models are handled in the same way.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
     """Return the prompt with exactly one placeholder for each of `n` images.
 
-    If a prompt has no placeholders, they are put first, after its opening special tokens (a chat format's `<|user|>`).
-    Any other number is refused, never corrected: so text that a user wrote (or quoted) cannot become a placeholder
-    by accident, and cannot move an image to another position.
+    If a prompt has no placeholders, they are inserted at the start, after opening special tokens (`<|user|>` of a chat
+    format). Any other number is refused, never corrected. So text that a user wrote or quoted cannot become a
+    placeholder by accident, and cannot move an image to another position.
 
     Raises:
         PromptError: the numbers of placeholders and images differ.
@@ -98,7 +98,7 @@ def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image])
     """Process a prompt with images for the target.
 
     Args:
-        models: the target, with its processor.
+        models: models with the target and the processor.
         prompt: text or token ids, with or without placeholders; ids may already contain an image's vision tokens, like
             the `prompt_tokens` of a trace.
         pictures: RGB images.
@@ -172,7 +172,7 @@ def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Imag
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """Process token ids: insert the processor's tokens for each image alone at its placeholder."""
+    """Process token ids: replace each placeholder by the processor's tokens for that image alone."""
     placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
     n_tokens = batch["input_ids"].shape[1]
@@ -187,7 +187,7 @@ def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Input
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return `input_ids` and parallel inputs of one image: from its first special token to its last."""
+    """Return `input_ids` and parallel inputs of one image, from the first special token to the last."""
     inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
     ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 FASTEST = 1000
-"""Fastest pace in tokens per second; beyond it people cannot follow."""
+"""Fastest pace in tokens per second; people cannot follow faster text."""
 
 
 class Pace:
@@ -54,7 +54,7 @@ class Pace:
         return max(0.0, self._round_end + self._tokens / rate - self._now())
 
     def stand(self, still: bool) -> None:
-        """Record whether the run is delayed or paused from now on; counted from the end of its last round."""
+        """Record whether the run is delayed or paused from now on; the time counts from the end of the last round."""
         if still and self._still_since is None:
             self._still_since = self._now() if self._round_end is None else self._round_end
         elif not still:

@@ -58,7 +58,7 @@ class Request:
         memory: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
         keeps: whether to save the drafter's state when the sequence ends: see `Row.left`.
         scores: log-probabilities of the emitted tokens, if `extras` request them; written by the engine.
-        prompt_scores: the same for the prompt, from its second token on.
+        prompt_scores: log-probabilities of the prompt's tokens, from the second on.
     """
 
     prompt: Sequence[int] | str
@@ -89,7 +89,7 @@ class Request:
 
 @dataclass(slots=True)
 class RoundReport:
-    """Trace data of the next round that is collected outside its phases.
+    """Data for the next round's trace record that is collected outside the round's phases.
 
     Attributes:
         signals: figures that the parts computed, by name.
@@ -139,7 +139,7 @@ class Row:
         self._lock = threading.Lock()
         self._changes: list[Ask] = []
         self.errands = PendingActions()
-        self.left: FinishedState | None = None  # drafter state saved at its end
+        self.left: FinishedState | None = None  # drafter state saved at the end of the sequence
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused

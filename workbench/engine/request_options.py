@@ -79,7 +79,7 @@ class Extras:
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
     def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
-        """Return the sampling with these options added as logits processors after its own."""
+        """Return the sampling with these options appended to its logits processors."""
         processors = []
         if self.logit_bias:
             tokens, values = zip(*self.logit_bias, strict=True)
@@ -98,12 +98,12 @@ class Scored:
 
     Attributes:
         token: token id.
-        data: its text, as bytes: it may be a part of a character.
+        data: text of the token, as bytes, since it may be a part of a character.
         rank: 1 for the most probable token at its position.
         logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
             nats.
         top: most probable tokens at its position in the same form, in descending order; without their own `top`.
-        is_special: whether it is a special token, which adds nothing to the generated text.
+        is_special: whether this is a special token, which adds nothing to the generated text.
     """
 
     token: int

@@ -37,9 +37,9 @@ PREFILL_CHUNK = 512
 
 
 class Engine:
-    """Runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
+    """Engine that runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
 
-    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in its
+    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in the
     batch, up to floating-point rounding of batched matrix products.
 
     Args:

@@ -29,12 +29,12 @@ _FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Other images from the next round on.
+    """Change of images from the next round on.
 
     Attributes:
-        pictures: as many as the prompt has, each with the size of the one it replaces.
-        images: the target's tensors for them, with as many tokens as before.
-        sees: BOTH, or DRAFTER: the target then keeps the old images.
+        pictures: new images, as many as the prompt has; each has the size of the image that it replaces.
+        images: the target's tensors for the new images, with as many tokens as before.
+        sees: BOTH, or DRAFTER: the target then continues to use the old images.
     """
 
     pictures: tuple[Image, ...]

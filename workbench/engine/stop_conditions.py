@@ -13,9 +13,9 @@ def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[
 
     Args:
         row: the sequence.
-        tokens: tokens that follow its first `base` tokens.
+        tokens: tokens that follow the first `base` tokens of the sequence.
         models: models of the engine.
-        base: number of tokens before, prompt included.
+        base: number of tokens before `tokens`, including the prompt.
     """
     room = row.prompt_length + row.max_new_tokens - base
     for i in range(min(len(tokens), room)):

@@ -15,7 +15,7 @@ def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
         why_not: reason why a method cannot run with the current models, by its name; empty if it can.
 
     Returns:
-        Its name, and why the one before it was skipped; empty if it is the first choice.
+        Name of the method, and why the preferred one before it was skipped; "" if none was skipped.
 
     Example:
         >>> choose({"draft-model": "There is no draft model.", "prompt-lookup": ""}.__getitem__)

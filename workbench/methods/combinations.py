@@ -69,10 +69,10 @@ def matrix(
         choices: that board's status of single choices, by `setting` and promise.
 
     Returns:
-        `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class, the titles of
-        its `methods` and a cell for every verifier: `offers`, and if there are none, the `reason` why it would be
-        unsound (empty: it would be sound, and no method offers it), and whether the verifier is `approximate` for all
-        drafts.
+        `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
+        `methods` (titles) and `cells`, one per verifier. A cell has `offers`; `reason`: if there are no offers, why the
+        pair would be unsound (empty: it would be sound, but no method offers it); `approximate`: whether the verifier
+        is approximate for all drafts.
     """
     drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
@@ -107,7 +107,7 @@ def offers(
 
     Args:
         method: a method that drafts.
-        verifier: its title.
+        verifier: title of the verifier.
         standing: status of the method on the exactness board, which holds for its default policy and tree builder.
         evidence: status of single choices there, by `setting` and promise.
     """
@@ -160,7 +160,7 @@ def offers(
 
 
 def is_usual(made: Configured) -> bool:
-    """Return whether it has its method's default verifier, policy and tree builder, which the exactness board tests."""
+    """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
     method, grower = made.method, next(iter(made.method.tree_builders), None)
     pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
     return all((type(part), part and part.name) == (type(usual), usual and usual.name) for part, usual in pairs)

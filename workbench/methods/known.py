@@ -41,7 +41,7 @@ _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
 def needed(needs: Sequence[str]) -> str:
-    """Return a method's needs as text: `Part.needs` has the names, any other is a kind of trained head."""
+    """Return a method's requirements as text. Names are those of `Part.needs`; any other is a kind of trained head."""
     if not needs:
         return "nothing but the target"
     return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
@@ -59,20 +59,20 @@ class Known:
         name: registry name.
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
-        promises: the same for each of its verifiers, by name; empty if it has only one verifier.
+        promises: promise with each verifier, by name; empty if the method has only one verifier.
         unsound: by verifier and tree builder, why the pair would not be exact, and the deviation. Contains only
             verifiers that are exact for some drafts, and only pairs that are not exact.
-        simulating: names of its policies that use information that no real policy has. With them, an exact method is a
+        simulating: names of policies that use information that no real policy has. With them, an exact method is a
             simulation.
         teaches: one sentence on what the method demonstrates.
         source: title, authors, year, url, where.
-        needs: its needs besides the target.
+        needs: requirements besides the target.
         reads_target: whether the drafter reads the target's hidden states.
         blind: whether the drafter ignores images.
-        idea: how it works, in a sentence or two; by default from the drafter's docstring.
-        formula: its rule; may be empty.
+        idea: explanation in a sentence or two; by default from the drafter's docstring.
+        formula: main rule; may be empty.
         differs: differences from the paper, a sentence or two each.
-        params: its parameters by name.
+        params: parameters by name.
     """
 
     name: str
@@ -122,17 +122,17 @@ class Known:
 
     @property
     def draws_on_pictures(self) -> bool:
-        """Whether it is made for prompts with images."""
+        """Whether the method is made for prompts with images."""
         return "pictures" in self.needs
 
     @property
     def drafts(self) -> bool:
-        """Whether it is neither plain decoding nor a simulation."""
+        """Whether the method is neither plain decoding nor a simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
     def is_training_free(self) -> bool:
-        """Whether it drafts with the target alone: no draft model, no head."""
+        """Whether the method drafts with the target alone: no draft model, no head."""
         return self.drafts and not set(self.needs) - {"trees"}
 
     def own(self, values: Mapping[str, Any]) -> dict[str, Any]:

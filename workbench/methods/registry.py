@@ -38,8 +38,8 @@ def register(entry: Method, replace: bool = False) -> Method:
         replace: replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken, and the message names both places; or its promise does not follow from its
-            parts.
+        ValueError: the name is taken (the message names both places), or the promise does not follow from the
+            method's parts.
     """
     current = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
     assert current is not None
@@ -122,10 +122,10 @@ def load(place: str | Path) -> list[str]:
         place: a path that ends in .py, or the name of a module.
 
     Returns:
-        The names of the methods that it registered.
+        Names of the methods that the file or module registered.
 
     Raises:
-        WorkbenchError: it does not exist, or fails.
+        WorkbenchError: the file or module does not exist, or fails.
     """
     _load_catalogue()
     path = Path(place).expanduser()

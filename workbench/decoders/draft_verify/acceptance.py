@@ -36,13 +36,13 @@ class Acceptance:
         tokens: node tokens, [N].
         parents: node parents, [N].
         stop: token to emit at each position if the accepted path ends there, [N+1].
-        p_stop: its target probability, [N+1].
+        p_stop: target probability of `stop`, [N+1].
         entropy: entropy of the target's distribution in nats, [N+1].
         p_node: target probability of each node, [N].
         accept: acceptance probability of each node, [N].
         q: draft probability of each node, [N].
         top_tokens: the target's most likely tokens, [N+1, 8].
-        top_probs: their probabilities, [N+1, 8].
+        top_probs: probabilities of `top_tokens`, [N+1, 8].
         top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
         score: the rule's score of each node, [N].
         inputs: inputs of the rules, named by `reason`, [I, N].
@@ -103,7 +103,7 @@ def accept(
     probes: Probes | None = None,
     probed: Probed | None = None,
 ) -> Acceptance:
-    """Apply the sequence's acceptance rule to the target's logits over its tree. Does not synchronise.
+    """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
     Draws the round's uniform random numbers.
 

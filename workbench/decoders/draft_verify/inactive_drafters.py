@@ -1,8 +1,8 @@
 """Drafter state that survives a change of drafter: earlier drafters keep learning while another one drafts.
 
-A drafter that learns from the text and the target's outputs names its memory (`Drafter.memory`). When another drafter
-replaces it, the memory is set aside and still receives every round's feedback. It is used again when a drafter with a
-memory of that name comes back. It is released when the sequence ends or changes to a decoder of another kind.
+A drafter that learns from the text and the target's outputs names its state (`Drafter.memory`). When another drafter
+replaces it, the state is set aside and still receives every round's feedback. The state is used again when a drafter
+with a memory of that name is chosen. It is released when the sequence ends or changes to a decoder of another kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ObservingDrafter:
     Attributes:
         drafter: the drafter, with the parameters that it had.
         models: models that it was primed with.
-        state: its state for the sequence.
+        state: state of the drafter for the sequence.
     """
 
     drafter: Drafter

@@ -25,9 +25,9 @@ class Top:
 
     Attributes:
         before: tokens that form its key.
-        after: tokens that it drafts.
-        count: its count: see `Look.counted`.
-        words: its name, if it is not made of tokens.
+        after: tokens that the entry drafts.
+        count: count of the entry: see `Look.counted`.
+        words: name of the entry, if it has no tokens.
     """
 
     before: Sequence[int]
@@ -44,7 +44,7 @@ class Look:
         entries: number of entries, in the state's `unit`.
         bound: largest number of entries.
         n_bytes: approximate memory of the entries; a test compares it with a measurement.
-        most_bytes: the same at the largest number of entries.
+        most_bytes: memory at the largest number of entries.
         counted: meaning of `Top.count` ("times seen").
         top: entries with the largest counts, in descending order.
     """
@@ -88,7 +88,7 @@ class InspectableState(ABC):
     sources: Collection[str] = ()
 
     def count(self, source: Sequence[str], path: Sequence[int]) -> None:
-        """Count a round in which it was queried.
+        """Count a round in which the drafter queried this state.
 
         Args:
             source: source of each node of the draft.
@@ -99,7 +99,7 @@ class InspectableState(ABC):
         self.kept += sum(self.made(source[node]) for node in path)
 
     def made(self, source: str) -> bool:
-        """Whether a node with this source comes from it."""
+        """Whether a node with this source comes from this state."""
         return not self.sources or source in self.sources
 
     @abstractmethod
@@ -145,7 +145,7 @@ BROKEN = "Give a file that this program saved."
 def numbers(
     arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
 ) -> np.ndarray:
-    """Return an array of a file after checking it.
+    """Check an array of a file, and return it.
 
     Args:
         arrays: arrays of the file.

@@ -26,7 +26,7 @@ from workbench.models.fingerprint import differ, fingerprint
 from workbench.models.runner import Runner
 
 CLIP = 1.0
-"""Largest gradient norm of a step: without it the first step on a new kind of text would destroy the weights."""
+"""Largest gradient norm of a step. Without clipping, the first step on a new kind of text would destroy the weights."""
 
 
 class TrainableLayers(OnlineTrainer):

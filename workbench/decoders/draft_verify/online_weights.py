@@ -108,7 +108,7 @@ _L = TypeVar("_L", bound=OnlineTrainer)
 
 
 class TrainedState(InspectableState, Generic[_L]):
-    """Inspectable state of an online-trained drafter, as a sequence holds it.
+    """Inspectable state of an online-trained drafter, for one sequence.
 
     Attributes:
         trainable: trained weights, of this sequence alone or shared by all requests with that setting.

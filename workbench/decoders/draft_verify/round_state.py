@@ -40,13 +40,13 @@ class RoundState:
         row: the sequence.
         tree: draft tree.
         drafting: timing of its drafting group.
-        block: its part of the target's forward: the draft, and probe positions after it.
+        block: the sequence's part of the target's forward: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input there, [N+1, D].
         taps: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
         probed: results at probe positions, by the part that requested them.
         strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
-            context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
+            context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
         verified_tree: verification result.
     """
 

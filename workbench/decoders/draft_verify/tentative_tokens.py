@@ -1,6 +1,6 @@
 """Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.holds`.
 
-They are in `row.committed` and in the target's KV cache, and drafts continue after them like after all committed
+They are in `row.committed` and in the target's KV cache, and drafts continue after them as after all committed
 tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
 stream or log-probability ever contains a token that is taken back.
 """
@@ -30,10 +30,10 @@ class TentativeToken:
     """A tentative token.
 
     Attributes:
-        token: its entry for the trace, still without text.
+        token: entry for the trace, still without text.
         before: LM head input that drew the token before it: `last_hidden` of the sequence without this token.
-        text: its own text, for display only.
-        scored: its log-probability, if requested.
+        text: text of this token alone, for display.
+        scored: log-probability of the token, if requested.
         is_told: whether the trace already lists it in `Round.placed`.
     """
 

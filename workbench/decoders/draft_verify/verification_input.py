@@ -49,7 +49,7 @@ class Block:
         return joined(self.tree, list(self.asked.values())) if self.asked else None
 
     def segment(self, row: Row, models: Models) -> Segment:
-        """Return tokens, positions and mask; a chain without probes needs no mask of its own.
+        """Return tokens, positions and mask; a chain without probes needs no explicit mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
@@ -80,7 +80,7 @@ class Block:
 
     @property
     def enters(self) -> int:
-        """Number of layers after which some of its probes enter; 0: none does."""
+        """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
         return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
 
     def below(self) -> Block:

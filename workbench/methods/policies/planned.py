@@ -92,7 +92,7 @@ class Belief:
         return expected
 
     def outlook(self, depth: int) -> list[tuple[float, float]]:
-        """Return the expected (tokens, seconds) of a round planned 0 … `depth` levels deep; it may get no draft."""
+        """Return the expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may get no draft."""
         costs = self.costs(depth)
         offer_rate, idle_s = self.offered / self.asked, self.idle_s / self.asked
         without_s = (1 - offer_rate) * costs[0] + idle_s
@@ -121,7 +121,7 @@ class Belief:
                 counts[level] *= forgetting
 
     def time(self, lap: Lap) -> None:
-        """Add a round's time. A round without a draft in spite of its plan counts as a plain pass plus idle drafting."""
+        """Add a round's time. A round that was planned to draft but got no draft counts as plain plus idle drafting."""
         idle_s = 0.0 if lap.nodes or not lap.planned else lap.drafting_s
         self.idle_s += idle_s
         durations = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))

@@ -56,7 +56,7 @@ class AcceptanceHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild the head."""
         return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
 
 

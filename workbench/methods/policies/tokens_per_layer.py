@@ -23,8 +23,9 @@ from workbench.methods.policies.fixed import DEPTH
 class TokensPerLayer(Policy):
     """Choose exit and length (0 or more) for the most expected tokens / cost in layers; stop at low confidence.
 
-    The draft ends early once the exit's largest probability falls below a threshold. The threshold is between its
-    averages for correct and for wrong tokens. If the drafter has no exits, the policy plans K tokens.
+    The draft ends early once the exit's largest probability falls below a threshold. The threshold is between the
+    averages of this probability for correct and for wrong tokens. If the drafter has no exits, the policy plans K
+    tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """

@@ -95,7 +95,7 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Build the best tree for each number of levels that can be drafted, with its prompt tokens.
+    """Build the best tree for each number of levels that can be drafted, and the probes after its nodes.
 
     A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, plus 1; the number of levels in
     the next round depends on where this one is likely to end. The trees maximise the long-run tokens per second, with

@@ -76,7 +76,7 @@ class NGrams:
 class Superposed(TreeBuilder):
     """Keep `width` drafts, and feed the last tokens of all of them to the draft model in one position.
 
-    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d; so a level costs one
+    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d. So a level costs one
     forward over one token, whatever the width. All drafts get the same distribution from it; n-grams distinguish them:
     after draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width` largest of
     s_d + gain continue. If the text so far contains some of the candidates after a draft, the others are excluded; if
@@ -174,7 +174,7 @@ class Superposed(TreeBuilder):
         committed: Sequence[int],
         texts: Sequence[Sequence[int]],
     ) -> Float[Tensor, "w m"]:
-        """Return the gain of each candidate, added to its draft's score."""
+        """Return the gain of each candidate, to be added to the score of its draft."""
         contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         ngram_probs = [
             counts.chances(text, candidates) for text, candidates in zip(contexts, listed(tokens), strict=True)

@@ -90,7 +90,7 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild the head."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
