@@ -26,7 +26,7 @@ class OwnRounds(Part):
         raise NotImplementedError
 
     def refusal(self, row: Row, sampling: SamplingParams) -> str:
-        """Return why the decoder does not support a request; "" if it does. Default: refuse features that need a tree."""
+        """Return why the decoder does not support a request, or "". By default refuse features that need a tree."""
         if self.drafts:
             return ""
         features = {

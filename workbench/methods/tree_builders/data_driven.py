@@ -86,7 +86,7 @@ class DataDriven(TreeBuilder):
         return Counts()
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it."""
+        """Choose the shape of the tree, then fill it with tokens."""
         rank_probs, paths = self.shape(growth, plan)
         grown = Grown((DRIVEN,), before=rank_probs)
         if growth.row.sampling.greedy:

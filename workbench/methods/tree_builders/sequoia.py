@@ -160,7 +160,7 @@ class Sequoia(TreeBuilder):
         return Measured(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it: with the likeliest tokens if greedy, otherwise with samples."""
+        """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
         drawing = self.drawing(growth, plan)
         grown = Grown((PLANNED,), before=[tuple((growth.chances or ASSUMED)[0])], after=[drawing.given[2]])
         fill_tree = filled if growth.row.sampling.greedy else draw

@@ -101,7 +101,7 @@ class Template(TreeBuilder):
         return sorted(nodes, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it."""
+        """Choose the shape of the tree, then fill it with tokens."""
         grown = Grown((BEST,), before=growth.chances or ASSUMED) if self.shape == "best" else Grown((FIXED,))
         return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
 
