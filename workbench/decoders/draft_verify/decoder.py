@@ -36,7 +36,7 @@ from workbench.kernels.segment import Segment
 
 
 class DraftVerify(Decoder):
-    """Rounds of sequences that share a target. Each phase returns the sequences that had no error in it."""
+    """Decoder of sequences that share a target. Each phase returns the sequences that had no error in it."""
 
     isolates_errors: ClassVar[bool] = True
 

@@ -27,7 +27,7 @@ TRIES = 4
 
 @dataclass(slots=True)
 class TentativeToken:
-    """A tentative token.
+    """Committed token that the verifier may still take back.
 
     Attributes:
         token: entry for the trace, still without text.

@@ -37,7 +37,7 @@ def for_growers(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
 
 
 def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
-    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways: a sentence per verifier name.
+    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways, by name of the verifier.
 
     A rule that is the same as `Lossless` there is neither offered nor refused.
 
