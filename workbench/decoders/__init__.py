@@ -1,4 +1,4 @@
-"""Decoders: ways to generate text in rounds, and the methods that are made of them.
+"""Decoders, which generate text in rounds, and methods, which combine decoders and their parts.
 
 A method is a decoder with its parts chosen (`method.py`). `draft_verify` drafts and verifies; a method of another kind
 brings a decoder of its own (`own_rounds.py`). Public names are imported at first use, so that `declarations.py` can be
@@ -22,6 +22,6 @@ __all__ = ["Configured", "Method", "Promise", "Source"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'workbench.decoders' has no attribute {name!r}")
-    home = "core.promise" if name == "Promise" else "decoders.method"
+    module = "core.promise" if name == "Promise" else "decoders.method"
     with uncollected():
-        return getattr(importlib.import_module(f"workbench.{home}"), name)
+        return getattr(importlib.import_module(f"workbench.{module}"), name)

@@ -31,7 +31,7 @@ KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Reasons why a claim is contradicted or undecided: models or samples too small; settings that differ from the paper's;
 a bug of the workbench."""
 KEPT = 0.95
-"""Share of the exact rule's correct answers that an approximate rule has to retain before its gain is judged."""
+"""Share of the exact rule's correct answers that an approximate rule has to retain before its speed-up counts."""
 LONGEST_WHY = 160
 """Most characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
@@ -110,13 +110,13 @@ class Claim:
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
         home: bundled target that it is measured on unless another is named. Claims about images are only measured
             there, with a separate scale.
-        matched: whether it is about an approximate rule, so that its figure is judged only if answers are retained
-            (`Measured.answers`).
+        matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
+            retained (`Measured.answers`).
         by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
-            measurement could support the paper; such a claim is not counted. Empty: it can fail.
-        why: date and reason of a contradicted or inconclusive figure on the bundled models, found by people. The reason
-            has at most `LONGEST_WHY` characters and begins with one of `KINDS`. It does not apply to figures measured
-            after this date.
+            measurement could support the paper; such a claim is not counted. Empty: some could.
+        why: date and reason of a contradicted or inconclusive figure on the bundled models, written by a person. The
+            reason has at most `LONGEST_WHY` characters and begins with one of `KINDS`. It does not apply to figures
+            measured after this date.
         why_on: the same for figures in other columns, by the column's name.
         method: registry name of the method that declares it, filled in by the method; in a part (`Part.claims`) the
             method that it is measured with.
@@ -148,7 +148,7 @@ class Claim:
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key of its figure on the claims board: each column has its own."""
+        """Return the key of the claim's figure on the claims board, which has one figure per column."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
@@ -165,7 +165,7 @@ class Claim:
         return self.home if column == BUNDLED else column
 
     def lacking(self, column: str = BUNDLED) -> str:
-        """Return the requirement that a column's target lacks, in a few words, from files alone; empty if none."""
+        """Return, in a few words, the requirement that a column's target lacks; "" if none. Checks only files."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
@@ -243,13 +243,13 @@ class Head:
     """The trained head that a method drafts with: its class, its training, and its model card.
 
     Attributes:
-        net: its class (`workbench.methods.drafters.trained.TrainedNet`).
+        net: class of the head (`workbench.methods.drafters.trained.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe whose defaults differ for this head.
         options: options of that recipe that apply to this kind and few others; the one command that trains such heads
             for any target accepts them, too.
-        called: last part of its folder's name, after the target's; empty: its kind.
+        called: last part of its folder's name, after the target's name; empty: its kind.
         agrees: text for its model card: definition of agreement at a position of held-out text, for the share that its
             learning curve shows.
         train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
@@ -269,19 +269,19 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """Name of its kind in `config.json`, among a part's requirements, and as `method` of its recipe."""
+        """Kind of the head: its name in `config.json`, among a part's requirements, and as `method` of its recipe."""
         return self.net.kind
 
     def folder(self, target: str) -> str:
-        """Return the name of its folder: "vision-msd" for the target "vision-target"."""
+        """Return the name of the head's folder: "vision-msd" for the target "vision-target"."""
         return f"{target.removesuffix('-target')}-{self.called or self.kind}"
 
     def settle(self, options: Any) -> Any:
-        """Return the options of its recipe, with its own `settings` for those left at their defaults."""
-        free = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
-        return replace(options, **{name: self.settings[name] for name in free})
+        """Return the options of the training recipe, with the head's `settings` in place of default values."""
+        defaults = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
+        return replace(options, **{name: self.settings[name] for name in defaults})
 
     def build(self, width: int, options: Mapping[str, Any]) -> Any:
-        """Create a net for a target's hidden size, with those of these options that its constructor accepts."""
-        taken = inspect.signature(self.net).parameters
-        return self.net(width, **{name: value for name, value in options.items() if name in taken})
+        """Create a net for a target's hidden size, with the options that its constructor accepts."""
+        accepted = inspect.signature(self.net).parameters
+        return self.net(width, **{name: value for name, value in options.items() if name in accepted})

@@ -49,19 +49,19 @@ class Method:
         drafter: drafter with default parameters.
         verifier: verifier with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
-        growers: tree builders, for a drafter that uses one; the first is the default. With more than one, `grower`
-            becomes a parameter.
+        tree_builders: tree builders, for a drafter that uses one; the first is the default. With more than one,
+            `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        rounds: its decoder, if it does not draft and verify in turn: see `own_rounds.py`. This part then defines
-            how the other parts are used.
+        rounds: parameters of its own decoder, if it does not draft and verify in turn: see `own_rounds.py`. That
+            decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
-        formula: its main rule, in one line of plain text.
+        formula: main rule of the method, in one line of plain text.
         differs: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
-        place: its position among the methods that come with the workbench, from 0.
+        place: position of the method among the methods that come with the workbench, from 0.
         claims: claims of its paper, with functions that measure them.
-        suites: its rows in suites that measure each method with its own settings, by the suite's name ("vision").
-        recording: its demo in the gallery.
+        suites: settings of the method in benchmark suites, by the suite's name ("vision").
+        recording: demo of the method in the gallery.
         head: trained head that it drafts with, if it needs one.
         testing: facts for the tests that all methods have in common.
     """
@@ -88,16 +88,20 @@ class Method:
     testing: Testing = field(default_factory=Testing)
 
     def __post_init__(self) -> None:
-        """Fill in the method's name in its declarations; a method derived from another one drops the other's."""
+        """Fill in the method's name in its declarations; drop declarations inherited from another method."""
         if not self.policies:
-            said = f"The method {self.name!r} names no policy, so its draft length is undefined."
-            raise WorkbenchError(said, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
-        whose = {declared.method for declared in (*self.claims, *(s for rows in self.suites.values() for s in rows))}
-        if whose - {"", self.name}:
+            message = f"The method {self.name!r} names no policy, so its draft length is undefined."
+            raise WorkbenchError(message, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
+        owners = {
+            declaration.method for declaration in (*self.claims, *(s for rows in self.suites.values() for s in rows))
+        }
+        if owners - {"", self.name}:
             claims, suites, recording = (), {}, Recording()
         else:
-            own = tuple(dataclasses.replace(c, method=self.name, needs=_both(self.needs, c.needs)) for c in self.claims)
-            claims = (*own, *(c for c in self._parts_claims if c.key not in {o.key for o in own}))
+            own_claims = tuple(
+                dataclasses.replace(c, method=self.name, needs=_both(self.needs, c.needs)) for c in self.claims
+            )
+            claims = (*own_claims, *(c for c in self._parts_claims if c.key not in {o.key for o in own_claims}))
             suites = {n: tuple(dataclasses.replace(s, method=self.name) for s in r) for n, r in self.suites.items()}
             recording = self.recording
         object.__setattr__(self, "claims", claims)
@@ -114,7 +118,7 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of its parts besides the target, the drafter's first; of alternatives, those of the default."""
+        """Requirements of the default parts besides the target, the drafter's first."""
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.rounds)
 
     @property
@@ -132,17 +136,17 @@ class Method:
         if not self.other_verifiers:
             return {}
         sound = Promise.EXACT if self.promise is Promise.APPROXIMATE else self.promise
-        others = {v.name: Promise.APPROXIMATE if self.unsound(v) else sound for v in self.other_verifiers}
-        return {self.verifier.name: self.promise} | others
+        alternatives = {v.name: Promise.APPROXIMATE if self.unsound(v) else sound for v in self.other_verifiers}
+        return {self.verifier.name: self.promise} | alternatives
 
     def unsound(
         self, verifier: Verifier, drafter: Drafter | None = None, grower: TreeBuilder | type[TreeBuilder] | None = None
     ) -> str:
-        """Return why its sampled output with `verifier` would not follow the target's distribution; "" if it does.
+        """Return why sampled output with `verifier` would not follow the target's distribution; "" if it does.
 
         Args:
-            verifier: one of its own.
-            drafter: its drafter, with parameters other than the defaults.
+            verifier: one of the method's verifiers.
+            drafter: the method's drafter, with parameters other than the defaults.
             grower: another tree builder than the default one.
         """
         drafter, grower = drafter or self.drafter, grower or next(iter(self.tree_builders), None)
@@ -162,33 +166,33 @@ class Method:
     @cached_property
     def _params(self) -> Mapping[str, ParamSpec]:
         """Return `params`, computed once: a request reads them several times."""
-        found: dict[str, ParamSpec] = {}
+        specs_by_name: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:
             names = tuple(part.name for part in parts)
             if len(parts) > 1:
                 if not all(names) or len(set(names)) < len(names):
                     raise ValueError(f"{self.name}: its alternatives for {kind} need distinct names, not {names}.")
-                found[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
-            declared = [params_of(part) for part in parts]
-            for specs in declared:
+                specs_by_name[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
+            specs_of_parts = [params_of(part) for part in parts]
+            for specs in specs_of_parts:
                 for name, spec in specs.items():
-                    users = [part for part, theirs in zip(names, declared, strict=True) if name in theirs]
+                    users = [part for part, part_specs in zip(names, specs_of_parts, strict=True) if name in part_specs]
                     if len(users) < len(parts):
                         spec = dataclasses.replace(spec, when=f"{kind} = {' or '.join(users)}")
-                    if name in kinds or (name in found and found[name] != spec):
+                    if name in kinds or (name in specs_by_name and specs_by_name[name] != spec):
                         raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
-                    found[name] = spec
-        return found
+                    specs_by_name[name] = spec
+        return specs_by_name
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of its parts, including alternatives."""
+        """All parts of the method, including alternatives."""
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
     def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
-        """Its parts by kind: kind, alternatives, description of the choice."""
+        """Parts of the method: (kind, alternatives, description of the choice)."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -209,12 +213,12 @@ class Method:
         for name in values:
             if name not in specs:
                 raise UnknownNameError.of(f"parameter of {self.name}", name, specs)
-        full = {name: spec.parse(values.get(name, spec.default)) for name, spec in specs.items()}
-        chosen = {
-            kind: _replace(next(p for p in parts if p.name == full.get(kind, parts[0].name)), full)
+        param_values = {name: spec.parse(values.get(name, spec.default)) for name, spec in specs.items()}
+        chosen_parts = {
+            kind: _replace(next(p for p in parts if p.name == param_values.get(kind, parts[0].name)), param_values)
             for kind, parts, _ in self._parts
         }
-        return Configured(self, **chosen, values=full)
+        return Configured(self, **chosen_parts, values=param_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,36 +234,36 @@ class Configured:
     rounds: OwnRounds | None = None
 
     def taps(self, models: Models) -> set[int]:
-        """Return the indices of the target layers whose hidden states its parts need from a verification.
+        """Return the target layers whose hidden states the parts need from a verification, by index.
 
         Raises:
             ParameterError: the target has no such layer.
         """
-        found = {layer for part in (self.drafter, self.verifier, self.policy) for layer in part.taps(models)}
-        if beyond := [layer for layer in sorted(found) if not 0 <= layer < models.target.n_layers]:
+        layers = {layer for part in (self.drafter, self.verifier, self.policy) for layer in part.taps(models)}
+        if invalid := [layer for layer in sorted(layers) if not 0 <= layer < models.target.n_layers]:
             raise ParameterError(
-                f"{self.method.title} reads layer {beyond[0]} of a target that has {models.target.n_layers}, from 0.",
+                f"{self.method.title} reads layer {invalid[0]} of a target that has {models.target.n_layers}, from 0.",
                 "Choose another target, or another layer.",
             )
-        return found
+        return layers
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of its parts besides the target, the drafter's first."""
+        """Requirements of the parts besides the target, the drafter's first."""
         return _needs(self.drafter, self.grower, self.verifier, self.policy, self.rounds)
 
     @property
     def drafts(self) -> bool:
-        """Whether its rounds draft and verify, if only in their own order."""
+        """Whether the method's rounds draft and verify, in any order."""
         return self.rounds is None or self.rounds.drafts
 
     @property
     def decoder_kind(self) -> type:
-        """Kind of its decoder; an engine has one decoder of each kind."""
+        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
         return DraftVerify if self.rounds is None else type(self.rounds)
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of its kind."""
+        """Return a new decoder of this kind."""
         return DraftVerify(context) if self.rounds is None else self.rounds.decoder(context)
 
     @property
@@ -276,25 +280,25 @@ class Configured:
         return self.drafter.notice()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states that are captured in prefill for its drafter."""
+        """Return the hidden states that are captured in prefill for the drafter."""
         return self.drafter.captures(models)
 
     def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
-        """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
+        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
         return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(row, sampling))
 
     def lacking(self, models: Models) -> str:
-        """Return its requirements that these models lack, with the command that trains a missing head; or "".
+        """Return the requirements that these models lack, with the command that trains a missing head; "" if none.
 
         Heads that only the bundled models' recipes train come with those models and exist for no other target.
         """
-        said, own = [models.why_not(self.needs)], self.method.head
-        if own is not None and own.train is not None and own.kind not in models.heads:
-            said.append(f"Train one: workbench train {own.recipe}.")
+        messages, trained_head = [models.why_not(self.needs)], self.method.head
+        if trained_head is not None and trained_head.train is not None and trained_head.kind not in models.heads:
+            messages.append(f"Train one: workbench train {trained_head.recipe}.")
         heads = [part.head for part in (self.verifier, self.policy) if part.head is not None]
         absent = [head.recipe for head in heads if head.kind not in models.heads]
-        said += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
-        return " ".join(filter(None, said))
+        messages += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
+        return " ".join(filter(None, messages))
 
     @property
     def name(self) -> str:
@@ -315,12 +319,12 @@ class Configured:
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that no real decoder has; its speed is then not achievable in practice."""
+        """Whether a part uses information that no real decoder has; the speed is then not achievable in practice."""
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
     def unsound(self) -> str:
-        """Reason why its sampled output would not follow the target's distribution; "" if it does."""
+        """Reason why sampled output would not follow the target's distribution; "" if it does."""
         return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
 
     def changed(self, **values: Any) -> Configured:
@@ -338,5 +342,5 @@ def _needs(*parts: Part | None) -> tuple[str, ...]:
 
 
 def _replace(part: Any, values: Mapping[str, Any]) -> Any:
-    mine = {name: values[name] for name in params_of(part) if name in values}
-    return dataclasses.replace(part, **mine)
+    own_values = {name: values[name] for name in params_of(part) if name in values}
+    return dataclasses.replace(part, **own_values)

@@ -19,21 +19,21 @@ class OwnRounds(Part):
     """
 
     drafts: ClassVar[bool] = False
-    """Whether its rounds draft and verify in their own order, so that features that need a draft tree work."""
+    """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 
     def refusal(self, row: Row, sampling: SamplingParams) -> str:
-        """Return why it does not support a request; "" if it does. The default refuses features that need a tree."""
+        """Return why the decoder does not support a request, or "". By default refuse features that need a tree."""
         if self.drafts:
             return ""
-        asked = {
+        features = {
             "pictures": row.images is not None,
             "log-probabilities of its tokens": row.request.extras.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }
-        wanted = [name for name, is_wanted in asked.items() if is_wanted]
-        return f"it has its own decoding loop, without {' and no '.join(wanted)}" if wanted else ""
+        requested = [name for name, is_wanted in features.items() if is_wanted]
+        return f"it has its own decoding loop, without {' and no '.join(requested)}" if requested else ""

@@ -1,7 +1,7 @@
 """The engine: target, KV cache, scheduler, batching. Runs in other serving images: no gradio, plotly or polars.
 
-Public names are imported at first use: the modules that only know models by name (`bundle`, `devices`) are also used by
-processes that never import PyTorch.
+Public names are imported at first use, so that processes without PyTorch can use the modules that need only the names
+of models (`bundle`, `devices`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
+    for module, names in _HOMES.items():
         if name in names:
             with uncollected():
-                return getattr(importlib.import_module(f"workbench.{home}"), name)
+                return getattr(importlib.import_module(f"workbench.{module}"), name)
     raise AttributeError(f"module 'workbench.engine' has no attribute {name!r}")

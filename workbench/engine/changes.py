@@ -29,7 +29,7 @@ def put_in_force(row: Row, decoder_of: Of) -> None:
 
 
 def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
-    """Apply the changes of `asks` together or, if that fails, those that are possible.
+    """Apply the changes in `asks` together or, if that fails, one by one.
 
     Raises:
         Exception: the target's KV cache could not be restored; the sequence cannot continue.
@@ -38,7 +38,7 @@ def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
     try:
         with no_panic():
             _change(row, decoder_of, settings)
-    except Exception as error:  # a bug in a method that is not in force yet must not end the run
+    except Exception as error:  # a bug in the new method must not end the run
         if row.place.length != length:  # the cache is incomplete: the next round would miss the start of the text
             raise
         if len(asks) > 1:  # leave out only the changes that fail
@@ -54,24 +54,24 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
     """Apply settings, completely or not at all.
 
     Raises:
-        MethodUnavailableError: the models lack a requirement of the method, or it does not support the request.
+        MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
         Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured = settings.configured
     if reason := configured.why_not(row, settings.models, settings.sampling):
         raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
-    was, now, then = row.configured.promise, decoder_of(row.configured), decoder_of(configured)
-    if then is now:
-        now.change(row, settings)
+    old_promise, decoder, new_decoder = row.configured.promise, decoder_of(row.configured), decoder_of(configured)
+    if new_decoder is decoder:
+        decoder.change(row, settings)
     else:
-        _hand_over(row, now, then, settings)
-    if configured.promise is Promise.APPROXIMATE and was is not Promise.APPROXIMATE:
-        which = "sampled text" if configured.keeps_greedy else "text, greedy or sampled,"
+        _hand_over(row, decoder, new_decoder, settings)
+    if configured.promise is Promise.APPROXIMATE and old_promise is not Promise.APPROXIMATE:
+        affected = "sampled text" if configured.keeps_greedy else "text, greedy or sampled,"
         assert row.trace is not None
         header = row.trace.header
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
         row.say(
-            f"From here on {which} {no_longer} the target's distribution: {configured.method.title} with these "
+            f"From here on {affected} {no_longer} the target's distribution: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
         header.promise = configured.promise.value  # the guarantee of the whole text
@@ -86,24 +86,24 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
 
 
 def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """Change from one decoder to another: the new one opens before the old one closes; tentative tokens are dropped."""
+    """Move a sequence to another decoder, which opens before the old one closes; tentative tokens are dropped."""
     if settings.swaps:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at once.", "Make one change, then the other."
         )
     now.revoke(row)
-    before = _held(row)
+    old_values = _held(row)
     _hold(row, (settings.configured, settings.models, settings.sampling, None))
     try:
         with no_panic():
             then.open(row)
     except Exception:
-        _hold(row, before)
+        _hold(row, old_values)
         raise
-    after = _held(row)
-    _hold(row, before)  # the old decoder releases its resources by its own settings and state
+    new_values = _held(row)
+    _hold(row, old_values)  # the old decoder needs its own settings and state to release its resources
     close(now, row)
-    _hold(row, after)
+    _hold(row, new_values)
 
 
 _held = attrgetter("configured", "models", "sampling", "state")

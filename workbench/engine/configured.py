@@ -1,6 +1,6 @@
-"""Protocols through which a request and its sequence see the method that they run.
+"""Protocols of methods, as requests and sequences use them.
 
-Parts depend on sequences, methods on parts, and sequences run methods. These protocols avoid the import cycle;
+Parts import sequences, methods import parts, and sequences run methods. These protocols avoid the import cycle;
 `decoders/method.py` has the classes that implement them.
 """
 
@@ -47,7 +47,7 @@ class Choice(Protocol):
 
     @property
     def head(self) -> Head | None:
-        """Trained head that its drafter uses, or None."""
+        """Trained head that the drafter uses, or None."""
         ...
 
     def with_params(self, **values: Any) -> Chosen:
@@ -59,7 +59,7 @@ class Choice(Protocol):
 class Chosen(Protocol):
     """A method with all parameters set; implemented by `Configured`.
 
-    The types of its parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
+    The types of the parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
     `decoders/own_rounds.py` (`OwnRounds`).
     """
 
@@ -90,21 +90,21 @@ class Chosen(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Requirements of its parts besides the target."""
+        """Requirements of the parts besides the target."""
         ...
 
     @property
     def drafts(self) -> bool:
-        """Whether it drafts and verifies in rounds."""
+        """Whether the method's rounds draft and verify."""
         ...
 
     @property
     def decoder_kind(self) -> type:
-        """Kind of its decoder; an engine has one decoder of each kind."""
+        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
         ...
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of its kind."""
+        """Return a new decoder of this kind."""
         ...
 
     @property
@@ -125,36 +125,36 @@ class Chosen(Protocol):
         ...
 
     def lacking(self, models: Models) -> str:
-        """Return its requirements that these models lack, with the command that trains a missing head; or ""."""
+        """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
         ...
 
     def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
-        """Return why it cannot run for a sequence with these models and sampling; "" if it can."""
+        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
         ...
 
     @property
     def drafter(self) -> Any:
-        """Drafter in force."""
+        """Drafter in use."""
         ...
 
     @property
     def verifier(self) -> Any:
-        """Verifier in force."""
+        """Verifier in use."""
         ...
 
     @property
     def policy(self) -> Any:
-        """Policy in force."""
+        """Policy in use."""
         ...
 
     @property
     def grower(self) -> Any:
-        """Tree builder in force, or None."""
+        """Tree builder in use, or None."""
         ...
 
     @property
     def rounds(self) -> Any:
-        """Rounds of its own, or None."""
+        """Parameters of the method's own decoder (`OwnRounds`), or None."""
         ...
 
     def changed(self, **values: Any) -> Chosen:
@@ -162,5 +162,5 @@ class Chosen(Protocol):
         ...
 
     def taps(self, models: Models) -> set[int]:
-        """Return the indices of the target layers whose hidden states its parts read."""
+        """Return the indices of the target layers whose hidden states the parts read."""
         ...

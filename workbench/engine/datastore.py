@@ -1,7 +1,7 @@
 """A datastore of text for drafting: tokens and their suffix array, memory-mapped from disk.
 
 A folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token order
-and a suffix can be compared as a slice of bytes. Texts end with an id that is no token: no match crosses it. A
+and a suffix can be compared as a slice of bytes. Each text ends with an id that is no token, so no match crosses it. A
 corrupted file can only spoil drafts: reads past the array are clipped to its last element.
 """
 
@@ -23,7 +23,7 @@ from workbench.trace.files import check_regular, read_regular
 FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
-"""Tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
+"""Number of tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
 BUILD = "Build one: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
@@ -32,10 +32,10 @@ class Card:
     """Description of a datastore.
 
     Attributes:
-        tokens: number of tokens, including the ends of texts.
+        tokens: number of tokens, including the end-of-text ids.
         vocabulary: number of ids of the tokenizer; the id with this value ends a text.
         tokenizer: `tokenizer_hash` of the tokenizer.
-        target: model of this tokenizer.
+        target: name of a model with this tokenizer.
         text_bytes: size of the texts in UTF-8, in bytes.
         texts: name of each text, and the position of its first token.
         sha256: checksums of the two array files.
@@ -111,14 +111,14 @@ class Datastore:
         pattern = np.asarray(tokens, dtype=np.int64)
         if pattern.min() < 0 or pattern.max() >= self.card.vocabulary:
             return None
-        wanted, raw, width = pattern.astype(self.tokens.dtype).tobytes(), self._raw, self._width
+        prefix, raw, width = pattern.astype(self.tokens.dtype).tobytes(), self._raw, self._width
 
         def standing(place: Any) -> bytes:
             start = int(place) * width
-            return raw[start : start + len(wanted)].tobytes()
+            return raw[start : start + len(prefix)].tobytes()
 
-        first = bisect.bisect_left(self.suffixes, wanted, key=standing)  # pyright: ignore[reportArgumentType]
-        end = bisect.bisect_right(self.suffixes, wanted, first, key=standing)  # pyright: ignore[reportArgumentType]
+        first = bisect.bisect_left(self.suffixes, prefix, key=standing)  # pyright: ignore[reportArgumentType]
+        end = bisect.bisect_right(self.suffixes, prefix, first, key=standing)  # pyright: ignore[reportArgumentType]
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,11 +131,11 @@ class Datastore:
         ranks = np.arange(hit.first, hit.end)
         if len(ranks) > most:
             ranks = hit.first + np.arange(most) * len(ranks) // most
-        places = self.suffixes[ranks].astype(np.int64)
-        at = places[:, None] + hit.matched + np.arange(length)
-        rows = self.tokens.take(at, mode="clip").astype(np.int64)  # the last id ends a text
-        ended = np.logical_or.accumulate(rows >= self.card.vocabulary, axis=1)
-        return places, np.where(ended, self.card.vocabulary, rows)
+        positions = self.suffixes[ranks].astype(np.int64)
+        indices = positions[:, None] + hit.matched + np.arange(length)
+        rows = self.tokens.take(indices, mode="clip").astype(np.int64)  # the last id ends a text
+        after_end = np.logical_or.accumulate(rows >= self.card.vocabulary, axis=1)
+        return positions, np.where(after_end, self.card.vocabulary, rows)
 
     def text_at(self, place: int) -> str:
         """Return the name of the text that contains a token position."""
@@ -181,36 +181,36 @@ def open_store(folder: Path) -> Datastore:
     """Open a datastore in a folder; its arrays are memory-mapped.
 
     Raises:
-        ModelError: there is none, it has another format, or a file is truncated.
+        ModelError: the folder has no datastore, one of another format, or a truncated file.
     """
-    again = "Build it again: workbench datastore build FILES… --out FOLDER --target NAME."
+    remedy = "Build it again: workbench datastore build FILES… --out FOLDER --target NAME."
     try:
         card = json.loads(read_regular(folder / CARD))
     except OSError as error:
-        raise ModelError(f"{folder} is not a datastore: {CARD} cannot be read: {error.strerror}.", again) from None
+        raise ModelError(f"{folder} is not a datastore: {CARD} cannot be read: {error.strerror}.", remedy) from None
     except ValueError:
-        raise ModelError(f"{folder} is not a datastore: its {CARD} is not JSON.", again) from None
+        raise ModelError(f"{folder} is not a datastore: its {CARD} is not JSON.", remedy) from None
     if not isinstance(card, dict) or (card.get("format"), card.get("version")) != (FORMAT, VERSION):
-        raise ModelError(f"{folder} is a datastore of another version, according to its {CARD}.", again)
+        raise ModelError(f"{folder} is a datastore of another version, according to its {CARD}.", remedy)
     try:
-        known: dict[str, Any] = {name: card[name] for name in Card.__dataclass_fields__}
-        known["texts"] = [(str(name), int(start)) for name, start in known["texts"]]
-        found = Card(**known)
-        whole = all(isinstance(n, int) and n > 0 for n in (found.tokens, found.vocabulary))
+        values: dict[str, Any] = {name: card[name] for name in Card.__dataclass_fields__}
+        values["texts"] = [(str(name), int(start)) for name, start in values["texts"]]
+        description = Card(**values)
+        is_valid = all(isinstance(n, int) and n > 0 for n in (description.tokens, description.vocabulary))
     except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise ModelError(f"{folder} is not a datastore: fields are missing in its {CARD}.", again)
-    wanted = {TOKENS: dtype_of(found.vocabulary), SUFFIXES: np.dtype(np.int32)}
+        is_valid = False
+    if not is_valid:
+        raise ModelError(f"{folder} is not a datastore: fields are missing in its {CARD}.", remedy)
+    dtypes = {TOKENS: dtype_of(description.vocabulary), SUFFIXES: np.dtype(np.int32)}
     arrays = []
-    for name, dtype in wanted.items():
+    for name, dtype in dtypes.items():
         try:
             check_regular(folder / name)
             arrays.append(array := np.load(folder / name, mmap_mode="r", allow_pickle=False))
         except OSError as error:
-            raise ModelError(f"{folder / name} cannot be read: {error.strerror or error}.", again) from None
+            raise ModelError(f"{folder / name} cannot be read: {error.strerror or error}.", remedy) from None
         except ValueError:  # replaces numpy's message about buffers and pickles
-            raise ModelError(f"{folder / name} is truncated, or is not an array.", again) from None
-        if array.shape != (found.tokens,) or array.dtype != dtype:
-            raise ModelError(f"{folder / name} is not the array described in {CARD}.", again)
-    return Datastore(found, *arrays)
+            raise ModelError(f"{folder / name} is truncated, or is not an array.", remedy) from None
+        if array.shape != (description.tokens,) or array.dtype != dtype:
+            raise ModelError(f"{folder / name} is not the array described in {CARD}.", remedy)
+    return Datastore(description, *arrays)

@@ -1,4 +1,4 @@
-"""Building of a datastore: read texts piece by piece, tokenise, sort; a killed build resumes where it stopped."""
+"""Building of a datastore: read texts in pieces, tokenise, sort. A killed build resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     """
     try:
         with no_panic():
-            found = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
-            return list(found["input_ids"])
+            encoding = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+            return list(encoding["input_ids"])
     except Exception as error:  # tokenizers raise many types
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise WorkbenchError(f"The tokenizer cannot read a text: {said}", "Leave that text out.") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise WorkbenchError(f"The tokenizer cannot read a text: {reason}", "Leave that text out.") from error
 
 
 def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.ndarray:
@@ -73,15 +73,15 @@ def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.nd
     Returns:
         int32 [n].
     """
-    n, known = len(tokens), 8 // tokens.itemsize
-    bits, key = 64 // known, np.zeros(n, np.uint64)
-    for i in range(min(known, n)):
+    n, width = len(tokens), 8 // tokens.itemsize
+    bits, key = 64 // width, np.zeros(n, np.uint64)
+    for i in range(min(width, n)):
         key[: n - i] |= tokens[i:].astype(np.uint64) << np.uint64(64 - bits * (i + 1))
-    rounds = (ORDERED // known).bit_length()
-    for done in range(rounds):
-        told(done, rounds, "sorting")
+    rounds = (ORDERED // width).bit_length()
+    for step in range(rounds):
+        told(step, rounds, "sorting")
         order = np.argsort(key, kind="stable")
-        if done == rounds - 1:
+        if step == rounds - 1:
             break
         key = key[order]
         ranks = np.zeros(n, np.uint32)
@@ -90,8 +90,8 @@ def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.nd
         rank[order] = ranks
         del order, ranks
         key = rank.astype(np.uint64) << np.uint64(32)
-        key[: max(n - known, 0)] |= rank[known:] + np.uint64(1)
-        known *= 2
+        key[: max(n - width, 0)] |= rank[width:] + np.uint64(1)
+        width *= 2
     return order.astype(np.int32)
 
 
@@ -102,17 +102,17 @@ def own_texts(tokenizer: Any, target: str) -> Datastore:
         WorkbenchError: the tokenizer fails on the texts, or the checkout lacks them.
     """
     try:
-        said = OWN_TEXTS.read_text(encoding="utf-8")
+        content = OWN_TEXTS.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The bundled texts cannot be read from {OWN_TEXTS}: {error.strerror}."
         raise ModelError(message, f"Name your own datastore in {ENV}.") from None
     vocabulary, ids, texts = n_ids(tokenizer), list[int](), list[tuple[str, int]]()
-    for text in said.split(NEXT_TEXT):
+    for text in content.split(NEXT_TEXT):
         name, _, body = text.partition("\n")
         texts.append((name, len(ids)))
         ids += [*encode_text(tokenizer, body), vocabulary]
     tokens = np.array(ids, dtype_of(vocabulary))
-    card = Card(len(ids), vocabulary, tokenizer_hash(tokenizer), target, len(said.encode()), texts)
+    card = Card(len(ids), vocabulary, tokenizer_hash(tokenizer), target, len(content.encode()), texts)
     return Datastore(card, tokens, sort_suffixes(tokens))
 
 
@@ -122,7 +122,7 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """Return the datastore for a target. It is never written: no data of a request enters it.
+    """Return the datastore for a target. Datastores are read-only: no data of a request enters them.
 
     Args:
         models: models of the target.
@@ -132,14 +132,14 @@ def store_of(models: Models, own: bool) -> Datastore:
         TokenizerMismatchError: none of the named datastores has this target's tokenizer.
         ModelError: a datastore cannot be read.
     """
-    named = [Path(name) for name in os.environ.get(ENV, "").split(os.pathsep) if name] if own else []
-    if not named:
+    folders = [Path(name) for name in os.environ.get(ENV, "").split(os.pathsep) if name] if own else []
+    if not folders:
         key = "datastore"
         if key not in models.shared:
             models.shared[key] = own_texts(models.tokenizer, models.target_name)
         return models.shared[key]
     refused: TokenizerMismatchError | None = None
-    for folder in named:
+    for folder in folders:
         changed = (folder / CARD).stat().st_mtime_ns if (folder / CARD).is_file() else 0
         store = _opened(folder, changed)
         try:
@@ -206,7 +206,7 @@ def _size(file: Path) -> int:
 
 
 def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
-    """Keep stored pieces if they come from the same files and tokenizer, else delete them."""
+    """Keep stored pieces if they belong to the same files and tokenizer, else delete them."""
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     plan = json.dumps({"files": states, "tokenizer": tokenizer_hash(tokenizer), "piece": PIECE}).encode()
     path = work / "plan.json"
@@ -220,12 +220,12 @@ def _tokenise(
     work: Path, files: Sequence[Path], sizes: Sequence[int], tokenizer: Any, told: Progress
 ) -> list[tuple[str, list[Path]]]:
     """Return the files with the tokens of each text; pieces that exist already are not tokenised again."""
-    vocabulary, total, done, number = n_ids(tokenizer), sum(sizes), 0, 0
-    dtype, found = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
+    vocabulary, total, n_bytes, number = n_ids(tokenizer), sum(sizes), 0, 0
+    dtype, texts = dtype_of(vocabulary), list[tuple[str, list[Path]]]()
     for file in files:
-        own = list[Path]()
+        pieces = list[Path]()
         for piece in _pieces(file):
-            told(done >> 10, total >> 10, f"tokens of {file.name}")
+            told(n_bytes >> 10, total >> 10, f"tokens of {file.name}")
             path = work / f"piece-{number:06}.npy"
             if not path.is_file():
                 try:
@@ -233,12 +233,12 @@ def _tokenise(
                 except UnicodeDecodeError:
                     raise WorkbenchError(f"{file} is not UTF-8 text.", "Give text files, or convert it.") from None
                 _save(path, np.array(encode_text(tokenizer, text), dtype))
-            own.append(path)
-            done, number = done + len(piece), number + 1
-        found.append((file.name, own))
+            pieces.append(path)
+            n_bytes, number = n_bytes + len(piece), number + 1
+        texts.append((file.name, pieces))
     if not number:
         raise WorkbenchError("These files contain no text.", "Give files with text.")
-    return found
+    return texts
 
 
 def _pieces(file: Path) -> Iterator[bytes]:
@@ -247,7 +247,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
         while piece := stream.read(PIECE):
             piece += stream.readline(PIECE)
             if not piece.endswith(b"\n"):
-                while (more := stream.peek(1)[:1]) and more[0] & 0xC0 == 0x80:  # within a character
+                while (following := stream.peek(1)[:1]) and following[0] & 0xC0 == 0x80:  # within a character
                     piece += stream.read(1)
             yield piece
 
@@ -257,16 +257,16 @@ def _write(
 ) -> None:
     """Join and sort the pieces; the card is written last."""
     vocabulary = n_ids(tokenizer)
-    end, joined, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
+    end, parts, starts, n = np.array([vocabulary], dtype_of(vocabulary)), list[np.ndarray](), [], 0
     for name, pieces in texts:
         starts.append((name, n))
-        own = [*(np.load(piece, allow_pickle=False) for piece in pieces), end]
-        joined += own
-        n += sum(map(len, own))
+        arrays = [*(np.load(piece, allow_pickle=False) for piece in pieces), end]
+        parts += arrays
+        n += sum(map(len, arrays))
     if n >= 1 << 31:
         raise WorkbenchError(f"{n:,} tokens exceed a datastore's limit.", "Give fewer files.")
-    tokens = np.concatenate(joined, dtype=end.dtype)  # without dtype it would have the machine's byte order
-    del joined
+    tokens = np.concatenate(parts, dtype=end.dtype)  # without dtype, NumPy uses the machine's byte order
+    del parts
     _save(work / TOKENS, tokens)
     _save(work / SUFFIXES, sort_suffixes(tokens, told))
     sha256 = {name: sum_of(work / name) for name in (TOKENS, SUFFIXES)}
@@ -280,13 +280,13 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _put(work: Path, out: Path) -> None:
-    """Move the finished folder to its place; then delete the old one and the intermediate files."""
+    """Move the finished folder to `out`; then delete the old one and the intermediate files."""
     old = out.with_name(f".{out.name}.old")
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)
         out.rename(old)
     work.rename(out)
     shutil.rmtree(old, ignore_errors=True)
-    for left in (*out.glob("piece-*.npy"), out / "plan.json", out / "lock"):
+    for intermediate in (*out.glob("piece-*.npy"), out / "plan.json", out / "lock"):
         with contextlib.suppress(OSError):
-            left.unlink()
+            intermediate.unlink()

@@ -1,7 +1,7 @@
 """Interface between the scheduler and decoders: open a sequence, run rounds, apply changes, close it.
 
-A method names its decoder (`Chosen.decoder`). Several run in one engine, and a run may change from one to another
-between two rounds. The package `workbench.decoders` has them.
+A method names its decoder (`Chosen.decoder`). An engine may have several decoders, and a sequence may change from one
+to another between two rounds. The package `workbench.decoders` contains them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from workbench.models.loading import Models
 
 Guard = Callable[["Row", Callable[[], object]], bool]
-"""Run something for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
+"""Run a function for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Engine state that the scheduler hands to its decoders.
+    """Engine state for decoders.
 
     Attributes:
         models: models of the engine.
@@ -44,14 +44,15 @@ class EngineContext:
 
 @runtime_checkable
 class Decoder(Protocol):
-    """Generates the text of sequences in rounds. There is one per engine and kind; `row.state` has a sequence's state.
+    """Interface of decoders, which generate text in rounds. An engine has one decoder per kind.
 
-    Between two rounds `row.committed` is final, and the target's KV cache (`row.place`) holds all of it but the last
-    token. It must hold nothing else, as otherwise the sequence could not change to another decoder.
+    `row.state` is a decoder's state for a sequence. Between two rounds `row.committed` is final, and the target's KV
+    cache (`row.place`) contains all of it but the last token. It must contain nothing else, as otherwise the sequence
+    could not change to another decoder.
     """
 
     isolates_errors: ClassVar[bool] = False
-    """Whether it ends failing sequences itself. Any other error is then a fault of the engine, which is replaced."""
+    """Whether the decoder ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
 
     def open(self, row: Row) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.

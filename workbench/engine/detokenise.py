@@ -1,4 +1,4 @@
-"""Incremental detokenisation: never half a character, and for each token the exact span that it completes."""
+"""Incremental detokenisation: whole characters only, and for each token the span of text that it completes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tokenizers import decoders
 
 _INCOMPLETE = "�"
 HOLD = 8
-"""Prompt tokens used as context; also the longest wait for a character if a tokenizer hides which bytes tokens have."""
+"""Prompt tokens used as context; also the most tokens of one character if the tokenizer does not reveal bytes."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokeniser:
-    """Turns tokens into text one at a time; the result equals `tokenizer.decode` of all of them after the prompt.
+    """Incremental detokeniser; the result equals `tokenizer.decode` of all tokens after the prompt.
 
     A piece may decode differently after another piece than at the start of a text (a leading space, "##"). So the text
-    of a token is the text that it adds after the token before it, which takes two short decodes, however long the text
-    is. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet has
-    an empty span; the one that completes the character gets it.
+    of a token is the text that it adds after the token before it. This takes two short decodes, whatever the length of
+    the text. Tokens that are single bytes ("byte fallback") are assembled here. A token that completes no character yet
+    has an empty span; the one that completes the character gets it.
 
     Special tokens have no text, as with `skip_special_tokens=True`. An invalid UTF-8 byte gives one replacement
-    character, as in `decode`. One difference: `decode` then also drops valid characters of the same run of byte tokens,
-    which have been released here before.
+    character, as in `decode`. One difference: `decode` then also drops valid characters of the same run of byte tokens;
+    here they have already been returned.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -56,7 +56,7 @@ class Detokeniser:
         return new, start, start + len(new)
 
     def flush(self) -> str:
-        """Release the rest of an incomplete character; return the text added."""
+        """Return the text of the remaining tokens; an incomplete character becomes a replacement character."""
         new = _shown(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
         self._pending = []
         self.text += new
@@ -66,25 +66,26 @@ class Detokeniser:
         """Return the text that a token completes."""
         byte = self._pieces.byte(token)
         if byte is not None:
-            new = _shown(self._utf8.decode(byte))
-            if not self._before and new == " ":  # some decoders strip a leading space
-                new = self._decode([token])
+            completed = _shown(self._utf8.decode(byte))
+            if not self._before and completed == " ":  # some decoders strip a leading space
+                completed = self._decode([token])
             self._before = [token]
-            return new
-        broken = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
+            return completed
+        replacement = _shown(self._utf8.decode(b"", final=True))  # no further byte can complete the character
         self._pending.append(token)
-        done = len(self._pending)
-        new = self._behind(self._pending)
-        if self._pieces.hidden and new.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
-            done = len(self._pending) - 3 if len(self._pending) > HOLD else 0  # an incomplete character has ≤ 3 bytes
-            new = self._behind(self._pending[:done]) if done else ""
-        if done:
-            self._before, self._pending = self._pending[:done], self._pending[done:]
-        return broken + new
+        n_complete = len(self._pending)
+        completed = self._behind(self._pending)
+        if self._pieces.hidden and completed.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
+            # An incomplete character has at most 3 bytes.
+            n_complete = len(self._pending) - 3 if len(self._pending) > HOLD else 0
+            completed = self._behind(self._pending[:n_complete]) if n_complete else ""
+        if n_complete:
+            self._before, self._pending = self._pending[:n_complete], self._pending[n_complete:]
+        return replacement + completed
 
     def _behind(self, unit: list[int]) -> str:
-        known = self._decode(self._before) if self._before else ""
-        return self._decode([*self._before, *unit])[len(known) :]
+        context = self._decode(self._before) if self._before else ""
+        return self._decode([*self._before, *unit])[len(context) :]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -124,24 +125,24 @@ class Pieces:
 
     def __init__(self, tokenizer: Any) -> None:
         self._name, self._decode = tokenizer.convert_ids_to_tokens, tokenizer.decode
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-        self.special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        added_tokens = getattr(tokenizer, "added_tokens_decoder", {})
+        self.special = set(tokenizer.all_special_ids) | {i for i, token in added_tokens.items() if token.special}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         decoder = getattr(backend, "decoder", None)
         self.is_level = isinstance(decoder, decoders.ByteLevel)
         self.hidden = backend is None or b'"ByteLevel"' in (decoder.__getstate__() if decoder else b"")
         model = getattr(backend, "model", None)
         # Added tokens are literal text, even if their letters are in the byte alphabet; `decode` would read bytes.
-        self._whole = {i for i in added if model is not None and model.id_to_token(i) is None}
+        self._whole = {i for i in added_tokens if model is not None and model.id_to_token(i) is None}
         self._bytes: dict[int, bytes | None] = {}
         self._levels: dict[int, bytes] = {}
 
     def byte(self, token: int) -> bytes | None:
         """Return the byte of a byte-fallback token; None for all other tokens."""
         if token not in self._bytes:
-            raw = self._name(token) or ""
-            found = _BYTE_TOKEN.fullmatch(raw)
-            self._bytes[token] = bytes.fromhex(found[1]) if found and self._decode([token]) != raw else None
+            name = self._name(token) or ""
+            match = _BYTE_TOKEN.fullmatch(name)
+            self._bytes[token] = bytes.fromhex(match[1]) if match and self._decode([token]) != name else None
         return self._bytes[token]
 
     def level(self, token: int) -> bytes:

@@ -1,8 +1,8 @@
 """Images as model inputs: placeholders in the prompt, and the processor's tensors.
 
 A prompt contains one placeholder per image (the processor's `image_token`), as text or as a token id. The model's own
-processor expands each into the image's vision tokens. Everything here starts from its tensors, so that all Hugging Face
-image–text-to-text models are handled in the same way.
+processor expands each into the image's vision tokens. All functions here start from the processor's tensors, so that
+all Hugging Face image–text-to-text models are handled in the same way.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
     """Return the prompt with exactly one placeholder for each of `n` images.
 
-    If a prompt has no placeholders, they are put first, after its opening special tokens (a chat format's `<|user|>`).
-    Any other number is refused, never corrected: so text that a user wrote (or quoted) cannot become a placeholder
-    by accident, and cannot move an image to another position.
+    If a prompt has no placeholders, they are inserted at the start, after opening special tokens (`<|user|>` of a chat
+    format). Any other number is refused, never corrected. So text that a user wrote or quoted cannot become a
+    placeholder by accident, and cannot move an image to another position.
 
     Raises:
         PromptError: the numbers of placeholders and images differ.
@@ -38,21 +38,21 @@ def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[in
     token, tokenizer = processor.image_token, processor.tokenizer
     special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     if isinstance(prompt, str):
-        places, opening = prompt.count(token), 0
-        while opened := next((t for t in special.values() if prompt.startswith(t, opening)), ""):
-            opening += len(opened)
-        front: str | list[int] = prompt[:opening] + token * n + prompt[opening:]
+        count, opening = prompt.count(token), 0
+        while prefix := next((t for t in special.values() if prompt.startswith(t, opening)), ""):
+            opening += len(prefix)
+        with_placeholders: str | list[int] = prompt[:opening] + token * n + prompt[opening:]
     else:
-        prompt, place = list(prompt), tokenizer.convert_tokens_to_ids(token)
-        places = prompt.count(place)
+        prompt, token_id = list(prompt), tokenizer.convert_tokens_to_ids(token)
+        count = prompt.count(token_id)
         opening = next((i for i, t in enumerate(prompt) if t not in special), len(prompt))
-        front = prompt[:opening] + [place] * n + prompt[opening:]
-    if places == n:
+        with_placeholders = prompt[:opening] + [token_id] * n + prompt[opening:]
+    if count == n:
         return prompt
-    if places == 0:
-        return front
+    if count == 0:
+        return with_placeholders
     raise PromptError(
-        f"The prompt has {_count(places, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
+        f"The prompt has {_count(count, 'image placeholder')} ({token}), but {_count(n, 'image')} came with it.",
         f"Write {token} once per image, or nowhere: images then come first.",
     )
 
@@ -70,11 +70,11 @@ def check_text(models: Models, ids: Sequence[int]) -> None:
             "together with an image.",
             "Give an image, or choose another target.",
         )
-    wrong = image_token_id(config)
-    if models.processor is not None and wrong is not None and wrong in ids:
-        token = models.tokenizer.convert_ids_to_tokens(wrong)
+    marker = image_token_id(config)
+    if models.processor is not None and marker is not None and marker in ids:
+        token = models.tokenizer.convert_ids_to_tokens(marker)
         raise PromptError(
-            f"The prompt has {_count(list(ids).count(wrong), 'image placeholder')} ({token}), but no image came with "
+            f"The prompt has {_count(list(ids).count(marker), 'image placeholder')} ({token}), but no image came with "
             "it.",
             "Give the image, or remove the placeholder from the text.",
         )
@@ -98,7 +98,7 @@ def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image])
     """Process a prompt with images for the target.
 
     Args:
-        models: the target, with its processor.
+        models: models with the target and the processor.
         prompt: text or token ids, with or without placeholders; ids may already contain an image's vision tokens, like
             the `prompt_tokens` of a trace.
         pictures: RGB images.
@@ -172,32 +172,32 @@ def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Imag
 
 
 def _spliced(processor: Any, ids: list[int], pictures: Sequence[Image]) -> Inputs:
-    """Process token ids: insert the processor's tokens for each image alone at its placeholder."""
-    place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
-    together = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
-    n_tokens = together["input_ids"].shape[1]
-    along = [k for k, v in together.items() if isinstance(v, Tensor) and v.shape == (1, n_tokens)]
+    """Process token ids: replace each placeholder by the processor's tokens for that image alone."""
+    placeholder = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
+    batch = processor(text=[processor.image_token * len(pictures)], images=[list(pictures)], return_tensors="pt")
+    n_tokens = batch["input_ids"].shape[1]
+    parallel = [k for k, v in batch.items() if isinstance(v, Tensor) and v.shape == (1, n_tokens)]
     cores = iter([_core(processor, picture) for picture in pictures])
-    columns: dict[str, list[int]] = {name: [] for name in along}
+    columns: dict[str, list[int]] = {name: [] for name in parallel}
     for token in ids:
-        core = next(cores) if token == place else {"input_ids": [token], "attention_mask": [1]}
+        core = next(cores) if token == placeholder else {"input_ids": [token], "attention_mask": [1]}
         for name, column in columns.items():
             column += core.get(name, [0] * len(core["input_ids"]))
-    return {**together, **{name: torch.tensor([column]) for name, column in columns.items()}}
+    return {**batch, **{name: torch.tensor([column]) for name, column in columns.items()}}
 
 
 def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
-    """Return `input_ids` and parallel inputs of one image: from its first special token to its last."""
-    alone = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
-    ids = alone["input_ids"][0].tolist()
+    """Return `input_ids` and parallel inputs of one image, from the first special token to the last."""
+    inputs = processor(text=[processor.image_token], images=[[picture]], return_tensors="pt")
+    ids = inputs["input_ids"][0].tolist()
     tokenizer = processor.tokenizer
-    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id}
-    added = {i for i in tokenizer.added_tokens_decoder if i not in frame}
-    inside = [i for i, token in enumerate(ids) if token in added]
-    cut = slice(inside[0], inside[-1] + 1)
+    bos_eos = {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    special_ids = {i for i in tokenizer.added_tokens_decoder if i not in bos_eos}
+    indices = [i for i, token in enumerate(ids) if token in special_ids]
+    span = slice(indices[0], indices[-1] + 1)
     return {
-        name: value[0].tolist()[cut]
-        for name, value in alone.items()
+        name: value[0].tolist()[span]
+        for name, value in inputs.items()
         if isinstance(value, Tensor) and value.shape == (1, len(ids))
     }
 
@@ -207,23 +207,23 @@ def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> lis
     place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     if ids.count(place) == len(pictures):
         return ids
-    found, at = list[int](), 0
+    result, at = list[int](), 0
     for picture in pictures:
         core = _core(processor, picture)["input_ids"]
         start = next((i for i in range(at, len(ids)) if ids[i : i + len(core)] == core), None)
         if start is None:
             return ids
-        found += [*ids[at:start], place]
+        result += [*ids[at:start], place]
         at = start + len(core)
-    return found + ids[at:]
+    return result + ids[at:]
 
 
 def translated(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
     """Return a prompt with the placeholders of another processor."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
-    theirs, ours = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
-    return [ours if token == theirs else token for token in prompt]
+    source_id, target_id = (p.tokenizer.convert_tokens_to_ids(p.image_token) for p in (source, target))
+    return [target_id if token == source_id else token for token in prompt]
 
 
 def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
@@ -232,8 +232,8 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
     if isinstance(prompt, str):
         token = getattr(models.processor, "image_token", None) or ""
         return tokenizer.encode(prompt.replace(token, "") if token else prompt)
-    gone = marker_ids(config)
-    return [token for token in prompt if token not in gone]
+    image_ids = marker_ids(config)
+    return [token for token in prompt if token not in image_ids]
 
 
 def tokens_of(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[int] | None:

@@ -30,11 +30,11 @@ def shown(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[Pic
     config = models.target.model.config
     is_vision, grids, spans = layout(config, inputs, tokens_of(models, inputs, pictures))
     assert is_vision.shape[0]
-    found = []
+    records = []
     for i, (picture, (rows, cols), (start, end)) in enumerate(zip(pictures, grids, spans, strict=False)):
         image = _as_seen(models.processor, inputs, i, picture, len(pictures))
-        found.append(Picture(png_url(image), image.width, image.height, rows, cols, start, end))
-    return found
+        records.append(Picture(png_url(image), image.width, image.height, rows, cols, start, end))
+    return records
 
 
 def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> Image:
@@ -51,9 +51,9 @@ def _as_seen(processor: Any, inputs: Inputs, i: int, picture: Image, n: int) -> 
         return images.fromarray((values.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
     if grid is not None and isinstance(patch := getattr(part, "patch_size", None), int):
         return picture.resize((int(grid[i, 2]) * patch, int(grid[i, 1]) * patch))
-    small = picture.copy()
-    small.thumbnail((SHOWN, SHOWN))
-    return small
+    thumbnail = picture.copy()
+    thumbnail.thumbnail((SHOWN, SHOWN))
+    return thumbnail
 
 
 def png_url(image: Image) -> str:

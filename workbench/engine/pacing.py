@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 FASTEST = 1000
-"""Fastest pace in tokens per second; beyond it people cannot follow."""
+"""Fastest pace in tokens per second; people cannot follow faster text."""
 
 
 class Pace:
     """Start time of a run's next round. Not thread-safe except for `rate`, which other threads may set.
 
-    The wait comes after a complete round, so a change of method, a pause or a new image takes effect in time, and no
-    wait counts in any time of a trace. The round after a wait still takes longer than at full speed: the CPU's caches
-    and threads are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
+    The wait comes after a complete round, so a change of method, a pause or a new image takes effect in time. Times in
+    a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and threads
+    are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
     speed on a machine shared with other work: medians of paired ratios 1.30 for a round (95 % 1.00 to 2.38), 2.00 for
     drafting (1.11 to 4.32); two runs at full speed 1.02 and 1.07. So a trace marks the delayed rounds:
     `workbench.trace.metrics.HELD`.
@@ -24,7 +24,7 @@ class Pace:
         now: a monotonic clock in seconds.
 
     Attributes:
-        rate: may be set at any time; effective at once.
+        rate: largest rate; may be set at any time, and is effective at once.
         waived: whether delays are suspended because other requests wait for this run's resources.
         before_s: seconds of delay or pause just before the current round; 0: none.
     """
@@ -54,7 +54,7 @@ class Pace:
         return max(0.0, self._round_end + self._tokens / rate - self._now())
 
     def stand(self, still: bool) -> None:
-        """Record whether the run is delayed or paused from now on; counted from the end of its last round."""
+        """Record whether the run is delayed or paused from now on; the time counts from the end of the last round."""
         if still and self._still_since is None:
             self._still_since = self._now() if self._round_end is None else self._round_end
         elif not still:

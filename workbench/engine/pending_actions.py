@@ -28,22 +28,22 @@ class PendingActions:
         Raises:
             WorkbenchError: the sequence has ended.
         """
-        done = Future[Any]()
+        future = Future[Any]()
         with self._lock:
             if self._is_over:
                 raise WorkbenchError("The run has ended.", "Use the finished run's trace instead.")
-            self._waiting.append((act, done))
-        return done
+            self._waiting.append((act, future))
+        return future
 
     def run(self, row: Any) -> None:
-        """Run the pending actions; each one's error goes to the thread that requested it."""
+        """Run the pending actions. An action's error is raised in the thread that requested it."""
         while self._waiting:
-            act, done = self._waiting.popleft()
-            if done.set_running_or_notify_cancel():
+            act, future = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():
                 try:
-                    done.set_result(act(row))
+                    future.set_result(act(row))
                 except Exception as error:
-                    done.set_exception(error)
+                    future.set_exception(error)
 
     def close(self, row: Any) -> None:
         """Run the remaining actions; none can be added from now on."""

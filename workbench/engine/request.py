@@ -52,13 +52,13 @@ class Request:
         paused: start paused, after prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
         extras: further options of server APIs.
-        models: another drafter or other heads for the engine's target; the engine's own by default.
+        models: models with another drafter or other heads for the engine's target; by default the engine's models.
         swaps: image changes during the run, each with the number of tokens generated before it; written by the engine
             and read for attribution.
-        memory: a drafter's state in the format of `state_actions.save`, loaded by the drafter of the first round.
+        memory: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
         keeps: whether to save the drafter's state when the sequence ends: see `Row.left`.
         scores: log-probabilities of the emitted tokens, if `extras` request them; written by the engine.
-        prompt_scores: the same for the prompt, from its second token on.
+        prompt_scores: log-probabilities of the prompt's tokens, from the second on.
     """
 
     prompt: Sequence[int] | str
@@ -89,14 +89,14 @@ class Request:
 
 @dataclass(slots=True)
 class RoundReport:
-    """Trace data of the next round that is collected outside its phases.
+    """Data for the next round's trace record that is collected outside the round's phases.
 
     Attributes:
         signals: figures that the parts computed, by name.
         notes: warnings.
         changes: settings that changed before the round.
         revoked: positions of tokens that were taken back.
-        other_work: work beside the round's phases: (phase, start, end, lane).
+        other_work: work in parallel to the round's phases: (phase, start, end, lane).
         image_changes: images that changed before the round.
     """
 
@@ -109,13 +109,13 @@ class RoundReport:
 
 
 class Row:
-    """A request while it runs. Only the engine's thread uses it, except for the controls at the end of the class."""
+    """Sequence: a running request. Only the engine's thread uses it, except for the controls below."""
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         self.request = request
         self.models = models
         self.configured = request.configured()
-        eos = models.eos if request.stop_at_eos else ()  # with `min_tokens`, only tokens that would end it are blocked
+        eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
         self.sampling = request.extras.shaped(request.sampling, len(prompt), eos)
         self.draw = Draw(request.seed)
         self.prompt_length = len(prompt)
@@ -139,32 +139,32 @@ class Row:
         self._lock = threading.Lock()
         self._changes: list[Ask] = []
         self.errands = PendingActions()
-        self.left: FinishedState | None = None  # drafter state saved at its end
+        self.left: FinishedState | None = None  # drafter state saved at the end of the sequence
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
         self.pace = Pace(request.pace)
-        self.held = False  # waits while another sequence has the device to itself
+        self.held = False  # whether it waits because another sequence uses the device exclusively
 
     @property
     def place(self) -> Slot:
-        """Slot in the target's cache, from prefill to the end of the sequence."""
+        """Slot in the target's KV cache, from prefill to the end of the sequence."""
         assert self.slot is not None
         return self.slot
 
     @property
     def drafter(self) -> Any:
-        """The `Drafter` in force."""
+        """`Drafter` in use."""
         return self.configured.drafter
 
     @property
     def verifier(self) -> Any:
-        """The `Verifier` in force."""
+        """`Verifier` in use."""
         return self.configured.verifier
 
     @property
     def policy(self) -> Any:
-        """The `Policy` in force."""
+        """`Policy` in use."""
         return self.configured.policy
 
     @property
@@ -232,9 +232,9 @@ class Row:
     def may_run(self) -> bool:
         """Whether a round may start now; uses up one step when paused. The pace does not delay steps."""
         with self._lock:
-            may = not self._paused or self._steps > 0
-            self.status = RUNNING if may else PAUSED
-            if not may or (not self._paused and self.pace.left_s > 0):
+            can_run = not self._paused or self._steps > 0
+            self.status = RUNNING if can_run else PAUSED
+            if not can_run or (not self._paused and self.pace.left_s > 0):
                 self.pace.stand(True)
                 return False
             if self.held:
@@ -252,8 +252,8 @@ class Row:
     def take_changes(self) -> list[Ask]:
         """Return and clear the changes requested for the next round."""
         with self._lock:
-            taken, self._changes = self._changes, []
-        return taken
+            changes, self._changes = self._changes, []
+        return changes
 
     def asked(self) -> Settings:
         """Return the settings with all changes requested so far."""

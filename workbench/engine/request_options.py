@@ -55,8 +55,8 @@ class Extras:
         Raises:
             ParameterError: an id is out of range; the message names the field.
         """
-        biased = [token for token, _ in self.logit_bias]
-        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
+        bias_tokens = [token for token, _ in self.logit_bias]
+        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", bias_tokens)):
             if any(not 0 <= token < vocab_size for token in ids):
                 raise ParameterError(f"{name} contains token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
@@ -67,28 +67,28 @@ class Extras:
             ParameterError: `min_tokens` is too large; the message names the field.
         """
         if self.min_tokens > max_new_tokens:
-            problem = ParameterError(
+            error = ParameterError(
                 f"min_tokens={self.min_tokens} is above the {max_new_tokens} tokens requested at most.",
                 "Lower it, or raise max_tokens.",
             )
-            problem.option = "min_tokens"
-            raise problem
+            error.option = "min_tokens"
+            raise error
 
     def kept(self, prompt: Sequence[int]) -> list[int]:
         """Return the prompt tokens to use: the last `truncate_prompt`, or all."""
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
     def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
-        """Return the sampling with these options added as logits processors after its own."""
+        """Return the sampling with these options appended to its logits processors."""
         processors = []
         if self.logit_bias:
             tokens, values = zip(*self.logit_bias, strict=True)
             processors.append(LogitBias(tokens, values))
         if self.presence_penalty or self.frequency_penalty:
             processors.append(Penalties(prompt_length, self.presence_penalty, self.frequency_penalty))
-        ends = tuple(sorted({*self.stop_tokens, *eos}))
-        if self.min_tokens and ends:
-            processors.append(NotBefore(prompt_length, self.min_tokens, ends))
+        end_tokens = tuple(sorted({*self.stop_tokens, *eos}))
+        if self.min_tokens and end_tokens:
+            processors.append(NotBefore(prompt_length, self.min_tokens, end_tokens))
         return dataclasses.replace(sampling, processors=(*sampling.processors, *processors)) if processors else sampling
 
 
@@ -98,12 +98,12 @@ class Scored:
 
     Attributes:
         token: token id.
-        data: its text, as bytes: it may be a part of a character.
+        data: text of the token, as bytes, since it may be a part of a character.
         rank: 1 for the most probable token at its position.
         logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
             nats.
         top: most probable tokens at its position in the same form, in descending order; without their own `top`.
-        is_special: whether it is a special token, which adds nothing to the generated text.
+        is_special: whether this is a special token, which adds nothing to the generated text.
     """
 
     token: int
@@ -116,29 +116,34 @@ class Scored:
 
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
     """Return the tokens at the positions of `logits`, with their log-probabilities."""
-    distributions = logits.double().log_softmax(1)
-    at = to_device(list(tokens), distributions.device, torch.long)
-    best = distributions.topk(min(n_top, distributions.shape[1]), dim=1)
-    mine = distributions.gather(1, at.unsqueeze(1))
-    own, above, ids, values = to_host([mine.squeeze(1), (distributions > mine).sum(1), best.indices, best.values])
-    found = []
+    log_probs = logits.double().log_softmax(1)
+    token_ids = to_device(list(tokens), log_probs.device, torch.long)
+    best = log_probs.topk(min(n_top, log_probs.shape[1]), dim=1)
+    own_log_probs = log_probs.gather(1, token_ids.unsqueeze(1))
+    logprobs, n_above, ids, values = to_host(
+        [own_log_probs.squeeze(1), (log_probs > own_log_probs).sum(1), best.indices, best.values]
+    )
+    results = []
     for i, token in enumerate(tokens):
         pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
-        top = tuple(Scored(other, token_text.data(other), rank, value) for rank, (other, value) in pairs)
+        top = tuple(Scored(candidate, token_text.data(candidate), rank, value) for rank, (candidate, value) in pairs)
         is_special = token in token_text.pieces.special
-        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top, is_special))
-    return found
+        results.append(Scored(token, token_text.data(token), n_above[i] + 1, logprobs[i], top, is_special))
+    return results
 
 
 def prefill_scored(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[Scored]:
     """Prefill all but the last of `tokens` after the committed part, and score all but the first."""
-    found = []
+    results = []
     for start in range(0, len(tokens) - 1, CHUNK):
-        piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]
-        out = target.forward([Segment(slot, to_device(piece, target.device))])
+        chunk, following = (
+            tokens[start : start + CHUNK][: len(tokens) - 1 - start],
+            tokens[start + 1 : start + CHUNK + 1],
+        )
+        out = target.forward([Segment(slot, to_device(chunk, target.device))])
         slot.last_hidden = out.hidden[0, -1]
-        target.commit(slot, range(len(piece)))
-        found += scored(out.logits[0, : len(piece)], behind, n_top, token_text)
-    return found
+        target.commit(slot, range(len(chunk)))
+        results += scored(out.logits[0, : len(chunk)], following, n_top, token_text)
+    return results

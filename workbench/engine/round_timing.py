@@ -1,4 +1,4 @@
-"""Timing of a round per sequence: a batch shares forwards, and each sequence counts those that it took part in."""
+"""Timing of a round per sequence. A batch shares forwards; each sequence counts the forwards that it was part of."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from workbench.kernels.device_clock import Mark, Span
 
 @dataclass(slots=True)
 class Work:
-    """Forwards that one sequence took part in.
+    """Forwards that one sequence was part of.
 
     Attributes:
-        seconds: their full duration.
-        part_s: their duration, each divided by the number of sequences that shared it.
-        forwards: number of forwards; a separately timed part (`Span.is_part`) only adds its duration.
+        seconds: total duration of these forwards.
+        part_s: sum of their durations, each divided by the number of sequences that shared the forward.
+        forwards: number of forwards; a separately timed part of one (`Span.is_part`) only adds its duration.
     """
 
     seconds: float = 0.0
@@ -40,12 +40,12 @@ class Timing:
     Attributes:
         start: start of the batch's round.
         verify: end of drafting for all sequences.
-        judge: end of the target's forward.
-        commit: end of judging for all sequences.
+        judge: end of the target's forward; the acceptance rules follow.
+        commit: end of the acceptance rules for all sequences.
         drafting: drafting of this sequence's group.
-        drafted: its share of the drafting forwards.
-        verified: its share of the target's forward.
-        forwards_s: duration of all forwards of the batch, for any sequence.
+        drafted: the sequence's share of the drafting forwards.
+        verified: the sequence's share of the target's forward.
+        forwards_s: duration of all forwards of the batch.
         rows: number of sequences verified together.
     """
 
@@ -61,7 +61,7 @@ class Timing:
 
     @property
     def waited_s(self) -> float:
-        """Duration of forwards that the sequence took no part in."""
+        """Duration of forwards that the sequence was not part of."""
         return max(0.0, self.forwards_s - self.drafted.seconds - self.verified.seconds)
 
 
@@ -72,12 +72,12 @@ def share(spans: Iterable[Span], rows: Sequence[int]) -> dict[int, Work]:
         spans: forwards.
         rows: `id` of each sequence that they may have run for.
     """
-    found = {row: Work() for row in rows}
+    work_of = {row: Work() for row in rows}
     for span in spans:
         owners = [row for row in rows if row in span.owners] or list(rows)
         for row in owners:
-            work = found[row]
+            work = work_of[row]
             work.seconds += span.seconds
             work.part_s += span.seconds / len(owners)
             work.forwards += not span.is_part
-    return found
+    return work_of

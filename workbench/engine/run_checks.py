@@ -22,28 +22,28 @@ def warnings_for(row: Row, models: Models) -> list[str]:
     assert row.trace is not None
     if row.configured.name == "autoregressive" or not row.configured.drafts:
         return []
-    found = []
+    messages = []
     rounds = row.trace.rounds
     last = rounds[-1]
     if _is_copy(row, models) and row.sampling.greedy and REJECTED in last.nodes.status:
-        found.append(
+        messages.append(
             "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
             "and several at a time, or the drafter has a bug."
         )
     window = rounds[-WINDOW:]
     if len(window) < WINDOW or len(rounds) % 10 or any(r.method != last.method for r in window):
-        return found
+        return messages
     if metrics.drafted(window) == 0:
-        found.append(
+        messages.append(
             f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; "
             "each was plain decoding."
         )
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
-        found.append(
+        messages.append(
             f"Almost nothing is accepted: {metrics.accepted(window)} of {metrics.tested(window)} tested tokens in "
             f"{WINDOW} rounds. Check that this drafter was made for this target and this kind of text."
         )
-    return found
+    return messages
 
 
 def _is_copy(row: Row, models: Models) -> bool:

@@ -1,4 +1,4 @@
-"""The scheduler: admission, prefill, rounds and end of sequences. decoders run the rounds."""
+"""The scheduler: admission, prefill, rounds and end of sequences. Decoders run the rounds."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PREFILL_CHUNK = 512
 
 
 class Engine:
-    """Runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
+    """Engine that runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
 
-    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in its
+    Requests join (`submit`) and leave between rounds. The output of a sequence does not depend on the others in the
     batch, up to floating-point rounding of batched matrix products.
 
     Args:
@@ -113,8 +113,8 @@ class Engine:
         rows = [self.submit(request) for request in requests]
         while any(row.status not in ENDED for row in rows):
             self.step()
-        if failed := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
-            raise WorkbenchError(failed)
+        if error := next((row.trace.footer.error for row in rows if row.status == ERROR and row.trace), ""):
+            raise WorkbenchError(error)
         return [row.trace for row in rows if row.trace]
 
     def _prompt_ids(self, request: Request) -> list[int]:
@@ -148,7 +148,7 @@ class Engine:
     def _header(self, row: Row) -> Header:
         request, models = row.request, row.models
         is_cut = request.images is None and request.extras.truncate_prompt == len(row.committed)
-        asked = request.prompt if len(request.prompt) and not is_cut else row.committed
+        prompt = request.prompt if len(request.prompt) and not is_cut else row.committed
         return Header(
             target=models.target_name,
             drafter=models.writer_name,
@@ -157,7 +157,7 @@ class Engine:
             promise=row.configured.promise.value,
             simulation=row.configured.simulates,
             seed=request.seed,
-            prompt=asked if isinstance(asked, str) else models.tokenizer.decode(asked),
+            prompt=prompt if isinstance(prompt, str) else models.tokenizer.decode(prompt),
             prompt_tokens=list(row.committed),
             prompt_text=[self.token_text(t) for t in row.committed],
             max_new_tokens=row.max_new_tokens,
@@ -178,7 +178,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """Admit, prefill a piece, run one round. Return whether anything was done (paused sequences do nothing)."""
+        """Admit a request, prefill a chunk, run one round. Return whether anything was done (not if all are paused)."""
         for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
             self._end(row, CANCELLED, "cancelled")
         worked = self._admit()
@@ -186,14 +186,14 @@ class Engine:
             if row.primed and not row.held:
                 row.errands.run(row)
         rows = [row for row in self.rows if row.primed and row.may_run()]
-        writing: dict[int, list[Row]] = {}
+        groups: dict[int, list[Row]] = {}
         for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
-            writing.setdefault(id(self._decoder(row.configured)), []).append(row)
-        stepped = [self._step(self._decoder(theirs[0].configured), theirs) for theirs in writing.values()]
+            groups.setdefault(id(self._decoder(row.configured)), []).append(row)
+        stepped = [self._step(self._decoder(group[0].configured), group) for group in groups.values()]
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, rows: list[Row]) -> bool:
-        """Run one round of a decoder's sequences; an uncaught error ends these, and those of no other decoder."""
+        """Run one round of a decoder's sequences; an uncaught error ends these sequences only."""
         if decoder.isolates_errors:
             return decoder.step(rows)
         try:
@@ -217,7 +217,7 @@ class Engine:
         put_in_force(row, self._decoder)
 
     def _guard(self, row: Row, act: Callable[[], object]) -> bool:
-        """Run something for one sequence; an error ends only that sequence."""
+        """Run a function for one sequence; an error ends only that sequence."""
         try:
             with no_panic():
                 act()
@@ -232,7 +232,7 @@ class Engine:
         self._end(row, ERROR, "error")
 
     def _admit(self) -> bool:
-        """Open one waiting sequence, and prefill one piece of one sequence that is not ready."""
+        """Open one waiting sequence, and prefill one chunk of one sequence."""
         if self.waiting and len(self.rows) < self.max_rows:
             row = self.waiting.popleft()
             self.rows.append(row)
@@ -251,21 +251,21 @@ class Engine:
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
-        """Run the next piece of the prompt; after the last one, prime the drafter."""
+        """Prefill the next chunk of the prompt; after the last one, open the decoder, which primes the drafter."""
         assert row.slot is not None
         assert row.trace is not None
         if row.images is not None:
             counts = tokens_of(self.models, row.images, row.pictures)
             prefill_pictures(self.models.target, row.slot, row.images, counts)
         else:
-            piece = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
+            chunk = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
             n_top = row.request.extras.prompt_logprobs
-            if piece and n_top is not None:
-                piece = row.committed[row.slot.length :][: len(piece) + 1]
-                found = prefill_scored(self.models.target, row.slot, piece, n_top, self.token_text)
-                row.request.prompt_scores.extend(found)
-            elif piece:
-                self.models.target.prefill(row.slot, piece)
+            if chunk and n_top is not None:
+                chunk = row.committed[row.slot.length :][: len(chunk) + 1]
+                scores = prefill_scored(self.models.target, row.slot, chunk, n_top, self.token_text)
+                row.request.prompt_scores.extend(scores)
+            elif chunk:
+                self.models.target.prefill(row.slot, chunk)
             if row.slot.length < row.prompt_length - 1:
                 return
         self._decoder(row.configured).open(row)
@@ -276,8 +276,8 @@ class Engine:
         row.origin_s = time.perf_counter()
 
     def _end(self, row: Row, status: str, reason: str) -> None:
-        """Close a sequence, whatever ended it; its trace stays."""
-        now = time.perf_counter()  # saving the drafter's state is not part of the run
+        """Close a sequence after any kind of end; its trace stays available."""
+        t_end = time.perf_counter()  # saving the drafter's state is not part of the run
         if row in self.rows:
             self.rows.remove(row)
         elif row in self.waiting:
@@ -302,6 +302,6 @@ class Engine:
             if row.cut_text_at is not None:
                 footer.text = footer.text[: row.cut_text_at]
         if row.origin_s is not None:
-            footer.seconds = now - row.origin_s - row.pace.still_s
+            footer.seconds = t_end - row.origin_s - row.pace.still_s
         row.status = status
         row.ended.set()

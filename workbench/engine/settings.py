@@ -1,4 +1,4 @@
-"""Settings of a sequence, and changes requested while it runs: each one is applied completely or refused."""
+"""Settings of a sequence, and changes requested during its run. A change is applied completely or refused."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Other images from the next round on.
+    """Change of images from the next round on.
 
     Attributes:
-        pictures: as many as the prompt has, each with the size of the one it replaces.
-        images: the target's tensors for them, with as many tokens as before.
-        sees: BOTH, or DRAFTER: the target then keeps the old images.
+        pictures: new images, as many as the prompt has; each has the size of the image that it replaces.
+        images: the target's tensors for the new images, with as many tokens as before.
+        sees: BOTH, or DRAFTER: the target then continues to use the old images.
     """
 
     pictures: tuple[Image, ...]
@@ -66,12 +66,12 @@ class Settings:
 
     def with_(self, ask: Ask) -> Settings:
         """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
-        then = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
+        settings = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
         try:
-            then._apply(ask.method, ask.params, ask.sampling, ask.models, ask.swap)
+            settings._apply(ask.method, ask.params, ask.sampling, ask.models, ask.swap)
         except WorkbenchError as error:
             return dataclasses.replace(self, refused=[*self.refused, error])
-        return then
+        return settings
 
     def _apply(
         self,
@@ -96,10 +96,12 @@ class Settings:
             self.changes.append(Change("method", self.configured.name, method.name))
             self.configured = method.with_params(**_kept(method, self.configured))
         if params:
-            before = self.configured.values
+            old_values = self.configured.values
             self.configured = self.configured.changed(**params)
-            after = self.configured.values
-            self.changes += [Change(n, before.get(n), after[n]) for n in params if before.get(n) != after[n]]
+            new_values = self.configured.values
+            self.changes += [
+                Change(n, old_values.get(n), new_values[n]) for n in params if old_values.get(n) != new_values[n]
+            ]
         if sampling is not None:
             for name in SAMPLING_NAMES:
                 old, new = getattr(self.sampling, name), getattr(sampling, name)
@@ -110,7 +112,7 @@ class Settings:
 
 
 def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterator[tuple[str | None, str]]:
-    """Yield the names of the heads that a method drafts with, before and after, if they differ."""
+    """Yield (old name, new name) of each of a method's heads that differs between two sets of models."""
     for kind in () if chosen is None else chosen.needs:
         old, new = before.heads.get(kind), after.heads.get(kind)
         if new is not None and new != old:
@@ -124,10 +126,10 @@ def _kept(method: Choice, before: Chosen) -> dict[str, Any]:
     equal. Policy, tree builder and verifier are never taken over, so that the new method's guarantee does not become
     weaker without a request.
     """
-    kept, known = {}, before.method.params
+    values, old_specs = {}, before.method.params
     for name, spec in method.params.items():
-        alike = name in known and known[name].doc == spec.doc
-        if alike and name not in ("policy", "grower", "verifier"):
+        is_same = name in old_specs and old_specs[name].doc == spec.doc
+        if is_same and name not in ("policy", "grower", "verifier"):
             with contextlib.suppress(ParameterError):
-                kept[name] = spec.parse(before.values[name])
-    return kept
+                values[name] = spec.parse(before.values[name])
+    return values

@@ -13,9 +13,9 @@ def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[
 
     Args:
         row: the sequence.
-        tokens: tokens that follow its first `base` tokens.
+        tokens: tokens that follow the first `base` tokens of the sequence.
         models: models of the engine.
-        base: number of tokens before, prompt included.
+        base: number of tokens before `tokens`, including the prompt.
     """
     room = row.prompt_length + row.max_new_tokens - base
     for i in range(min(len(tokens), room)):
@@ -39,9 +39,9 @@ def cut(
             return i + 1, reason, spans
         if request.stop and spans[-1][0] and n_before + i >= request.extras.min_tokens:
             text, begin = row.detokeniser.text, spans[-1][1]
-            found = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
-            # The earliest in the text, not the first in the list; if several begin there, the cut is the same.
-            row.cut_text_at = min((at for at in found if at >= 0), default=None)
+            starts = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
+            # Use the earliest in the text, not the first in the list. If several begin there, the cut is the same.
+            row.cut_text_at = min((at for at in starts if at >= 0), default=None)
             if row.cut_text_at is not None:
                 return i + 1, "stop-string", spans
         if n_before + i + 1 >= row.max_new_tokens:

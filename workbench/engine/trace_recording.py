@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def params_of(row: Row) -> dict[str, object]:
-    """Return the parameters and sampling in force."""
+    """Return the current parameters and sampling of a sequence."""
     return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
 
 
@@ -26,10 +26,10 @@ def record_placed(
     row: Row, emitted: list[Emitted], placed: list[Placed], revoked: list[int], timing: Timing, t_round: float
 ) -> Round:
     """Return the trace record of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
-    told = fields_of_any_round(row, timing, t_round)
-    told["revoked"] += revoked
-    told["phases"] = [phase for phase in told["phases"] if phase.name != "draft"]
-    return Round(**told, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
+    fields = fields_of_any_round(row, timing, t_round)
+    fields["revoked"] += revoked
+    fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]
+    return Round(**fields, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
 
 
 def keep_round(row: Row, record: Round) -> None:
@@ -47,13 +47,13 @@ def keep_round(row: Row, record: Round) -> None:
 
 
 def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
-    """Return the fields of any round: settings in force, and timing."""
+    """Return the fields that rounds of every decoder have: current settings, and timing."""
     assert row.trace is not None
     assert row.origin is not None
     assert row.origin_s is not None
-    now, report = time.perf_counter(), row.report
+    t_end, report = time.perf_counter(), row.report
     still_s = row.pace.still_s  # delays and pauses do not count in the trace's times
-    origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
+    origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, t_end - t_round
     drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
     parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
     return {
@@ -64,7 +64,7 @@ def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, A
             *_draft_phases(timing, origin),
             Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
             Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
-            Phase("commit", timing.commit.seconds - origin, now - origin_s),
+            Phase("commit", timing.commit.seconds - origin, t_end - origin_s),
             *(
                 Phase(name, start.seconds - origin, end.seconds - origin, lane)
                 for name, start, end, lane in report.other_work
@@ -87,10 +87,10 @@ def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, A
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phases of the sequence's own drafting; before and after it others of the batch were drafted for."""
-    own = timing.drafting
+    """Return the phase of the sequence's own drafting, and the waits while other sequences were drafted for."""
+    drafting = timing.drafting
     if timing.rows == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
-    edges = [mark.seconds - origin for mark in (timing.start, own.start, own.end, timing.verify)]
+    edges = [mark.seconds - origin for mark in (timing.start, drafting.start, drafting.end, timing.verify)]
     stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)
     return [Phase(name, start, end) for name, start, end in stretches if end > start]

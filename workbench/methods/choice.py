@@ -15,16 +15,16 @@ def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
         why_not: reason why a method cannot run with the current models, by its name; empty if it can.
 
     Returns:
-        Its name, and why the one before it was skipped; empty if it is the first choice.
+        Name of the method, and why the preferred one before it was skipped; "" if none was skipped.
 
     Example:
         >>> choose({"draft-model": "There is no draft model.", "prompt-lookup": ""}.__getitem__)
         ('prompt-lookup', 'There is no draft model.')
     """
-    passed = ""
+    skip_reason = ""
     for name in PREFERRED[:-1]:
         reason = why_not(name)
         if not reason:
-            return name, passed
-        passed = reason
-    return PREFERRED[-1], passed
+            return name, skip_reason
+        skip_reason = reason
+    return PREFERRED[-1], skip_reason

@@ -1,7 +1,6 @@
 """Sound combinations of drafters with verifiers, policies and tree builders: the matrix of the methods page.
 
-All of it follows from the parts' declarations; no method, verifier, policy or tree builder is named here.
-
+The matrix follows from the parts' declarations; no method, verifier, policy or tree builder is named here.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ HOW = ("policy", "grower")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A method's combinations in one cell that have the same promise.
+    """A method's combinations in one cell of the matrix that have the same promise.
 
     Attributes:
         method: registry name.
         title: display name.
         verifier: value of the parameter `verifier`; empty if the method has one verifier only.
-        promise: value of `Promise`.
+        promise: guarantee about the output, a value of `Promise`.
         reason: why these drafts would not follow the target's distribution under this verifier, and the deviation;
             empty if they do.
         ways: by the name of a choice ("policy", "grower"), its values; a choice that the method lacks is left out.
-        standing: status on the exactness board: that of the method's usual policy and grower, if they are among these
-            ways; otherwise "shown" only if it is shown for every other policy with the usual grower, and the other way
-            round, and "broken" if it is for one.
-        policies: by policy, the board's status under this verifier with the usual grower.
-        only: of "policy" and "grower", the name of the single one that the method has: that is no choice.
-        greyed: whether the pages grey it out: a rule that is exact, but for other drafts than these. A rule that is
-            approximate for all drafts is a choice like any other.
+        standing: status on the exactness board. If the method's default policy and tree builder are among these ways,
+            their status. Otherwise "shown" if every combination with at most one non-default choice is "shown";
+            "broken" if one of them is broken.
+        policies: by policy, the board's status with this verifier and the default tree builder.
+        only: by kind ("policy", "grower"), the name of the part if the method has only one of that kind.
+        greyed: whether the pages grey it out: the verifier is exact, but only for other kinds of drafts. Verifiers
+            that are approximate for all drafts are not greyed.
     """
 
     method: str
@@ -53,27 +52,27 @@ class Offer:
     greyed: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the offer as JSON values."""
         ways = {name: list(values) for name, values in self.ways.items()}
-        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return named | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return fields | {"ways": ways, "policies": dict(self.policies), "only": dict(self.only)}
 
 
 def matrix(
     methods: Iterable[Method], standings: Mapping[str, str], choices: Mapping[tuple[str, str], str] | None = None
 ) -> dict[str, Any]:
-    """Return drafters by verifiers: offers with promise and evidence, and reasons why others would be unsound.
+    """Return the matrix of drafters by verifiers: offers with promise and evidence, or why a pair would be unsound.
 
     Args:
-        methods: of the registry; those whose rounds do not draft are left out.
-        standings: of the exactness board, by method.
+        methods: methods of the registry; those that do not draft are left out.
+        standings: status on the exactness board, by method.
         choices: that board's status of single choices, by `setting` and promise.
 
     Returns:
-        `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class, the titles of
-        its `methods` and a cell for every verifier: `offers`, and if there are none, the `reason` why it would be
-        unsound (empty: it would be sound, and no method offers it), and whether the verifier is `approximate` for all
-        drafts.
+        `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
+        `methods` (titles) and `cells`, one per verifier. A cell has `offers`; `reason`: if there are no offers, why the
+        pair would be unsound (empty: it would be sound, but no method offers it); `approximate`: whether the verifier
+        is approximate for all drafts.
     """
     drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
@@ -81,104 +80,110 @@ def matrix(
     for method in drafting:
         by_drafter.setdefault(type(method.drafter).__name__, []).append(method)
     rows: list[dict[str, Any]] = []
-    for drafter, its in by_drafter.items():
+    for drafter, drafter_methods in by_drafter.items():
         cells: list[dict[str, Any]] = []
         for name, verifier in verifiers.items():
-            found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""), choices)]
-            reason = "" if found else deviation.taught(its[0], verifier)
-            apart = {"offers": [offer.to_wire() for offer in found], "reason": reason}
-            cells.append(apart | {"approximate": not verifier.exact_for})
-        rows.append({"drafter": drafter, "methods": [method.title for method in its], "cells": cells})
+            cell_offers = [
+                offer
+                for method in drafter_methods
+                for offer in offers(method, name, standings.get(method.name, ""), choices)
+            ]
+            reason = "" if cell_offers else deviation.taught(drafter_methods[0], verifier)
+            cell = {"offers": [offer.to_wire() for offer in cell_offers], "reason": reason}
+            cells.append(cell | {"approximate": not verifier.exact_for})
+        rows.append({"drafter": drafter, "methods": [method.title for method in drafter_methods], "cells": cells})
     return {"verifiers": list(verifiers), "rows": rows}
 
 
 def title(verifier: Verifier) -> str:
-    """Return a verifier's name; one that is never a choice may have none, and is named by its class."""
+    """Return a verifier's name, or its class name if it has none."""
     return verifier.name or type(verifier).__name__
 
 
 def offers(
     method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
 ) -> list[Offer]:
-    """Return a method's offers under the verifier of that title, one per promise; empty if it has no such verifier.
+    """Return a method's offers with the verifier of that title, one per promise; empty if it has no such verifier.
 
     Args:
         method: a method that drafts.
-        verifier: its title.
-        standing: of the method on the exactness board, which holds for its usual policy and grower.
-        evidence: of single choices there, by `setting` and promise.
+        verifier: title of the verifier.
+        standing: status of the method on the exactness board, which holds for its default policy and tree builder.
+        evidence: status of single choices there, by `setting` and promise.
     """
-    judges = [v for v in method.verifiers if title(v) == verifier]
-    if not judges:
+    matches = [v for v in method.verifiers if title(v) == verifier]
+    if not matches:
         return []
-    usual = method.with_params()  # once: this is most of the work
-    judge = judges[0]
-    chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
+    default = method.with_params()  # computed once, because it takes most of the time
+    rule = matches[0]
+    verifier_choice = {"verifier": rule.name} if len(method.verifiers) > 1 else {}
     parts = dict(zip(HOW, (method.policies, method.tree_builders), strict=True))
-    choices = [name for name, its in parts.items() if len(its) > 1]
-    only = {name: its[0].name for name, its in parts.items() if len(its) == 1}
-    found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
-    seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
-    told: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}  # of ways that change at most one choice
+    choices = [name for name, alternatives in parts.items() if len(alternatives) > 1]
+    only = {name: alternatives[0].name for name, alternatives in parts.items() if len(alternatives) == 1}
+    combinations: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
+    policy_statuses: dict[tuple[Promise, str, bool], dict[str, str]] = {}
+    # Statuses only of combinations with at most one non-default choice.
+    statuses: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}
     for policy, grower in itertools.product(method.policies, method.tree_builders or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
-        how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
-        values = {**usual.values, **chosen, **how}
-        made = replace(usual, verifier=judge, policy=policy, grower=grower, values=values)
-        as_usual = is_usual(made)
-        reason = deviation.of(made)
-        key = made.promise, reason, as_usual
-        found.setdefault(key, []).append(how)
-        others = {name for name, value in how.items() if value != usual.values[name]}
-        if len(others) > 1:
+        combo = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
+        values = {**default.values, **verifier_choice, **combo}
+        configured = replace(default, verifier=rule, policy=policy, grower=grower, values=values)
+        is_default = is_usual(configured)
+        reason = deviation.of(configured)
+        key = configured.promise, reason, is_default
+        combinations.setdefault(key, []).append(combo)
+        non_default = {name for name, value in combo.items() if value != default.values[name]}
+        if len(non_default) > 1:
             continue
-        said = (evidence or {}).get((setting(made), made.promise.value))
-        said = said or _standing(method, made.promise, standing, as_usual)
-        told.setdefault(key, []).append((not others, said))
-        if "policy" in how and "grower" not in others:
-            seen.setdefault(key, {})[how["policy"]] = said
+        status = (evidence or {}).get((setting(configured), configured.promise.value))
+        status = status or _standing(method, configured.promise, standing, is_default)
+        statuses.setdefault(key, []).append((not non_default, status))
+        if "policy" in combo and "grower" not in non_default:
+            policy_statuses.setdefault(key, {})[combo["policy"]] = status
     return [
         Offer(
             method.name,
             method.title,
-            chosen.get("verifier", ""),
+            verifier_choice.get("verifier", ""),
             promise.value,
             reason,
-            {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
-            _together(told.get((promise, reason, as_usual), [])) or _standing(method, promise, standing, as_usual),
-            seen.get((promise, reason, as_usual), {}),
+            {name: tuple(dict.fromkeys(combo[name] for combo in combos)) for name in choices},
+            _together(statuses.get((promise, reason, is_default), []))
+            or _standing(method, promise, standing, is_default),
+            policy_statuses.get((promise, reason, is_default), {}),
             only,
-            bool(reason and judge.exact_for),
+            bool(reason and rule.exact_for),
         )
-        for (promise, reason, as_usual), hows in found.items()
+        for (promise, reason, is_default), combos in combinations.items()
     ]
 
 
 def is_usual(made: Configured) -> bool:
-    """Return whether it has its method's usual verifier, policy and grower, which the exactness board tests."""
+    """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
     method, grower = made.method, next(iter(made.method.tree_builders), None)
     pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
-    return all((type(one), one and one.name) == (type(usual), usual and usual.name) for one, usual in pairs)
+    return all((type(part), part and part.name) == (type(usual), usual and usual.name) for part, usual in pairs)
 
 
 def setting(made: Configured) -> str:
-    """Return a method and its changed parameters, as the exactness board names it: "draft-model, verifier=k-seq"."""
+    """Return the exactness board's name of a method with changed parameters: "draft-model, verifier=k-seq"."""
     return f"{made.name}, {changed(made)}"
 
 
 def changed(made: Configured) -> str:
     """Return the parameters that are not at their defaults, as text."""
-    specs = made.method.params  # once: it is computed at each access
+    specs = made.method.params
     values = {k: v for k, v in made.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
 def _together(told: Sequence[tuple[bool, str]]) -> str:
-    """Return one status for several ways: (whether it is the usual one, its status). Empty: there are none."""
-    usual, all_of_them = [said for is_usual, said in told if is_usual], {said for _, said in told}
-    if usual or len(all_of_them) < 2:
-        return (*usual, *all_of_them, "")[0]
-    return "broken" if "broken" in all_of_them else "unproven"
+    """Return one status for several (whether it is the default, status) pairs; "" if there are none."""
+    usual, statuses = [status for is_usual, status in told if is_usual], {status for _, status in told}
+    if usual or len(statuses) < 2:
+        return (*usual, *statuses, "")[0]
+    return "broken" if "broken" in statuses else "unproven"
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:

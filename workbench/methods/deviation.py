@@ -1,9 +1,8 @@
 """Deviation of unsound pairs: distance of their output from p, enumerated at one position of a fixed example.
 
-Two drafts at one position, p and q over three tokens. Every possible pair of drafts is given to the rule; nothing is
-sampled. If the existence of a second draft may depend on the first, there is one if the first has at most half of q:
-so grows a tree that scores positions by the mass that earlier siblings leave (`DySpec`).
-
+The example has two drafts at one position, with p and q over three tokens. The rule is applied to every possible pair
+of drafts; nothing is sampled. If the existence of a second draft may depend on the first, it exists if the first has at
+most half of q. `DySpec` builds such trees: it scores positions by the mass that earlier siblings leave.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ def taught(
     grower: TreeBuilder | type[TreeBuilder] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """Return why a method's drafts are not verified soundly by a verifier, and the deviation; "" if they are.
+    """Return why a verifier would not be exact for a method's drafts, and the deviation; "" if it is.
 
-    For a verifier that is exact for no drafts at all there is no more to say: its deviation depends on its parameters,
-    and each run shows it.
+    For a verifier that is exact for no drafts at all, the result has no deviation: it depends on the verifier's
+    parameters, and each run shows it.
 
     Args:
         method: the method that drafts.
-        verifier: one of its own.
+        verifier: one of the method's verifiers.
         grower: another tree builder than the default one.
         table: deviations of unsound pairs; by default `known.deviations`.
     """
     reason = method.unsound(verifier, grower=grower)
-    costs = (known.deviations() if table is None else table).get(verifier.name, {})
-    kinds = {kind: costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)}
-    dearest = max(kinds, key=kinds.__getitem__, default=None)
-    if not reason or dearest is None or (paid := kinds[dearest]) < LEAST:
+    deviations = (known.deviations() if table is None else table).get(verifier.name, {})
+    kinds = {kind: deviations.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)}
+    worst_kind = max(kinds, key=kinds.__getitem__, default=None)
+    if not reason or worst_kind is None or (deviation := kinds[worst_kind]) < LEAST:
         return reason
     p, q = (", ".join(f"{x:g}"[1:] for x in probs) for probs in (P, Q))
-    made = "two such drafts"
-    if dearest is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
-        made = "at most two such drafts, the second only if the first has at most half of q"
-    return f"{reason} With {made}, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
+    drafts_text = "two such drafts"
+    if worst_kind is Sampling.WITHOUT_REPLACEMENT and Sampling.FIXED_NUMBER in verifier.exact_for:
+        drafts_text = "at most two such drafts, the second only if the first has at most half of q"
+    return f"{reason} With {drafts_text}, p = ({p}) and q = ({q}), its output differs from p by TV {deviation:.2f}."
 
 
 def of(made: Configured) -> str:
@@ -69,14 +68,14 @@ def of(made: Configured) -> str:
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
     """Return the rounded deviation (`apart`) of each unsound pair of these methods, by verifier and siblings."""
-    found: dict[str, dict[str, float]] = {}
+    deviations: dict[str, dict[str, float]] = {}
     for method in methods:
         for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
             for kind in unsound_kinds(method, verifier, grower):
-                of = found.setdefault(verifier.name, {})
-                if kind.value not in of:
-                    of[kind.value] = round(apart(verifier, kind), 3)
-    return found
+                by_kind = deviations.setdefault(verifier.name, {})
+                if kind.value not in by_kind:
+                    by_kind[kind.value] = round(apart(verifier, kind), 3)
+    return deviations
 
 
 def unsound_kinds(
@@ -97,12 +96,12 @@ def apart(verifier: Verifier, kind: Sampling) -> float:
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
     p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (P, Q))
-    worst = 0.0
+    largest = 0.0
     for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):
         drafts = pairs(q, kind, depends)
-        out = sum((chance * emitted(verifier, tree, p) for tree, chance in drafts), torch.zeros_like(p))
-        worst = max(worst, float((out - p).abs().sum() / 2))
-    return worst
+        out = sum((prob * emitted(verifier, tree, p) for tree, prob in drafts), torch.zeros_like(p))
+        largest = max(largest, float((out - p).abs().sum() / 2))
+    return largest
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
@@ -115,20 +114,20 @@ def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> It
     """
     head: list[int] = listed(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
-        left, tokens = float(1 - q[a]), [a, b]
-        if depends and left < 0.5:
+        rest, tokens = float(1 - q[a]), [a, b]
+        if depends and rest < 0.5:
             if a == b:
                 yield _drawn([a], q, kind), float(q[a])
             continue
-        chances: dict[Sampling, float] = {
+        probs: dict[Sampling, float] = {
             Sampling.DETERMINISTIC: float(tokens == head[:2]),
             Sampling.SAMPLED: float(q[a] * q[b]),
-            Sampling.HEAD_AND_ONE: float(q[b]) / left * (a == head[0] != b),
+            Sampling.HEAD_AND_ONE: float(q[b]) / rest * (a == head[0] != b),
         }
-        chance = chances.get(kind, float(q[a] * q[b]) / left * (a != b))
-        if not chance:
+        prob = probs.get(kind, float(q[a] * q[b]) / rest * (a != b))
+        if not prob:
             continue
-        yield _drawn(tokens, q, kind), chance
+        yield _drawn(tokens, q, kind), prob
 
 
 def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> DraftTree:
@@ -147,16 +146,16 @@ def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Fl
 
     def at(u: float) -> tuple[list[float], int]:
         stop = torch.full((len(distributions),), u, dtype=torch.float64)
-        ruling = verifier.rule(
+        decision = verifier.rule(
             Verification(tree, distributions.log(), distributions, SamplingParams(temperature=1.0), stop)
         )
-        return listed(ruling.accept), int(ruling.stop[0])
+        return listed(decision.accept), int(decision.stop[0])
 
-    out, left = torch.zeros_like(p), 1.0
-    for token, chance in zip(listed(tree.tokens), at(0.5)[0], strict=True):
-        out[token] += left * chance
-        left *= 1 - chance
-    if not left:
+    out, remaining = torch.zeros_like(p), 1.0
+    for token, accept_prob in zip(listed(tree.tokens), at(0.5)[0], strict=True):
+        out[token] += remaining * accept_prob
+        remaining *= 1 - accept_prob
+    if not remaining:
         return out
     below = 0.0
     for token in range(len(p)):
@@ -164,6 +163,6 @@ def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Fl
         for _ in range(HALVINGS if token + 1 < len(p) else 0):  # bisect for the token's border
             middle = (low + high) / 2
             low, high = (middle, high) if at(middle)[1] <= token else (low, middle)
-        out[token] += left * (high - below)
+        out[token] += remaining * (high - below)
         below = high
     return out

@@ -1,8 +1,8 @@
 """Facts about methods without PyTorch: names, promises, needs and parameters, to check a request.
 
-A file in the user's cache folder contains them. It is written from the registry, the one place where a method is
-declared, by the first process that needs the facts after a declaration changed. If the registry has been imported
-already it is used itself, and also for user-defined methods, which the file cannot have.
+A file in the user's cache folder contains them. The first process that needs them after a declaration changed writes
+the file from the registry, where all methods are declared. The registry itself is used instead if it has been imported
+already, and for user-defined methods, which the file cannot contain.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
 def needed(needs: Sequence[str]) -> str:
-    """Return a method's needs as text: `Part.needs` has the names, any other is a kind of trained head."""
+    """Return a method's requirements as text. Names are those of `Part.needs`; any other is a kind of trained head."""
     if not needs:
         return "nothing but the target"
     return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
@@ -59,19 +59,20 @@ class Known:
         name: registry name.
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
-        promises: the same for each of its verifiers, by name; empty if there is one only.
-        unsound: by verifier and tree builder, why the two together would not be exact, and the deviation; for verifiers
-            that are exact for some drafts, and pairs that are not.
-        simulating: names of its policies that use information no real one has: with them, exact is a simulation.
+        promises: promise with each verifier, by name; empty if the method has only one verifier.
+        unsound: by verifier and tree builder, why the pair would not be exact, and the deviation. Contains only
+            verifiers that are exact for some drafts, and only pairs that are not exact.
+        simulating: names of policies that use information that no real policy has. With them, an exact method is a
+            simulation.
         teaches: one sentence on what the method demonstrates.
         source: title, authors, year, url, where.
-        needs: its needs besides the target.
+        needs: requirements besides the target.
         reads_target: whether the drafter reads the target's hidden states.
         blind: whether the drafter ignores images.
-        idea: how it works, in a sentence or two; by default from the drafter's docstring.
-        formula: its rule; may be empty.
+        idea: explanation in a sentence or two; by default from the drafter's docstring.
+        formula: main rule; may be empty.
         differs: differences from the paper, a sentence or two each.
-        params: its parameters by name.
+        params: parameters by name.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Known:
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
-        """Return the facts about a registered method. `costs`: of unsound pairs, by default `deviations`."""
+        """Return the facts about a registered method. `costs`: deviations of unsound pairs, by default `deviations`."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
         drafter = method.drafter
@@ -109,29 +110,29 @@ class Known:
     def from_wire(cls, wire: dict[str, Any]) -> Known:
         """Return the inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
-        made: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
-        made["params"] = {spec.name: spec for spec in params}
-        return cls(**wire | made)
+        fields: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
+        fields["params"] = {spec.name: spec for spec in params}
+        return cls(**wire | fields)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the facts as JSON values."""
         wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
         lists = {name: list(wire[name]) for name in LISTS}
         return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
 
     @property
     def draws_on_pictures(self) -> bool:
-        """Whether it is made for prompts with images."""
+        """Whether the method is made for prompts with images."""
         return "pictures" in self.needs
 
     @property
     def drafts(self) -> bool:
-        """Whether it is more than plain decoding and no simulation."""
+        """Whether the method is neither plain decoding nor a simulation."""
         return self.name != PLAIN and self.promise != "simulation"
 
     @property
     def is_training_free(self) -> bool:
-        """Whether it drafts with the target alone: no draft model, no head."""
+        """Whether the method drafts with the target alone: no draft model, no head."""
         return self.drafts and not set(self.needs) - {"trees"}
 
     def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,20 +176,20 @@ def drafting_with(kind: str) -> list[str]:
 
 
 def get(name: str) -> Known:
-    """Return a method by name. The registry is imported only if the file cannot have it.
+    """Return a method by name. The registry is imported only if the file may lack the method or differ from it.
 
-    That is so if the file is stale, lacks the name, or user code may have replaced the method, for example with another
-    verifier (`register(…, replace=True)`).
+    That is the case if the file is stale, lacks the name, or user code may have replaced the method, for example with
+    another verifier (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: with the nearest known names.
     """
     if _has_registry() or has_others() or is_stale():
         return Known.of(_registry().get(name))
-    found = _cached().methods
-    if name not in found:
-        raise UnknownNameError.of("method", name, found)
-    return found[name]
+    by_name = _cached().methods
+    if name not in by_name:
+        raise UnknownNameError.of("method", name, by_name)
+    return by_name[name]
 
 
 def check(name: str, values: Mapping[str, Any]) -> Known:
@@ -224,12 +225,12 @@ def deviations() -> Mapping[str, Mapping[str, float]]:
 
 
 def save() -> dict[str, Any]:
-    """Return `facts`, and write the file unless user-defined methods may have replaced some of the catalogue."""
-    found = facts()
+    """Return `facts`, and write the file unless user-defined methods may have replaced methods of the catalogue."""
+    content = facts()
     if not has_others():
-        disk_cache.write(CACHE, found)
+        disk_cache.write(CACHE, content)
         _cached.cache_clear()
-    return found
+    return content
 
 
 def facts() -> dict[str, Any]:
@@ -248,14 +249,14 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all declarations: whole catalogue files, and the fields of every class of parts."""
-    found = hashlib.sha256()
+    """Return a hash of all declarations: whole catalogue files, and the fields of every class of the other files."""
+    digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
         if path.name not in (Path(__file__).name, "registry.py"):
             for line in _declarations(path):
-                found.update(line.encode())
-    return found.hexdigest()[:16]
+                digest.update(line.encode())
+    return digest.hexdigest()[:16]
 
 
 def _declarations(path: Path) -> Iterator[str]:
@@ -275,10 +276,12 @@ def _declarations(path: Path) -> Iterator[str]:
 def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, str]]:
     from workbench.methods.deviation import taught
 
-    judges = [verifier for verifier in method.verifiers if verifier.exact_for]
-    told = {v.name: {g.name: taught(method, v, g, costs) for g in method.tree_builders} for v in judges}
-    found = {verifier: {g: reason for g, reason in of.items() if reason} for verifier, of in told.items()}
-    return {verifier: of for verifier, of in found.items() if of}
+    verifiers = [verifier for verifier in method.verifiers if verifier.exact_for]
+    reasons = {v.name: {g.name: taught(method, v, g, costs) for g in method.tree_builders} for v in verifiers}
+    unsound = {
+        verifier: {g: reason for g, reason in by_builder.items() if reason} for verifier, by_builder in reasons.items()
+    }
+    return {verifier: by_builder for verifier, by_builder in unsound.items() if by_builder}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,14 +295,14 @@ class _Facts:
 
 @cache
 def _cached() -> _Facts:
-    """Return the content of the file; nothing if it is missing or damaged, or a declaration changed since."""
+    """Return the content of the file; empty if it is missing or damaged, or a declaration has changed since."""
     wire = disk_cache.read(CACHE)
     if wire.get("fingerprint") != fingerprint():
         return _Facts({}, {}, {})
     try:
-        found = [Known.from_wire(method) for method in wire["methods"]]
+        entries = [Known.from_wire(method) for method in wire["methods"]]
         shared = [ParamSpec.from_wire(spec) for spec in wire["sampling"]]
-        return _Facts({m.name: m for m in found}, {spec.name: spec for spec in shared}, wire["deviations"])
+        return _Facts({m.name: m for m in entries}, {spec.name: spec for spec in shared}, wire["deviations"])
     except (KeyError, TypeError, ValueError, AttributeError):  # damaged
         return _Facts({}, {}, {})
 

@@ -38,12 +38,12 @@ def register(entry: Method, replace: bool = False) -> Method:
         replace: replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken, and the message names both places; or its promise does not follow from its
-            parts.
+        ValueError: the name is taken (the message names both places), or the promise does not follow from the
+            method's parts.
     """
-    here = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
-    assert here is not None
-    frame = here.f_back
+    current = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
+    assert current is not None
+    frame = current.f_back
     assert frame is not None
     return _register(entry, f"{frame.f_code.co_filename}:{frame.f_lineno}", replace)
 
@@ -51,9 +51,14 @@ def register(entry: Method, replace: bool = False) -> Method:
 def _register(entry: Method, place: str, replace: bool = False) -> Method:
     if entry.name in _methods and not replace:
         raise ValueError(f"Method {entry.name!r} is registered twice: {_places[entry.name]} and {place}.")
-    for other in () if replace else _methods.values():
-        if (mine := entry.head) and (its := other.head) and mine.kind == its.kind and mine.net is not its.net:
-            raise ValueError(f"{entry.name} and {other.name} have two nets for heads of one kind, {mine.kind!r}.")
+    for registered in () if replace else _methods.values():
+        if (
+            (head := entry.head)
+            and (other_head := registered.head)
+            and head.kind == other_head.kind
+            and head.net is not other_head.net
+        ):
+            raise ValueError(f"{entry.name} and {registered.name} have two nets for heads of one kind, {head.kind!r}.")
     _ = entry.params  # a clash of parameter names fails at import
     judges = {Promise.EXACT: entry.verifiers[:1], Promise.SIMULATION: entry.verifiers}.get(entry.promise, ())
     for reason in filter(None, map(entry.unsound, judges)):
@@ -65,27 +70,27 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
 
 
 def _load_catalogue() -> tuple[str, ...]:
-    """Return names of the bundled methods; of several threads only the first loads them."""
+    """Return names of the bundled methods. If several threads call this, only the first loads them."""
     with _LOADING:
         return _catalogue()
 
 
 @cache
 def _catalogue() -> tuple[str, ...]:
-    names = [found.name for found in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}.")]
+    names = [info.name for info in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}.")]
     modules = sorted(map(importlib.import_module, names), key=lambda module: module.METHOD.place)
     return tuple(_register(module.METHOD, str(module.__file__)).name for module in modules)
 
 
 def _take(found: Any, place: str) -> None:
-    """Register a method, or the `METHOD` of a module, unless that was done already."""
+    """Register a method, or the `METHOD` of a module, unless it is registered already."""
     entry = found if isinstance(found, Method) else getattr(found, "METHOD", None)
     if isinstance(entry, Method) and _methods.get(entry.name) is not entry:
         _register(entry, place)
 
 
 def _load() -> None:
-    """Load all methods once; a file that uses the registry while it is loaded sees the methods before it."""
+    """Load all methods once. A file that uses the registry while it is loaded gets the methods that precede it."""
     global _begun
     with _LOADING:
         if not _begun:
@@ -93,7 +98,9 @@ def _load() -> None:
             try:
                 _load_all()
             except BaseException:
-                _begun = False  # the file may be corrected; files before it replace their own methods
+                _begun = (
+                    False  # the file may be corrected and loaded again; files before it then replace their own methods
+                )
                 raise
 
 
@@ -109,16 +116,16 @@ def _load_all() -> None:
 def load(place: str | Path) -> list[str]:
     """Run a file, or import a module, that has a `METHOD` or registers methods; reloading a file replaces its methods.
 
-    All or nothing: on failure the registry is unchanged. A module runs once per process, however often it is named.
+    On failure the registry is unchanged. A module runs once per process, even if it is named several times.
 
     Args:
         place: a path that ends in .py, or the name of a module.
 
     Returns:
-        The names of the methods that it registered.
+        Names of the methods that the file or module registered.
 
     Raises:
-        WorkbenchError: it does not exist, or fails.
+        WorkbenchError: the file or module does not exist, or fails.
     """
     _load_catalogue()
     path = Path(place).expanduser()
@@ -126,21 +133,21 @@ def load(place: str | Path) -> list[str]:
     source = str(path.resolve()) if is_file else str(place)
     if not is_file and source in _of_file and source in sys.modules:
         return list(_of_file[source])
-    state: list[dict[str, Any]] = [_methods, _places, _of_file]
-    kept = [dict(held) for held in state]
+    tables: list[dict[str, Any]] = [_methods, _places, _of_file]
+    snapshot = [dict(table) for table in tables]
     modules = dict(sys.modules)
     try:
         for name in _of_file.pop(source, ()):
             del _methods[name], _places[name]
-        before = set(_methods)
+        old_names = set(_methods)
         if is_file:
             _run(Path(source))
         else:
             _take(importlib.import_module(source), source)
     except BaseException as error:
-        for held, was in zip(state, kept, strict=True):
-            held.clear()
-            held.update(was)
+        for table, copy in zip(tables, snapshot, strict=True):
+            table.clear()
+            table.update(copy)
         _forget(_module_name(Path(source)) if is_file else source, modules)
         if not isinstance(error, (Exception, SystemExit)):
             raise
@@ -148,7 +155,7 @@ def load(place: str | Path) -> list[str]:
         raise WorkbenchError(
             f"The methods of {place} cannot be loaded: {reason}", f"Correct the file, or remove it from {OWN_METHODS}."
         ) from error
-    _of_file[source] = [name for name in _methods if name not in before]
+    _of_file[source] = [name for name in _methods if name not in old_names]
     return list(_of_file[source])
 
 
@@ -158,7 +165,7 @@ def _run(file: Path) -> None:
     spec = importlib.util.spec_from_file_location(name, file.resolve(strict=True))
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look the module up there
     spec.loader.exec_module(module)
     _take(module, str(file))
 
@@ -170,9 +177,9 @@ def _module_name(file: Path) -> str:
 
 def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
     """Undo a failed import, including submodules that loaded: the next import runs them again."""
-    for found in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
-        del sys.modules[found]
-    sys.modules.update({m: was for m, was in modules.items() if m == name or m.startswith(f"{name}.")})
+    for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+        del sys.modules[loaded]
+    sys.modules.update({m: module for m, module in modules.items() if m == name or m.startswith(f"{name}.")})
 
 
 def names() -> list[str]:
@@ -200,13 +207,13 @@ def methods() -> Iterator[Method]:
 
 
 def heads() -> dict[str, Head]:
-    """Return the trained heads that methods and their parts need, by kind; the first of a kind defines its training."""
-    found: dict[str, Head] = {}
+    """Return the trained heads that methods and parts need, by kind; the first of a kind defines its training."""
+    by_kind: dict[str, Head] = {}
     for method in methods():
         for head in (method.head, *(part.head for part in method.parts)):
             if head is not None:
-                found.setdefault(head.kind, head)
-    return found
+                by_kind.setdefault(head.kind, head)
+    return by_kind
 
 
 def of_catalogue() -> Iterator[Method]:

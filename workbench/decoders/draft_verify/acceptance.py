@@ -30,19 +30,19 @@ class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
     The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
-    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the walk reaches.
+    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the verifier's walk reaches.
 
     Attributes:
         tokens: node tokens, [N].
         parents: node parents, [N].
-        stop: token to emit at each position if the walk ends there, [N+1].
-        p_stop: its target probability, [N+1].
+        stop: token to emit at each position if the accepted path ends there, [N+1].
+        p_stop: target probability of `stop`, [N+1].
         entropy: entropy of the target's distribution in nats, [N+1].
         p_node: target probability of each node, [N].
         accept: acceptance probability of each node, [N].
         q: draft probability of each node, [N].
         top_tokens: the target's most likely tokens, [N+1, 8].
-        top_probs: their probabilities, [N+1, 8].
+        top_probs: probabilities of `top_tokens`, [N+1, 8].
         top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
         score: the rule's score of each node, [N].
         inputs: inputs of the rules, named by `reason`, [I, N].
@@ -85,8 +85,8 @@ class Acceptance:
     @staticmethod
     def to_host(found: Sequence[Acceptance]) -> list[Acceptance]:
         """Copy the tensors of several results to lists, with one synchronisation for all."""
-        lists = iter(carry([getattr(each, name) for each in found for name in _ON_DEVICE]))
-        return [replace(each, **{name: next(lists) for name in _ON_DEVICE}) for each in found]
+        columns = iter(carry([getattr(acceptance, name) for acceptance in found for name in _ON_DEVICE]))
+        return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in found]
 
 
 _NOT_COPIED = ("uniform", "reason", "at_most", "raw")
@@ -103,7 +103,7 @@ def accept(
     probes: Probes | None = None,
     probed: Probed | None = None,
 ) -> Acceptance:
-    """Apply the sequence's acceptance rule to the target's logits over its tree. Does not synchronise.
+    """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
     Draws the round's uniform random numbers.
 
@@ -131,54 +131,54 @@ def accept(
     if row.sampling.needs_history:
         histories = _histories(row, tree, logits.device)
         logits = with_history(logits, row.sampling, histories)
-    greedy, seen = row.sampling.greedy, see(logits, row.sampling)
-    place = len(row.committed)
-    tested = row.verifier.draws(row.sampling) and n > 0
-    uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
+    greedy, target = row.sampling.greedy, see(logits, row.sampling)
+    position = len(row.committed)
+    needs_uniform = row.verifier.draws(row.sampling) and n > 0
+    uniform = row.draw.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_stop = None
     if not greedy:
-        u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
+        u_stop = torch.from_numpy(row.draw.uniform(position, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
     v = Verification(
-        tree, seen.logits, seen.probs, row.sampling, u_stop, hidden, taps, row.committed, row.state.verifier, probed,
-        raw, histories, seen.entropy, late=on_host(logits.device), best=seen.best,
+        tree, target.logits, target.probs, row.sampling, u_stop, hidden, taps, row.committed, row.state.verifier,
+        probed, raw, histories, target.entropy, late=on_host(logits.device), best=target.best,
     )  # fmt: skip
     decision = row.verifier.rule(v)
     reason, stop = decision.reason, decision.stop
     if isinstance(stop, Late):
-        p_stop = Late[float](n + 1, lambda at: seen.chances(torch.tensor(stop.some(at.tolist())), at))
+        p_stop = Late[float](n + 1, lambda at: target.chances(torch.tensor(stop.some(at.tolist())), at))
     else:
-        p_stop = seen.chances(stop)
-    like = seen.p_top
-    nothing = like.new_zeros(0)
+        p_stop = target.chances(stop)
+    like = target.p_top
+    empty = like.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
     exact_for = row.verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
     needs_exact = record and n > 0 and not is_sound
-    top_q = q_of = nothing
+    top_q = q_of = empty
     if record and tree.q is not None and tree.q_of is not None:
-        q_best, best = largest(tree.q, TOP)
-        top_q, q_of = torch.stack([best.to(like.dtype), q_best.to(like.dtype)]), tree.q_of
+        top_q_probs, top_ids = largest(tree.q, TOP)
+        top_q, q_of = torch.stack([top_ids.to(like.dtype), top_q_probs.to(like.dtype)]), tree.q_of
     columns = tree.grown.columns if record and tree.grown is not None else []
     return Acceptance(
         tokens=tree.tokens,
         parents=tree.parents,
         stop=stop,
         p_stop=p_stop,
-        entropy=seen.entropy,
-        p_node=seen.chances(tree.tokens, at) if n else nothing,
+        entropy=target.entropy,
+        p_node=target.chances(tree.tokens, at) if n else empty,
         accept=decision.accept,
         q=_draft_probs(tree, reason, like),
-        top_tokens=seen.top,
-        top_probs=seen.p_top,
+        top_tokens=target.top,
+        top_probs=target.p_top,
         top_q=top_q,
-        score=nothing if decision.score is None else decision.score,
-        inputs=_stacked(reason.inputs.values(), like) if reason is not None else nothing,
-        rule_of=nothing if reason is None or reason.of is None else reason.of,
+        score=empty if decision.score is None else decision.score,
+        inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
+        rule_of=empty if reason is None or reason.of is None else reason.of,
         q_of=q_of,
-        paid=nothing if decision.paid is None else decision.paid,
-        probes=nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
+        paid=empty if decision.paid is None else decision.paid,
+        probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
         columns=_stacked(columns, like),
-        exact=lossless(v).accept if needs_exact else nothing,
+        exact=lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
         at_most=decision.at_most,
@@ -196,9 +196,9 @@ def _draft_probs(tree: DraftTree, reason: Reason | None, like: Tensor) -> Tensor
 
 
 def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Return rows as one tensor of the type of `like`; empty if there is none."""
-    found = [row.to(like.dtype) for row in rows]
-    return torch.stack(found) if found else like.new_zeros(0)
+    """Stack tensors into one of the dtype of `like`; an empty tensor if there are none."""
+    tensors = [tensor.to(like.dtype) for tensor in rows]
+    return torch.stack(tensors) if tensors else like.new_zeros(0)
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:

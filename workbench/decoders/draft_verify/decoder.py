@@ -1,9 +1,9 @@
-"""The round: plan, draft, verify, judge, commit, for many sequences at once, each with its own method and parameters.
+"""Decoder that drafts and verifies: plan, draft, verify, judge, commit, for sequences with different methods.
 
 In terms of Leviathan et al. 2023 (arXiv:2211.17192, Algorithm 1): `draft` samples γ guesses from the drafter, `verify`
-runs the target over all of them in one forward, `judge` decides how many are accepted and draws the token after them,
-`commit` emits these and drops the rest. `plan` chooses γ, and the draft may be a tree. `sequence_round.py` has the
-phases for one sequence; this module handles all sequences together, and errors of single ones.
+runs the target over all of them in one forward, `judge` applies the acceptance rule and draws the token after the
+accepted ones, `commit` emits these and drops the rest. `plan` chooses γ, and the draft may be a tree. `round_state.py`
+has the phases for one sequence; this module handles all sequences together, and isolates their errors.
 
     plan ─► draft ─► verify ─► judge ─► commit ─► tokens
      ▲                                    │
@@ -36,7 +36,7 @@ from workbench.kernels.segment import Segment
 
 
 class DraftVerify(Decoder):
-    """Rounds of sequences that share a target. A phase takes the remaining ones and returns those without an error."""
+    """Decoder of sequences that share a target. Each phase returns the sequences that had no error in it."""
 
     isolates_errors: ClassVar[bool] = True
 
@@ -77,18 +77,18 @@ class DraftVerify(Decoder):
 
     def step(self, rows: Sequence[Row]) -> bool:
         """Run one round for some sequences. Return whether there was one for any of them."""
-        turns = planned = self.plan(rows)
-        if not turns:
+        states = planned = self.plan(rows)
+        if not states:
             return False
-        begun = time.perf_counter()
-        spans_of(state.row for state in turns)  # discard forwards between rounds
+        t_start = time.perf_counter()
+        spans_of(state.row for state in states)  # discard forwards between rounds
         marks = [self.clock.mark()]
         for phase in (self.draft, self.verify, self.judge):
-            turns = phase(turns)
+            states = phase(states)
             marks.append(self.clock.mark())
-            if not turns:  # all sequences ended with an error
+            if not states:  # all sequences ended with an error
                 return True
-        self.commit(turns, planned, marks, begun)
+        self.commit(states, planned, marks, t_start)
         return True
 
     def plan(self, rows: Sequence[Row]) -> list[RoundState]:
@@ -98,15 +98,15 @@ class DraftVerify(Decoder):
     def draft(self, turns: list[RoundState]) -> list[RoundState]:
         """Draft a tree for each sequence; sequences with one drafter class and the same models are drafted together."""
         groups: dict[object, list[RoundState]] = {}
-        now = self.clock.mark()
+        mark = self.clock.mark()
         for state in turns:
             drafter = state.row.drafter
             if state.row.state.plan.depth > 0:
-                alone = None if drafter.batches() else id(state)
-                groups.setdefault((type(drafter), id(state.row.models), alone), []).append(state)
+                group_key = None if drafter.batches() else id(state)
+                groups.setdefault((type(drafter), id(state.row.models), group_key), []).append(state)
             else:
                 state.tree = DraftTree.empty(device=self.models.target.device)
-                state.drafting = Drafting(now, now, (id(state.row),))
+                state.drafting = Drafting(mark, mark, (id(state.row),))
         for group in groups.values():
             start, rows = self.clock.mark(), [state.row for state in group]
             self._propose(group)
@@ -121,9 +121,8 @@ class DraftVerify(Decoder):
         drafter = rows[0].drafter
 
         def together() -> None:
-            for state, tree in list(
-                zip(group, drafter.propose(rows), strict=True)
-            ):  # check the number before assigning
+            # `list` checks the number of trees before any is assigned.
+            for state, tree in list(zip(group, drafter.propose(rows), strict=True)):
                 state.tree = tree
 
         if len(group) == 1:
@@ -156,45 +155,47 @@ class DraftVerify(Decoder):
             begin: number of layers that drafting has already run.
             enters: number of layers after which probe positions enter; 0: there are none.
         """
-        asked: list[tuple[RoundState, Segment]] = []
+        entries: list[tuple[RoundState, Segment]] = []
         for state in turns:
-            self._guard(state.row, lambda t=state: asked.append((t, t.segment(self.models))))
-        if not asked:
+            self._guard(state.row, lambda t=state: entries.append((t, t.segment(self.models))))
+        if not entries:
             return
-        asked.sort(key=lambda pair: pair[1].slot.index)
-        taps = {layer for state, _ in asked for layer in state.row.state.captured_layers}
+        entries.sort(key=lambda pair: pair[1].slot.index)
+        taps = {layer for state, _ in entries for layer in state.row.state.captured_layers}
         try:
-            target, pieces = self.models.target, [piece for _, piece in asked]
+            target, segments = self.models.target, [segment for _, segment in entries]
             if enters:
-                blocks = [(state.row, state.block) for state, _ in asked if state.block is not None]
+                blocks = [(state.row, state.block) for state, _ in entries if state.block is not None]
                 out = forward_entering(self.models, blocks, enters, taps)
             else:
-                out = target.forward_behind(pieces, begin, taps) if begin else target.forward(pieces, taps=taps)
+                out = target.forward_behind(segments, begin, taps) if begin else target.forward(segments, taps=taps)
         except Exception as error:
-            if len(asked) == 1:
-                self._guard(asked[0][0].row, lambda e=error: _raise(e))
+            if len(entries) == 1:
+                self._guard(entries[0][0].row, lambda e=error: _raise(e))
                 return
-            for state, _ in asked:
+            for state, _ in entries:
                 self._verify([state], begin, enters)
             return
-        for b, (state, _) in enumerate(asked):
-            state.read(out, b)
+        for index, (state, _) in enumerate(entries):
+            state.read(out, index)
 
     def judge(self, turns: list[RoundState]) -> list[RoundState]:
-        """Apply each sequence's rule on the device, copy results to the host in one synchronisation, and walk there."""
-        found: list[Acceptance] = []
+        """Apply the acceptance rules on the device, copy the results to the host at once, and find accepted paths."""
+        acceptances: list[Acceptance] = []
         full = self.context.record
-        ruled = [state for state in turns if self._guard(state.row, lambda t=state: found.append(t.accept(full)))]
-        for state, on_host in zip(ruled, Acceptance.to_host(found), strict=True):
-            self._guard(state.row, lambda t=state, a=on_host: t.walk(a))
-        return [state for state in ruled if state.verified_tree is not None]
+        judged = [
+            state for state in turns if self._guard(state.row, lambda t=state: acceptances.append(t.accept(full)))
+        ]
+        for state, acceptance in zip(judged, Acceptance.to_host(acceptances), strict=True):
+            self._guard(state.row, lambda t=state, a=acceptance: t.walk(a))
+        return [state for state in judged if state.verified_tree is not None]
 
     def commit(self, turns: list[RoundState], planned: list[RoundState], marks: Sequence[Mark], begun: float) -> None:
         """Write the accepted tokens to cache, text and trace, for one sequence after the other.
 
         Args:
             turns: sequences with a verification result.
-            planned: all sequences of the round, as drafting took time for those that failed later, too.
+            planned: all sequences of the round. Drafting took time for those that failed later, too.
             marks: start of drafting, verifying and judging, and end of judging.
             begun: start of the round, in seconds of the host's clock.
         """

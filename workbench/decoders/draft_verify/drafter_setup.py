@@ -11,7 +11,7 @@ from workbench.models.loading import Models
 
 
 def prime(row: Row, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None if they are too long (then `no_drafts` says why)."""
+    """Return the drafter's state for the committed tokens; None if they exceed its context (reason in `no_drafts`)."""
     row.state.no_drafts = ""
     try:
         return drafter.prime(row, models)
@@ -21,15 +21,15 @@ def prime(row: Row, drafter: Drafter, models: Models) -> Any:
 
 
 def levels_left(row: Row) -> int:
-    """Return how deep the sequence's drafter can still draft. When its context is full, this is reported once."""
-    left = None if row.state.no_drafts else row.drafter.reach(row)
-    if left is not None and left < 1:
+    """Return how many levels the sequence's drafter can still draft. Report once if its context is full."""
+    depth = None if row.state.no_drafts else row.drafter.reach(row)
+    if depth is not None and depth < 1:
         row.state.no_drafts = _too_short(row.models)
     if row.state.no_drafts:
         if not row.has_said(row.state.no_drafts):
             row.say(row.state.no_drafts)
         return 0
-    return row.remaining if left is None else left
+    return row.remaining if depth is None else depth
 
 
 def _too_short(models: Models) -> str:

@@ -11,32 +11,32 @@ from workbench.engine.request import Row
 
 
 def see(row: Row, **fields: Any) -> None:
-    """Report what this sequence's drafter sees, from `prime` or `propose`; see `Round.vision` for the fields.
+    """Report the image information that a sequence's drafter uses, from `prime` or `propose`.
 
-    The engine records it with the next round, and again only when it changes.
+    See `Round.vision` for the fields. The engine records them with the next round, and again only when they change.
     """
     row.state.vision.update(fields)
 
 
 def vision_news(row: Row) -> dict[str, Any]:
-    """Return what a sequence's target and drafter see, for `Round.vision`; {} if unchanged since the last report."""
+    """Return the image information of target and drafter, for `Round.vision`; {} if unchanged since the last report."""
     target, pictured = row.models.target, row.place.pictured
     if pictured is None:
         return {}
-    n, swaps = pictured.n_vision, row.report.image_changes
-    sees_all = n if row.drafter.reads_target else 0
-    now = {
-        "drafter": _drafter_name(row), "compressor": None, "n_target": n, "n_drafter": sees_all,
-        "target_bytes": n * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
+    n_vision, swaps = pictured.n_vision, row.report.image_changes
+    n_drafter = n_vision if row.drafter.reads_target else 0
+    fields = {
+        "drafter": _drafter_name(row), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
+        "target_bytes": n_vision * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
     } | row.state.vision  # fmt: skip
-    if now == row.state.vision_recorded and not swaps:
+    if fields == row.state.vision_recorded and not swaps:
         return {}
-    row.state.vision_recorded, row.report.image_changes = now, []
+    row.state.vision_recorded, row.report.image_changes = fields, []
     if not swaps:
-        return dict(now)
+        return dict(fields)
     *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)
-    return now | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
+    return fields | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
 
 
 def _drafter_name(row: Row) -> str | None:

@@ -28,7 +28,7 @@ class RoundFeedback:
         root: last committed token before the round, the root of the tree.
         top: the target's top tokens at the root (entry 0) and after each node, accepted or not.
         planned: draft budget of the round.
-        hidden: the LM head's input at the root (row 0) and at each node, accepted or not.
+        hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
         taps: layer index → hidden states after this layer at the same positions, for the layers that the method
             requested (`Part.taps`).
         probed: results at the drafter's own probe positions (`Part.probes`); None without any.
@@ -49,7 +49,7 @@ class RoundFeedback:
 
     @property
     def places(self) -> list[int]:
-        """Rows of `hidden` and `taps` that decided the emitted tokens: the root, then the accepted nodes."""
+        """Indices into `hidden` and `taps` of positions that predict the emitted tokens: root, then accepted nodes."""
         return [0, *(node + 1 for node in self.verdict.path)][: len(self.emitted)]
 
 
@@ -57,7 +57,7 @@ class RoundFeedback:
 class Verification:
     """Inputs of an acceptance rule: the draft, the target's results, and the verifier's state for the sequence.
 
-    Row 0 of every tensor belongs to the last committed token, row i + 1 to node i.
+    Index 0 of every tensor belongs to the last committed token, index i + 1 to node i.
 
     Attributes:
         tree: draft tree.
@@ -75,8 +75,8 @@ class Verification:
         raw: the model's unprocessed logits; None: equal to `logits`.
         histories: tokens up to and including each position, if penalties or processors need them.
         entropy: entropy of p at each position, in nats, if known: see `entropies`.
-        late: whether the ruling's `stop` and `paid` may be `Late`. A rule that reads them from another rule's ruling
-            calls that rule with `replace(v, late=False)`.
+        late: whether the decision's `stop` and `paid` may be `Late`. A rule that reads them from another rule's
+            decision calls that rule with `replace(v, late=False)`.
         best: the target's most probable token at each position, if known: see `likeliest`.
     """
 
@@ -128,9 +128,9 @@ class Exits:
 
     Attributes:
         layer: number of layers.
-        states: residual stream after them, row 0 at the last committed token, row i + 1 at node i.
-        taps: layer index → hidden states after this layer at the same positions, for some of these first layers. Parts
-            can receive no other taps from an early exit (`RoundFeedback.taps`).
+        states: residual stream after them, index 0 at the last committed token, index i + 1 at node i.
+        taps: layer index → hidden states after this layer at the same positions, for some of these first layers. After
+            an early exit, parts receive no other captured states (`RoundFeedback.taps`).
     """
 
     layer: int

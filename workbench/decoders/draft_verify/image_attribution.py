@@ -61,19 +61,19 @@ def explain(
         raise CapacityError(
             f"The text is too long for attribution maps; at most {LONGEST} positions.", "Use a shorter run."
         )
-    wanted = image_token_id(models.target.model.config)
-    if wanted in tokens:
+    image_token = image_token_id(models.target.model.config)
+    if image_token in tokens:
         raise PromptError("The text contains an image placeholder, so attribution maps cannot be computed.", "")
     target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: told(0.5 * done))
-    blind, at = [], 0
+    blind, index = [], 0
     for first, last, inputs in stretches(request, len(tokens)):
         logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
         for token, logit in zip(tokens[first:last], logits, strict=True):
-            blind.append(float(_distribution(rounds, at, logit[None])[0, token]))
-            at += 1
-    own = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
+            blind.append(float(_distribution(rounds, index, logit[None])[0, token]))
+            index += 1
+    drafter_maps = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
     told(1.0)
-    return {"target": target, "drafter": own, "p_blind": blind}
+    return {"target": target, "drafter": drafter_maps, "p_blind": blind}
 
 
 def explain_draft_model(
@@ -85,8 +85,8 @@ def explain_draft_model(
         return None
     prompt = translated(models.processor, processor, request.prompt)
     first = process(processor, prompt, request.pictures)
-    seen = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
-    return _maps(models.drafter.model, _stretches(first, seen, len(tokens)), tokens, told)
+    changes = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
+    return _maps(models.drafter.model, _stretches(first, changes, len(tokens)), tokens, told)
 
 
 def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
@@ -139,10 +139,10 @@ def _weights(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
 ) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
     """Return attention, and gradient × input, from the tokens after `first` on to each of the m vision tokens."""
-    whole = _extended(model, inputs, tokens)
+    full_inputs = _extended(model, inputs, tokens)
     n_prompt = inputs["input_ids"].shape[1]
-    is_vision = whole["input_ids"][0] == image_token_id(model.config)
-    rows = slice(n_prompt - 1 + first, n_prompt - 1 + len(tokens))
+    is_vision = full_inputs["input_ids"][0] == image_token_id(model.config)
+    span = slice(n_prompt - 1 + first, n_prompt - 1 + len(tokens))
     leaves: list[Tensor] = []
 
     def cut(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -153,15 +153,15 @@ def _weights(
     hook = decoder_layers(model)[1][0].register_forward_pre_hook(cut, with_kwargs=True)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            out = model(**whole, use_cache=False, output_attentions=True)
-            chosen = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
-            logits = out.logits[0, rows].to(torch.promote_types(model.dtype, torch.float32))
-            says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
-            gradient = slopes(says, leaves[:1], told=told)[:, is_vision]
+            out = model(**full_inputs, use_cache=False, output_attentions=True)
+            targets = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
+            logits = out.logits[0, span].to(torch.promote_types(model.dtype, torch.float32))
+            log_probs = logits.log_softmax(1).gather(1, targets).squeeze(1)
+            gradient = slopes(log_probs, leaves[:1], told=told)[:, is_vision]
     finally:
         hook.remove()
     attention = torch.stack([layer[0].mean(0) for layer in out.attentions]).mean(0)
-    return attention[rows][:, is_vision].detach(), gradient
+    return attention[span][:, is_vision].detach(), gradient
 
 
 def slopes(
@@ -178,15 +178,17 @@ def slopes(
         towards: a direction for each leaf; by default the leaf itself: gradient × input.
         told: progress callback: number of figures that are done.
     """
-    found, towards = [], leaves if towards is None else towards
-    for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
+    results, towards = [], leaves if towards is None else towards
+    for one_hot in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
         gradients = torch.autograd.grad(
-            says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+            says, leaves, one_hot, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
         )
-        parts = [(gradient[:, 0] * way[0]).sum(-1) for gradient, way in zip(gradients, towards, strict=True)]
-        found.append(torch.stack(parts).sum(0).abs())
-        told(sum(map(len, found)))
-    return torch.cat(found).detach()
+        parts = [
+            (gradient[:, 0] * direction[0]).sum(-1) for gradient, direction in zip(gradients, towards, strict=True)
+        ]
+        results.append(torch.stack(parts).sum(0).abs())
+        told(sum(map(len, results)))
+    return torch.cat(results).detach()
 
 
 @torch.no_grad()
@@ -200,59 +202,63 @@ def states(
         inputs: processor output for the prompt.
         tokens: tokens of the text.
     """
-    caught: dict[str, Tensor] = {}
+    captured: dict[str, Tensor] = {}
 
     def catch(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            caught[name] = (args[0] if args else named["hidden_states"]).detach()
+            captured[name] = (args[0] if args else named["hidden_states"]).detach()
 
         return hook
 
-    places = {"embeds": decoder_layers(model)[1][0], "features": model.get_output_embeddings()}
-    hooks = [part.register_forward_pre_hook(catch(name), with_kwargs=True) for name, part in places.items()]
+    modules = {"embeds": decoder_layers(model)[1][0], "features": model.get_output_embeddings()}
+    hooks = [part.register_forward_pre_hook(catch(name), with_kwargs=True) for name, part in modules.items()]
     try:
         model(**_extended(model, inputs, tokens), use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    return caught["embeds"], caught["features"]
+    return captured["embeds"], captured["features"]
 
 
 @torch.inference_mode()
 def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
-    """Return the logits that predict each token if every image has one colour, the mean of the normalisation."""
-    whole = _extended(model, inputs, tokens)
-    whole["pixel_values"] = torch.zeros_like(whole["pixel_values"])
+    """Return the logits that predict each token if all pixels are zero: images of the normalisation's mean colour."""
+    full_inputs = _extended(model, inputs, tokens)
+    full_inputs["pixel_values"] = torch.zeros_like(full_inputs["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]
     return (
-        weight_sharing_copy_of(model)(**whole, use_cache=False)
+        weight_sharing_copy_of(model)(**full_inputs, use_cache=False)
         .logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)]
         .float()
     )
 
 
 def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
-    """Return the tensors of a prompt with text after it."""
+    """Return the processor's tensors of a prompt, extended by the tokens of the text after it."""
     n_prompt = inputs["input_ids"].shape[1]
-    behind = {"input_ids": torch.tensor([list(tokens)]), "attention_mask": torch.ones(1, len(tokens), dtype=torch.long)}
-    if getattr(model.config, "model_type", "") == "paligemma":  # its prompt attends both ways, its text does not
-        behind["token_type_ids"] = behind["attention_mask"]
-    whole = {}
+    continuation = {
+        "input_ids": torch.tensor([list(tokens)]),
+        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
+    }
+    # PaliGemma's attention is bidirectional in the prompt and causal after it.
+    if getattr(model.config, "model_type", "") == "paligemma":
+        continuation["token_type_ids"] = continuation["attention_mask"]
+    extended = {}
     for name, value in inputs.items():
         if value.shape == (1, n_prompt):
-            value = torch.cat([value.cpu(), behind.get(name, torch.zeros(1, len(tokens), dtype=value.dtype))], 1)
-        whole[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
-    return whole
+            value = torch.cat([value.cpu(), continuation.get(name, torch.zeros(1, len(tokens), dtype=value.dtype))], 1)
+        extended[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
+    return extended
 
 
 def weight_sharing_copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a weight-sharing copy without our hooks, with plain linear layers and eager attention."""
+    """Return a weight-sharing copy without the workbench's hooks, with plain linear layers and eager attention."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     for module in model.modules():
         for name in ("_forward_hooks", "_forward_pre_hooks"):
             hooks = module.__dict__[name]  # a runner's hooks refer to its caches, which must not be copied
-            theirs = {k: hook for k, hook in hooks.items() if hook.__module__.startswith("transformers")}
-            shared[id(hooks)] = type(hooks)(theirs)
+            library_hooks = {k: hook for k, hook in hooks.items() if hook.__module__.startswith("transformers")}
+            shared[id(hooks)] = type(hooks)(library_hooks)
     shared_copy: Any = copy.deepcopy(model, shared)
     for module in shared_copy.modules():
         if type(module) is PackedLinear:

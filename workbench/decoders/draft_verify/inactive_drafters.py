@@ -1,8 +1,8 @@
 """Drafter state that survives a change of drafter: earlier drafters keep learning while another one drafts.
 
-A drafter that learns from the text and the target's outputs names its memory (`Drafter.memory`). When another drafter
-replaces it, the memory is set aside and still receives every round's feedback. It is used again when a drafter with a
-memory of that name comes back. It is released when the sequence ends or changes to a decoder of another kind.
+A drafter that learns from the text and the target's outputs names its state (`Drafter.memory`). When another drafter
+replaces it, the state is set aside and still receives every round's feedback. The state is used again when a drafter
+with a memory of that name is chosen. It is released when the sequence ends or changes to a decoder of another kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ObservingDrafter:
     Attributes:
         drafter: the drafter, with the parameters that it had.
         models: models that it was primed with.
-        state: its state for the sequence.
+        state: state of the drafter for the sequence.
     """
 
     drafter: Drafter
@@ -40,37 +40,37 @@ class ObservingDrafter:
 
 
 def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter | None:
-    """Return the memory that a new drafter can take over, of the current or an inactive drafter; None if there is none.
+    """Return the state that a new drafter can take over, of the current or an inactive drafter; None if there is none.
 
     Args:
         row: sequence.
-        drafter: new drafter; it is not in force yet, and nothing is changed.
+        drafter: new drafter, which does not draft yet; nothing is changed.
         models: models that it will run with.
     """
     name = drafter.memory()
     if name is None:
         return None
     if name == row.drafter.memory() and not row.state.no_drafts:
-        found = ObservingDrafter(row.drafter, row.models, row.state.drafter)
+        observer = ObservingDrafter(row.drafter, row.models, row.state.drafter)
     else:
-        found = row.state.inactive.get(name)
-    return found if found is not None and found.models.shared is models.shared else None
+        observer = row.state.inactive.get(name)
+    return observer if observer is not None and observer.models.shared is models.shared else None
 
 
 def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
-    """Set the current drafter aside for a new one: keep its memory as an observer, or release its resources.
+    """Replace the current drafter: keep its state among the inactive drafters, or release its resources.
 
     Args:
         row: sequence; its drafter, models and state are still the old ones.
         drafter: new drafter.
-        taken: memory that the new drafter took over (`remembered`); it receives feedback as the new drafter's state.
+        taken: state that the new drafter took over (`remembered`), if any.
     """
-    name, coming = row.drafter.memory(), drafter.memory()
+    name, new_name = row.drafter.memory(), drafter.memory()
     if taken is not None and taken.state is row.state.drafter:  # the same memory with other parameters
         return
-    if coming is not None and (watching := row.state.inactive.pop(coming, None)) is not None and taken is None:
-        _release(row, watching)
-    if name is None or name == coming or row.state.no_drafts:
+    if new_name is not None and (observer := row.state.inactive.pop(new_name, None)) is not None and taken is None:
+        _release(row, observer)
+    if name is None or name == new_name or row.state.no_drafts:
         let_go(row)
         return
     row.state.inactive[name] = ObservingDrafter(row.drafter, row.models, row.state.drafter)

@@ -21,13 +21,13 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One entry of a state.
+    """One entry of a state, for display.
 
     Attributes:
-        before: tokens that it is looked up by.
-        after: tokens that it drafts.
-        count: its count: see `Look.counted`.
-        words: its name, if it is not made of tokens.
+        before: tokens that form its key.
+        after: tokens that the entry drafts.
+        count: count of the entry: see `Look.counted`.
+        words: name of the entry, if it has no tokens.
     """
 
     before: Sequence[int]
@@ -44,7 +44,7 @@ class Look:
         entries: number of entries, in the state's `unit`.
         bound: largest number of entries.
         n_bytes: approximate memory of the entries; a test compares it with a measurement.
-        most_bytes: the same at the largest number of entries.
+        most_bytes: memory at the largest number of entries.
         counted: meaning of `Top.count` ("times seen").
         top: entries with the largest counts, in descending order.
     """
@@ -72,10 +72,10 @@ class InspectableState(ABC):
     Attributes:
         title: display name.
         unit: plural noun for its entries.
-        asked: number of rounds in which it was queried.
+        asked: number of rounds in which the drafter queried it.
         hits: number of these rounds in which it had a draft.
         kept: number of accepted tokens from its drafts.
-        shared: whether other requests that chose so use it, too.
+        shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes that come from it; empty: all nodes do.
     """
 
@@ -88,7 +88,7 @@ class InspectableState(ABC):
     sources: Collection[str] = ()
 
     def count(self, source: Sequence[str], path: Sequence[int]) -> None:
-        """Count a round in which it was queried.
+        """Count a round in which the drafter queried this state.
 
         Args:
             source: source of each node of the draft.
@@ -99,7 +99,7 @@ class InspectableState(ABC):
         self.kept += sum(self.made(source[node]) for node in path)
 
     def made(self, source: str) -> bool:
-        """Whether a node with this source comes from it."""
+        """Whether a node with this source comes from this state."""
         return not self.sources or source in self.sources
 
     @abstractmethod
@@ -127,14 +127,14 @@ class InspectableState(ABC):
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be loaded.", "Choose it by its folder instead.")
 
     def clear(self) -> None:
-        """Clear a state shared by several requests; a request's own state is created anew instead."""
+        """Clear a state shared by several requests. Other states are replaced by new ones instead."""
         return
 
 
 def owned_of(state: Any) -> InspectableState | None:
     """Return the part of a drafter's state that can be inspected; None if it has none."""
-    found = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
-    return found if isinstance(found, InspectableState) else None
+    inspectable = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
+    return inspectable if isinstance(inspectable, InspectableState) else None
 
 
 MOST_BYTES = 8 << 20
@@ -145,7 +145,7 @@ BROKEN = "Give a file that this program saved."
 def numbers(
     arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
 ) -> np.ndarray:
-    """Return an array of a file after checking it.
+    """Check an array of a file, and return it.
 
     Args:
         arrays: arrays of the file.
@@ -161,17 +161,17 @@ def numbers(
     Raises:
         ModelError: the array is missing, has another shape or dtype, or a value is out of range.
     """
-    found = arrays.get(name)
-    if found is None:
+    array = arrays.get(name)
+    if array is None:
         raise ModelError(f"The file is broken: {name} is missing in it.", BROKEN)
-    wanted = np.float64 if found.dtype.kind == "f" else np.int64
-    fits = found.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, found.shape, strict=True))
-    if not fits or found.dtype.kind not in ("iu" if whole else "fiu"):
+    dtype = np.float64 if array.dtype.kind == "f" else np.int64
+    fits = array.ndim == len(shape) and all(w is None or w == n for w, n in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind not in ("iu" if whole else "fiu"):
         raise ModelError(f"The file is broken: {name} has another shape or dtype than expected.", BROKEN)
-    found = found.astype(wanted)
-    if found.size and not (np.isfinite(found).all() and found.min() >= low and found.max() < high):
+    array = array.astype(dtype)
+    if array.size and not (np.isfinite(array).all() and array.min() >= low and array.max() < high):
         raise ModelError(f"The file is broken: {name} contains invalid numbers.", BROKEN)
-    return found
+    return array
 
 
 def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0) -> np.ndarray:
@@ -180,8 +180,8 @@ def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | Non
 
 
 def in_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:
-    """Return rows of different lengths as an array [n, width], padded with `fill`."""
-    found = np.full((len(rows), width), fill, dtype)
+    """Pad lists of different lengths to an array [n, width] with `fill`."""
+    padded = np.full((len(rows), width), fill, dtype)
     for i, row in enumerate(rows):
-        found[i, : len(row)] = row
-    return found
+        padded[i, : len(row)] = row
+    return padded

@@ -26,7 +26,7 @@ from workbench.models.fingerprint import differ, fingerprint
 from workbench.models.runner import Runner
 
 CLIP = 1.0
-"""Largest gradient norm of a step: without it the first step on a new kind of text would destroy the weights."""
+"""Largest gradient norm of a step. Without clipping, the first step on a new kind of text would destroy the weights."""
 
 
 class TrainableLayers(OnlineTrainer):
@@ -61,7 +61,7 @@ class TrainableLayers(OnlineTrainer):
         distributions: Float[Tensor, "n V"],
         rate: float,
     ) -> float:
-        """Take one step towards the target's distributions at some positions; return the mean of D(p ‖ q), in nats.
+        """Take one optimiser step towards the target's distributions; return the mean of D(p ‖ q), in nats.
 
         Args:
             tokens: tokens of the text.
@@ -74,9 +74,8 @@ class TrainableLayers(OnlineTrainer):
 
         def divergence(said: Float[Tensor, "m V"]) -> Tensor:
             q = said.index_select(0, to_device(list(at), self.runner.device, torch.long))
-            if (
-                q.shape[1] > distributions.shape[1]
-            ):  # drop padding rows of the model's vocabulary, which are never drafted
+            # Drop padding entries of the model's vocabulary, which are never drafted.
+            if q.shape[1] > distributions.shape[1]:
                 q = q[:, : distributions.shape[1]]
                 q = q - q.logsumexp(1, keepdim=True)
             p = distributions.clone().to(q.dtype)[:, : q.shape[1]]
@@ -89,7 +88,7 @@ class TrainableLayers(OnlineTrainer):
     def step(
         self, tokens: Sequence[int], start: int, loss_of: Callable[[Float[Tensor, "m V"]], Tensor], rate: float
     ) -> float:
-        """Take one step down any loss of the log-probabilities after each token of a text; return the loss.
+        """Take one optimiser step on a loss of the log-probabilities after each token of a text; return the loss.
 
         Args:
             tokens: tokens of the text.
@@ -112,17 +111,17 @@ class TrainableLayers(OnlineTrainer):
     def log_probs(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
         """Return log q after each token of a text, without a cache; −∞ for tokens outside the draft vocabulary."""
         ids = self.runner.known(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
-        places = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
+        positions = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
         if not isinstance(head, TrimmedLinear):
             with unpacked(self._model):
-                out = self._model(input_ids=ids, position_ids=places, use_cache=False)
+                out = self._model(input_ids=ids, position_ids=positions, use_cache=False)
             return out.logits[0].float().log_softmax(1)
-        trunk = self._model.get_decoder()
-        assert isinstance(trunk, nn.Module)
-        hidden = trunk(input_ids=ids, position_ids=places, use_cache=False).last_hidden_state[0]
-        said = F.linear(hidden, head.weight[head.kept]).float().log_softmax(1)
-        return said.new_full((len(said), head.out_features), -torch.inf).index_copy(1, head.kept, said)
+        decoder = self._model.get_decoder()
+        assert isinstance(decoder, nn.Module)
+        hidden = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
+        log_probs = F.linear(hidden, head.weight[head.kept]).float().log_softmax(1)
+        return log_probs.new_full((len(log_probs), head.out_features), -torch.inf).index_copy(1, head.kept, log_probs)
 
     def forget(self) -> None:
         """Reset to the model's original weights."""
@@ -132,9 +131,9 @@ class TrainableLayers(OnlineTrainer):
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the own layers, the optimiser's two moments, and a lean decoder's copies."""
-        own = sum(p.numel() * p.element_size() for p in self._layers.parameters())
-        return own * (3 if self.shared_copy.lean is None else 4)
+        """Memory of the copied layers, the optimiser's two moments, and a lean decoder's copies, in bytes."""
+        layer_bytes = sum(p.numel() * p.element_size() for p in self._layers.parameters())
+        return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
     @property
     def whose(self) -> str:
@@ -146,10 +145,10 @@ class TrainableLayers(OnlineTrainer):
         return not differ(whose, self.whose)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the layers' weights, and the model's own."""
+        """Yield name, trained value and original value of each weight."""
         origins = (p for layer in self.runner.layers for p in layer.parameters())
-        for (name, mine), origin in zip(self._layers.named_parameters(), origins, strict=True):
-            yield name, mine.detach(), origin.detach()
+        for (name, weight), origin in zip(self._layers.named_parameters(), origins, strict=True):
+            yield name, weight.detach(), origin.detach()
 
     def settle(self) -> None:
         """Rebuild the weight-sharing copy from the current layers."""
@@ -160,10 +159,10 @@ class TrainableLayers(OnlineTrainer):
 
     def _as_it_is(self) -> WeightSharingCopy:
         """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
-        whole = self.runner.lean
-        if whole is None:
+        runner_lean = self.runner.lean
+        if runner_lean is None:
             return WeightSharingCopy(self._model)
-        lean: LeanDecoder = copy.copy(whole)
+        lean: LeanDecoder = copy.copy(runner_lean)
         lean.layers, lean.fused = [LeanLayer(layer) for layer in decoder_layers(self._model)[1]], None
         return WeightSharingCopy(self._model, lean)
 

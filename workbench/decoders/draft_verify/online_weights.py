@@ -60,18 +60,18 @@ class OnlineTrainer(ABC):
     @property
     @abstractmethod
     def n_bytes(self) -> int:
-        """Memory of the weights and of everything needed for training."""
+        """Memory of the weights and of everything needed for training, in bytes."""
 
     @property
     def most_bytes(self) -> int:
-        """Largest memory it may take."""
+        """Largest memory that it may take, in bytes."""
         return self.n_bytes
 
     def begin_again(self) -> None:
         """Reset every weight to its original value, and the number of steps to 0."""
         with torch.inference_mode(False), torch.no_grad():
-            for _, mine, origin in self.pairs():
-                mine.copy_(origin)
+            for _, weight, origin in self.pairs():
+                weight.copy_(origin)
         self.n_steps, self.loss = 0, float("nan")
 
     def moved(self) -> dict[str, float]:
@@ -89,29 +89,29 @@ class OnlineTrainer(ABC):
         return {name: change.to(kind).cpu().numpy() for name, change in changes}
 
     def add(self, moves: Mapping[str, np.ndarray], n_steps: int) -> None:
-        """Add weight changes from `differences`, and the number of steps that made them."""
+        """Add weight changes from `differences`, and the number of training steps that led to them."""
         with torch.inference_mode(False), torch.no_grad():
-            for name, mine, _ in self.pairs():
-                mine.add_(of_numpy(moves[name]).to(mine))
+            for name, weight, _ in self.pairs():
+                weight.add_(of_numpy(moves[name]).to(weight))
         self.n_steps += n_steps
         self.settle()
 
     def _changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield each weight's name, its change, in float32 or wider, and its original value."""
         with torch.inference_mode(False), torch.no_grad():
-            for name, mine, origin in self.pairs():
-                wide = torch.float64 if mine.dtype == torch.float64 else torch.float32
-                yield name, mine.to(wide) - origin.to(wide), origin
+            for name, weight, origin in self.pairs():
+                wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+                yield name, weight.to(wide) - origin.to(wide), origin
 
 
 _L = TypeVar("_L", bound=OnlineTrainer)
 
 
 class TrainedState(InspectableState, Generic[_L]):
-    """Inspectable state of an online-trained drafter, as a sequence holds it.
+    """Inspectable state of an online-trained drafter, for one sequence.
 
     Attributes:
-        trainable: trained weights, of this sequence alone or shared by all requests that chose so.
+        trainable: trained weights, of this sequence alone or shared by all requests with that setting.
         title: display name.
     """
 
@@ -123,30 +123,34 @@ class TrainedState(InspectableState, Generic[_L]):
 
     def look(self, n: int) -> Look:
         """Return the weights that changed most."""
-        mine = self.trainable
-        moved = sorted(mine.moved().items(), key=lambda item: -item[1])[:n]
-        top = [Top((), (), 100 * share, name) for name, share in moved if share]
-        return Look(mine.n_steps, MAX_STEPS, mine.n_bytes, mine.most_bytes, "moved, in percent of its length", top)
+        weights = self.trainable
+        changes = sorted(weights.moved().items(), key=lambda item: -item[1])[:n]
+        top = [Top((), (), 100 * share, name) for name, share in changes if share]
+        return Look(
+            weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "moved, in percent of its length", top
+        )
 
     def pack(self) -> Arrays:
         """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
-        whose = np.array([int(digit, 16) for digit in self.trainable.whose])
-        return self.trainable.differences() | {WHOSE: whose, LESSONS: np.array([self.trainable.n_steps])}
+        digits = np.array([int(digit, 16) for digit in self.trainable.whose])
+        return self.trainable.differences() | {WHOSE: digits, LESSONS: np.array([self.trainable.n_steps])}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         """Add the weight changes of a file to the current weights."""
-        mine = self.trainable
-        whose = "".join(
+        weights = self.trainable
+        digits = "".join(
             f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist()
         )
-        if not mine.began_as(whose):
+        if not weights.began_as(digits):
             raise ModelError(
-                f"The file is broken, or is of another {mine.called}.",
-                f"Take the {mine.called} that it was saved with, or start without the file.",
+                f"The file is broken, or is of another {weights.called}.",
+                f"Take the {weights.called} that it was saved with, or start without the file.",
             )
         n_steps = int(numbers(arrays, LESSONS, (1,), 0, MAX_STEPS, whole=True)[0])
-        shapes = {name: tuple(weight.shape) for name, weight, _ in mine.pairs()}
-        mine.add({name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, n_steps)
+        shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}
+        weights.add(
+            {name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, n_steps
+        )
 
     def clear(self) -> None:
         """Reset to the original weights."""

@@ -1,4 +1,4 @@
-"""Base classes of a method's parts: frozen parameters; state is passed in. `feedback.py` defines their inputs."""
+"""Base classes of a method's parts: frozen parameters; state is an argument. `feedback.py` has their inputs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Part:
     target verifies trees, not only chains)."""
 
     head: ClassVar[Head | None] = None
-    """Trained head that it needs, if it is not the head of the method's drafter (`Method.head`)."""
+    """Trained head that the part needs, if different from the head of the method's drafter (`Method.head`)."""
     claims: ClassVar[tuple[Claim, ...]] = ()
-    """Claims of its paper, each measured with the method that it names; that method includes them in its own claims."""
+    """Claims of the part's paper. Each names the method that it is measured with; that method lists it, too."""
 
     def make_ready(self, models: Models) -> None:
         """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
 
     def taps(self, models: Models) -> Collection[int]:
-        """Return the indices of the target layers whose hidden states it needs from a verification; none by default."""
+        """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
         return ()
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
@@ -57,19 +57,19 @@ class Part:
 
 
 class Drafter(Part):
-    """Proposes a tree after the committed tokens. Subclasses are frozen dataclasses of parameters.
+    """Base class of drafters, which propose a tree after the committed tokens. Subclasses are frozen dataclasses.
 
-    `prime` builds the state for one sequence from its committed tokens alone: it is called at the start and after every
-    change of drafter during a run. Its result is `row.state.drafter` until `release`.
+    `prime` builds the state for one sequence from its committed tokens alone, at the start and after every change of
+    drafter during a run. The result is `row.state.drafter` until `release`.
     """
 
     blind: ClassVar[bool] = False
-    """Whether it ignores images, so that a draft model trained without them suits it better."""
+    """Whether the drafter ignores images, so that a draft model trained without them suits it better."""
     reads_target: ClassVar[bool] = False
-    """Whether it reads the target's hidden states, and so gets the same image information as the target."""
+    """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return how siblings in its trees may be drawn, with these parameters, when sampling. By default any way.
+        """Return the ways in which siblings of the drafter's trees may be drawn when sampling. By default any way.
 
         This determines which verifiers preserve the target's distribution (`Method.unsound`); a tree with siblings
         drawn otherwise is refused. Empty trees and greedy decoding do not count.
@@ -90,11 +90,11 @@ class Drafter(Part):
 
     @classmethod
     def batches(cls) -> bool:
-        """Whether it drafts for several sequences together. Others are called for one sequence at a time."""
+        """Whether the drafter handles several sequences per call. Others are called for one sequence at a time."""
         return cls.propose is not Drafter.propose
 
     def reach(self, row: Row) -> int | None:
-        """Return how deep it can still draft if its own model has a shorter context than the target; else None.
+        """Return the number of levels that fit into its own model's context; None if it has no shorter context.
 
         Below 1, the engine requests no more drafts and reports the reason.
         """
@@ -139,11 +139,11 @@ class Drafter(Part):
         return None
 
     def memory(self) -> Hashable | None:
-        """Return the name of its memory, if its state for a sequence is learned from the text and the target's outputs.
+        """Return the name of the drafter's memory: a state that is learned from the text and the target's outputs.
 
         A drafter with a memory keeps receiving feedback (`observe`) while another one drafts. A drafter whose memory
-        has the same name takes it over, even with other parameters (see `inactive_drafters.py`): so the name must
-        contain all parameters that the state depends on. None: a change of drafter primes from scratch.
+        has the same name takes it over, even with other parameters (see `inactive_drafters.py`). So the name must
+        contain all parameters that the state depends on. None: no memory; a change of drafter primes from scratch.
         """
         return None
 
@@ -152,15 +152,15 @@ class Drafter(Part):
 
 
 class TreeBuilder(Part):
-    """Tree builder for any drafter that gives distributions. Subclasses are frozen dataclasses of parameters."""
+    """Base class of tree builders, for drafters that give distributions. Subclasses are frozen dataclasses."""
 
     siblings: ClassVar[Sampling]
-    """How the siblings in its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
+    """Way in which siblings of its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether it feeds several tokens as one, which the drafter has to support: `DistributionDrafter.superposes`."""
+    """Whether the tree builder feeds several tokens as one. It then needs a drafter with `superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
-        """Create the tree builder's state, at the start and after a change of drafter; None if it keeps none."""
+        """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
         return None
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
@@ -173,18 +173,18 @@ class TreeBuilder(Part):
 
 def siblings_of(drafter: Drafter, grower: Grows | type[TreeBuilder] | None) -> frozenset[Sampling]:
     """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
-    may = drafter.siblings()
-    return may if grower is None else may & {grower.siblings} or may
+    supported = drafter.siblings()
+    return supported if grower is None else supported & {grower.siblings} or supported
 
 
 class DistributionDrafter(Drafter):
-    """A drafter that gives a distribution after any node of a tree; the tree builder in the plan decides the shape.
+    """Base class of drafters that give a distribution after any node; the plan's tree builder decides the shape.
 
-    So its siblings may be drawn in any way, and the tree builder's declaration decides: see `siblings_of`.
+    Siblings in its trees may be drawn in any way; the tree builder's declaration decides: see `siblings_of`.
     """
 
     superposes: ClassVar[bool] = False
-    """Whether it can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
+    """Whether the drafter can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
     usual: ClassVar[TreeBuilder | None] = None
     """Default tree builder if neither plan nor method names one."""
 
@@ -193,7 +193,7 @@ class DistributionDrafter(Drafter):
         raise NotImplementedError
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Return the tree that the plan's tree builder makes from its distributions.
+        """Return the tree that the plan's tree builder builds from this drafter's distributions.
 
         Raises:
             WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
@@ -210,21 +210,21 @@ class DistributionDrafter(Drafter):
 
 
 class Verifier(Part):
-    """Decides which drafted tokens are accepted. See `workbench.core.rejection` for the form of a rule.
+    """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` has the form of rules.
 
     A verifier that learns has a state for each sequence: `prime` creates it from the committed tokens, at the start and
     after every change of verifier during a run; `observe` may write to it; a rule reads it as `Verification.state`.
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which its output follows the target's distribution; empty: it is approximate."""
+    """Ways of drawing siblings for which the output follows the target's distribution; empty: approximate."""
     keeps_greedy: ClassVar[bool] = True
     """Whether output at temperature 0 equals the target's own, whatever was drafted."""
     reads_laws: ClassVar[bool] = False
-    """Whether it reads the draft distributions of chains at temperature 0, too; providing them costs time."""
+    """Whether the verifier reads draft distributions of chains also at temperature 0; providing them costs time."""
 
     def reads_draft_states(self, models: Models) -> bool:
-        """Return whether it reads the draft model's hidden state after each draft token of a chain.
+        """Return whether the verifier reads the draft model's hidden state after each draft token of a chain.
 
         These are `DraftTree.states`. The state after the last token costs one more draft model forward per round.
         """
@@ -246,7 +246,7 @@ class Verifier(Part):
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Follow the ruling on the host. `score`: from the ruling, for verifiers that choose among paths by it."""
+        """Find the accepted path on the host. `score`: `AcceptanceDecision.score`, for choosing among paths."""
         return walk(parents, accept, stop, uniform)
 
     def draws(self, sampling: SamplingParams) -> bool:
@@ -257,7 +257,7 @@ class Verifier(Part):
         """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
 
     def holds(self) -> int:
-        """Return the largest number of tentative tokens that it may take back, with these parameters; 0: all are final.
+        """Return the largest number of tentative tokens that the verifier may take back; 0: all tokens are final.
 
         Tentative tokens are emitted and streamed only when `settle` or this limit makes them final.
         """
@@ -275,17 +275,17 @@ class Verifier(Part):
 
 
 class Policy(Part):
-    """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` returns their state."""
+    """Base class of policies, which decide how much to draft. Subclasses are frozen dataclasses of parameters."""
 
     simulates: ClassVar[bool] = False
-    """Whether it uses information that no real policy has; every method is then a simulation (`Promise.SIMULATION`)."""
+    """Whether the policy uses information that no real policy has; the run is then a simulation."""
     timed: ClassVar[bool] = False
-    """Whether it depends on measured seconds: two runs of one request may then draft differently."""
+    """Whether the policy depends on measured times; two runs of one request may then draft differently."""
     grows: ClassVar[type[TreeBuilder] | None] = None
-    """Tree builder that its plans name, whichever the method has; None: its plans name none."""
+    """Tree builder that the policy's plans name, in place of the method's; None: the plans name none."""
 
     def start(self) -> Any:
-        """Return the state for one sequence."""
+        """Return the policy's state for one sequence."""
         return None
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
@@ -302,8 +302,8 @@ class Policy(Part):
         """Return whether to draft another level; called if the plan `stops`.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
-        does not bias the accepted tokens. A result on the device is synchronised; a policy that has synchronised itself
-        returns a bool.
+        does not bias the accepted tokens. The engine synchronises to read a result on the device; a policy that has
+        synchronised already returns a bool.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Phases of one sequence in one round. `round.py` runs them for all sequences and isolates their errors."""
+"""Phases of one sequence in one round. `decoder.py` runs them for all sequences and isolates their errors."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class RoundState:
         row: the sequence.
         tree: draft tree.
         drafting: timing of its drafting group.
-        block: its part of the target's forward: the draft, and probe positions after it.
+        block: the sequence's part of the target's forward: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input there, [N+1, D].
         taps: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
         probed: results at probe positions, by the part that requested them.
         strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
-            context and so end all runs of the process. So a valid id replaces it, and the logits are set to NaN.
+            context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
         verified_tree: verification result.
     """
 
@@ -69,7 +69,7 @@ class RoundState:
         row.state.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
 
     def draft_again(self) -> None:
-        """Draft for this sequence alone from a new state: a failed batch may have left the old one inconsistent."""
+        """Draft for this sequence alone from a new state: after a failed batch the old one may be inconsistent."""
         row = self.row
         row.place.scratch = 0
         let_go(row)
@@ -84,8 +84,8 @@ class RoundState:
         self.block = block_of(self.row, self.tree, models)
         for probes in self.block.asked.values() if guarded else ():
             if probes.states is None:
-                found = _within(probes.tokens, size)
-                self.strange = found if self.strange is None else self.strange | found
+                invalid = _within(probes.tokens, size)
+                self.strange = invalid if self.strange is None else self.strange | invalid
 
     def segment(self, models: Models) -> Segment:
         """Return the segment of the last committed token, the draft after it, and the probe positions."""
@@ -93,15 +93,15 @@ class RoundState:
         return self.block.segment(self.row, models)
 
     def read(self, out: Output, b: int) -> None:
-        """Take row `b` of the results of the target's forward."""
+        """Take the sequence's results, at batch index `b`, from the output of the target's forward."""
         assert self.block is not None
         n = 1 + len(self.block.tree)
         self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
         if self.strange is not None:
             self.logits = self.logits.masked_fill(self.strange, torch.nan)
         self.probed = self.block.probed(out.logits[b], out.hidden[b])
-        before = {} if self.block.exits is None else self.block.exits.taps
-        self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.state.captured_layers}
+        exit_taps = {} if self.block.exits is None else self.block.exits.taps
+        self.taps = {i: out.taps[i][b, :n] if i in out.taps else exit_taps[i] for i in self.row.state.captured_layers}
 
     def accept(self, record: bool) -> Acceptance:
         """Return the results of the sequence's acceptance rule, on the device."""
@@ -134,47 +134,54 @@ class RoundState:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, base = verified_tree.verdict, len(row.committed)
+        verdict, n_before = verified_tree.verdict, len(row.committed)
         tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
-        holds = bool(row.state.tentative) or row.verifier.holds() > 0
-        if holds:
-            kept, reason = ending(row, tokens, context.models, base)
-            spans_text = [("", 0, 0)] * kept
+        is_tentative = bool(row.state.tentative) or row.verifier.holds() > 0
+        if is_tentative:
+            n_emitted, reason = ending(row, tokens, context.models, n_before)
+            spans = [("", 0, 0)] * n_emitted
         else:
-            kept, reason, spans_text = cut(row, tokens, context.models)
-        root, before = row.committed[-1], row.place.last_hidden
-        path = verdict.path[:kept]
+            n_emitted, reason, spans = cut(row, tokens, context.models)
+        root, previous_hidden = row.committed[-1], row.place.last_hidden
+        path = verdict.path[:n_emitted]
         context.models.target.commit(row.place, [0, *(node + 1 for node in path)])
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
-        row.committed.extend(tokens[:kept])
+        row.committed.extend(tokens[:n_emitted])
         scores = list[Scored]()
         if (raw := verified_tree.acceptance.raw) is not None:
-            places = [0, *(node + 1 for node in verdict.path)][:kept]
+            positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(raw[places], tokens[:kept], n_top, context.token_text)
+            scores = scored(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
-            self._tell(root, tokens[:kept])
-        new = kept_tokens(verified_tree, base, spans_text)
-        if holds:
-            decided = decide(row, self._held(new, before, scores, context), bool(reason), context.models)
+            self._tell(root, tokens[:n_emitted])
+        new_tokens = kept_tokens(verified_tree, n_before, spans)
+        if is_tentative:
+            results = decide(
+                row, self._held(new_tokens, previous_hidden, scores, context), bool(reason), context.models
+            )
         else:
-            decided = TentativeResults(new, [], reason)
+            results = TentativeResults(new_tokens, [], reason)
             row.request.scores.extend(scores)
-        record = record_round(row, verified_tree, new, decided, timing, context.token_text, context.record, begun)
+        record = record_round(
+            row, verified_tree, new_tokens, results, timing, context.token_text, context.record, begun
+        )
         keep_round(row, record)
-        if decided.reason:
-            context.end(row, FINISHED, decided.reason)
+        if results.reason:
+            context.end(row, FINISHED, results.reason)
 
     def _held(
         self, new: list[Emitted], before: Tensor | None, scores: list[Scored], context: EngineContext
     ) -> list[TentativeToken]:
-        """Return the round's tokens as tentative ones. `before`: LM head input that drew the round's root."""
+        """Return the round's tokens as tentative ones. `before`: LM head input from which its root was drawn."""
         assert self.verified_tree is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.verified_tree.verdict.path)]
-        read = [before, *(self.hidden[place] for place in places)]
+        inputs_before = [before, *(self.hidden[place] for place in places)]
         texts = [context.token_text(token.token) for token in new]
-        return [TentativeToken(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
+        return [
+            TentativeToken(*values)
+            for values in zip(new, inputs_before, texts, scores or [None] * len(new), strict=False)
+        ]
 
     def _tell(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
@@ -185,8 +192,8 @@ class RoundState:
             verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
             verified_tree.acceptance.top_probs,
         )  # fmt: skip
-        if row.state.plan.depth > 0 and (own := owned_of(row.state.drafter)) is not None:
-            own.count(verified_tree.sources, verified_tree.verdict.path)
+        if row.state.plan.depth > 0 and (owned := owned_of(row.state.drafter)) is not None:
+            owned.count(verified_tree.sources, verified_tree.verdict.path)
         if not row.state.no_drafts:
             row.drafter.observe(row, outcome)
         tell(row, outcome)
@@ -201,6 +208,6 @@ def _within(tokens: Tensor, size: int) -> Tensor:
 
     The tensor itself is changed, because drafters recognise their tree by object identity.
     """
-    strange = ((tokens < 0) | (tokens >= size)).any()
+    invalid = ((tokens < 0) | (tokens >= size)).any()
     tokens.clamp_(0, size - 1)
-    return strange
+    return invalid

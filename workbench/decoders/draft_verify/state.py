@@ -26,7 +26,7 @@ class DraftState:
         plan: draft budget of the current round.
         captured_layers: target layers whose hidden states the parts need from a verification.
         no_drafts: why the drafter drafts nothing more; "" while it does.
-        inactive: earlier drafters that still receive feedback, by the name of their memory.
+        inactive: earlier drafters that still receive feedback, by `Drafter.memory`.
         vision: the drafter's report of the image information that it uses; see `drafter_vision.see`.
         vision_recorded: the part of it that is already in the trace.
         tentative: tokens that may still be taken back, the last of `Row.committed`, oldest first.

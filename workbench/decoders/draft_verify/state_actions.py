@@ -1,6 +1,6 @@
 """Actions on a drafter's state: inspect, save, load, reset, between two rounds and in the engine's thread.
 
-Other threads request them by `Row.errands`. If a request has `keeps` set, the state is saved when its sequence ends.
+Other threads request them through `Row.errands`. If `Request.keeps` is set, the state is saved when the sequence ends.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MATCHED = "matched tokens"
 
 
 def _state(row: Row) -> InspectableState:
-    found = owned_of(drafter_state(row))
-    if found is None:
+    state = owned_of(drafter_state(row))
+    if state is None:
         raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
-    return found
+    return state
 
 
 def look(row: Row, token_text: TokenText) -> dict[str, Any]:
@@ -46,33 +46,33 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
         shared, saves, counted, top [{"before", "after", "count"}], and made: the entry used for the latest draft
         {"round", "before", "after"}, or None.
     """
-    found, trace = owned_of(drafter_state(row)), row.trace
-    if found is None:
+    state, trace = owned_of(drafter_state(row)), row.trace
+    if state is None:
         return {"kind": "", "why": f"{row.configured.method.title} has no state to show."}
-    seen, memory = found.look(SHOWN), row.drafter.memory()
+    summary, memory = state.look(SHOWN), row.drafter.memory()
 
     def text(tokens: Sequence[int]) -> str:
         return "".join(token_text(token) for token in tokens)
 
     return {
         "kind": row.configured.name if memory is None else kind_of(memory),
-        "title": found.title,
-        "unit": found.unit,
-        "entries": seen.entries,
-        "bound": seen.bound,
-        "n_bytes": seen.n_bytes,
-        "most_bytes": seen.most_bytes,
-        "asked": found.asked,
-        "hits": found.hits,
-        "kept": found.kept,
-        "shared": found.shared,
+        "title": state.title,
+        "unit": state.unit,
+        "entries": summary.entries,
+        "bound": summary.bound,
+        "n_bytes": summary.n_bytes,
+        "most_bytes": summary.most_bytes,
+        "asked": state.asked,
+        "hits": state.hits,
+        "kept": state.kept,
+        "shared": state.shared,
         "saves": memory is not None,
-        "counted": seen.counted,
+        "counted": summary.counted,
         "top": [
             {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
-            for top in seen.top
+            for top in summary.top
         ],
-        "made": None if trace is None else made(trace, text, found),
+        "made": None if trace is None else made(trace, text, state),
     }
 
 
@@ -81,17 +81,17 @@ def made(trace: Trace, text: Callable[[Sequence[int]], str], state: InspectableS
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
     last = trace.rounds[-1]
-    known = [*trace.header.prompt_tokens, *trace.token_ids]
-    before = known[: len(known) - len(last.emitted)][-n:]
-    path, below = list[int](), -1
+    tokens = [*trace.header.prompt_tokens, *trace.token_ids]
+    matched = tokens[: len(tokens) - len(last.emitted)][-n:]
+    path, tip = list[int](), -1
     nodes = zip(last.nodes.tokens, last.nodes.parents, last.nodes.source, strict=True)
     for node, (token, parent, source) in enumerate(nodes):
-        if parent == below and state.made(source):
+        if parent == tip and state.made(source):
             path.append(token)
-            below = node
+            tip = node
     if not path:
         return None
-    return {"round": last.index, "before": text(before), "after": text(path)}
+    return {"round": last.index, "before": text(matched), "after": text(path)}
 
 
 def save(row: Row) -> bytes:
@@ -119,7 +119,7 @@ def load(row: Row, data: bytes) -> None:
 
 
 def reset(row: Row) -> None:
-    """Reset the drafter's state to the one for the committed text alone.
+    """Reset the drafter's state to that of the committed text alone.
 
     Raises:
         MethodUnavailableError: the drafter has no state, or it is read-only.
@@ -139,10 +139,10 @@ def leave(row: Row, token_text: TokenText) -> None:
         return
     try:
         with no_panic():
-            shown = look(row, token_text)
+            summary = look(row, token_text)
             try:
-                row.left = FinishedState(shown, save(row))
+                row.left = FinishedState(summary, save(row))
             except WorkbenchError as error:
-                row.left = FinishedState(shown, None, str(error))
+                row.left = FinishedState(summary, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")

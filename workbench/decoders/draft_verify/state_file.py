@@ -86,12 +86,12 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
     Raises:
         CapacityError: it would be larger than `MOST_BYTES`.
     """
-    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     head = {
         "format": FORMAT, "version": VERSION, "kind": kind, "tokenizer": hash_of(models), "target": models.target_name,
-        "sha256": _sum_of(held),
+        "sha256": _sum_of(contiguous),
     }  # fmt: skip
-    data = save(held, head)
+    data = save(contiguous, head)
     if len(data) > MOST_BYTES:
         raise CapacityError(f"The state takes {len(data) >> 20} MiB, more than the limit of {MOST_BYTES >> 20}.")
     return data
@@ -125,16 +125,16 @@ def _head(data: bytes) -> Mapping[str, str]:
     try:
         if not 2 <= n <= min(HEAD_BYTES, len(data) - 8):
             raise ValueError
-        found = json.loads(data[8 : 8 + n]).get("__metadata__", {})
-        return {str(name): str(value) for name, value in found.items()}
+        metadata = json.loads(data[8 : 8 + n]).get("__metadata__", {})
+        return {str(name): str(value) for name, value in metadata.items()}
     except (ValueError, AttributeError, RecursionError):
         raise ModelError("The file is not a drafter state: it is not safetensors, or is truncated.", BROKEN) from None
 
 
 def _sum_of(arrays: Arrays) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
-        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -19,7 +19,7 @@ from workbench.models.runner import Runner
 
 
 def switch(row: Row, target: Runner, settings: Settings) -> None:
-    """Change parts, sampling, models or images of a sequence that continues to draft and verify, whole or not at all.
+    """Change parts, sampling, models or images of a sequence; either all changes are applied, or none.
 
     A new drafter is primed with the committed tokens before the old one releases its resources. The tokens and, unless
     images change, the target's KV cache stay.
@@ -27,18 +27,20 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     Raises:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
-    configured, models, now = settings.configured, settings.models, row.configured
-    policy_state = configured.policy.start() if configured.policy != now.policy else row.state.policy
+    configured, models, current = settings.configured, settings.models, row.configured
+    policy_state = configured.policy.start() if configured.policy != current.policy else row.state.policy
     verifier, verifier_state, taps = configured.verifier, row.state.verifier, configured.taps(models)
-    is_judged_anew = settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models)
+    is_judged_anew = settings.swaps or verifier != current.verifier or (verifier.needs and models is not row.models)
     if is_judged_anew:
         verifier_state = verifier.prime(row, models)
     grower, grower_state = configured.grower, row.state.tree_builder
-    is_other = configured.drafter != now.drafter or models.writer is not row.models.writer
-    is_other = is_other or any(models.heads.get(need) != row.models.heads.get(need) for need in configured.needs)
-    if grower != now.grower or is_other:
+    is_new_drafter = configured.drafter != current.drafter or models.writer is not row.models.writer
+    is_new_drafter = is_new_drafter or any(
+        models.heads.get(need) != row.models.heads.get(need) for need in configured.needs
+    )
+    if grower != current.grower or is_new_drafter:
         grower_state = None if grower is None else grower.prime(configured.drafter, models)
-    if settings.swaps or is_other:
+    if settings.swaps or is_new_drafter:
         _change_drafter(row, target, configured.drafter, models, settings.swaps)
     row.state.tree_builder = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
@@ -51,28 +53,33 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
     """Process the images that changed, prime the new drafter, release the old one."""
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
-    vision, no_drafts, shown = row.state.vision, row.state.no_drafts, [*row.request.swaps]
-    taken = None if swaps else remembered(row, drafter, models)
+    vision, no_drafts, old_swaps = row.state.vision, row.state.no_drafts, [*row.request.swaps]
+    observer = None if swaps else remembered(row, drafter, models)
     try:
         with no_panic():  # a Rust panic, too, must reach the restoration below
             for swap in swaps:
                 _show(row, target, swap)
             row.state.vision = {}
-            state = prime(row, drafter, models) if taken is None else taken.state
+            state = prime(row, drafter, models) if observer is None else observer.state
     except Exception:
-        row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = pictures, vision, no_drafts, shown
+        row.pictures, row.state.vision, row.state.no_drafts, row.request.swaps[:] = (
+            pictures,
+            vision,
+            no_drafts,
+            old_swaps,
+        )
         if images is not None and any(swap.sees == BOTH for swap in swaps):
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
-    primed, row.state.no_drafts = row.state.no_drafts, no_drafts  # the old drafter's value, while it is released
-    put_by(row, drafter, taken)
-    row.state.drafter, row.state.no_drafts = state, "" if taken is not None else primed
+    new_no_drafts, row.state.no_drafts = row.state.no_drafts, no_drafts  # the old drafter's value, while it is released
+    put_by(row, drafter, observer)
+    row.state.drafter, row.state.no_drafts = state, "" if observer is not None else new_no_drafts
     row.report.image_changes = [*swaps] or row.report.image_changes
 
 
 def _show(row: Row, target: Runner, swap: Swap) -> None:
-    """Prefill the target with other images and the committed text after them; or show them to the drafter alone.
+    """Prefill the target with other images and the committed text after them; or change the drafter's images only.
 
     Raises:
         PromptError: the prompt has no images. Nothing is changed.

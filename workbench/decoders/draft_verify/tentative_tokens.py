@@ -1,6 +1,6 @@
 """Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.holds`.
 
-They are in `row.committed` and in the target's KV cache, and drafts continue after them like after all committed
+They are in `row.committed` and in the target's KV cache, and drafts continue after them as after all committed
 tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
 stream or log-probability ever contains a token that is taken back.
 """
@@ -22,19 +22,19 @@ from workbench.models.loading import Models
 from workbench.trace.tokens import Emitted, Placed
 
 TRIES = 4
-"""How often tokens may be taken back before one becomes final; after that the tokens stand."""
+"""Largest number of times that tokens are taken back before one becomes final; after that, none is taken back."""
 
 
 @dataclass(slots=True)
 class TentativeToken:
-    """A tentative token.
+    """Committed token that the verifier may still take back.
 
     Attributes:
-        token: its entry for the trace, still without text.
+        token: entry for the trace, still without text.
         before: LM head input that drew the token before it: `last_hidden` of the sequence without this token.
-        text: its own text, for display only.
-        scored: its log-probability, if requested.
-        is_told: whether the trace already lists it as placed.
+        text: text of this token alone, for display.
+        scored: log-probability of the token, if requested.
+        is_told: whether the trace already lists it in `Round.placed`.
     """
 
     token: Emitted
@@ -69,29 +69,31 @@ def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models)
         models: models of the engine.
     """
     row.state.tentative += held
-    tokens, given, window = row.state.tentative, row.state.n_final, row.verifier.holds()
-    base, final, back = len(row.committed) - len(tokens), len(tokens), 0
+    tokens, n_settled, window = row.state.tentative, row.state.n_final, row.verifier.holds()
+    n_before, n_final, n_back = len(row.committed) - len(tokens), len(tokens), 0
     if window and row.state.retractions < TRIES:
-        said = row.verifier.settle(row, [t.token for t in tokens[given:]], ends)
-        back = min(said.back, len(tokens) - given)
-        if back or not ends:
-            stands = len(tokens) - back
-            final = min(stands, max(given + said.final, stands - window))
-    now, row.state.n_final = tokens[:final], 0
-    kept, reason, spans = cut(row, [t.token.token for t in now], models, base)
-    emitted = [_final(t, span) for t, span in zip(now, spans, strict=False)]
-    row.request.scores.extend(t.scored for t in now[:kept] if t.scored is not None)
-    del tokens[:kept]
-    row.state.retractions = 0 if kept else row.state.retractions
+        decision = row.verifier.settle(row, [t.token for t in tokens[n_settled:]], ends)
+        n_back = min(decision.back, len(tokens) - n_settled)
+        if n_back or not ends:
+            n_remaining = len(tokens) - n_back
+            n_final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
+    finals, row.state.n_final = tokens[:n_final], 0
+    n_emitted, reason, spans = cut(row, [t.token.token for t in finals], models, n_before)
+    emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
+    row.request.scores.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
+    del tokens[:n_emitted]
+    row.state.retractions = 0 if n_emitted else row.state.retractions
     if reason:
         _forget(row, len(tokens))
-    elif back:
-        take_back(row, back)
+    elif n_back:
+        take_back(row, n_back)
         row.state.retractions += 1
-    new = [t for t in tokens if not t.is_told]
-    for t in new:
+    unplaced = [t for t in tokens if not t.is_told]
+    for t in unplaced:
         t.is_told = True
-    return TentativeResults(emitted, [Placed(t.token.token, t.text, t.token.position, t.token.p) for t in new], reason)
+    return TentativeResults(
+        emitted, [Placed(t.token.token, t.text, t.token.position, t.token.p) for t in unplaced], reason
+    )
 
 
 def _final(held: TentativeToken, span: tuple[str, int, int]) -> Emitted:
@@ -108,9 +110,9 @@ def take_back(row: Row, n: int) -> None:
     """
     if n == 0:
         return
-    lost = _forget(row, n)
+    revoked = _forget(row, n)
     row.models.target.rewind(row.place, len(row.committed) - 1)
-    row.place.last_hidden = lost[0].before
+    row.place.last_hidden = revoked[0].before
     row.draw.attempt += 1
     forget(row)
     let_go(row)
@@ -118,9 +120,9 @@ def take_back(row: Row, n: int) -> None:
 
 
 def _forget(row: Row, n: int) -> list[TentativeToken]:
-    keep = len(row.state.tentative) - n
-    lost = row.state.tentative[keep:]
-    row.report.revoked += [held.token.position for held in lost if held.is_told]
-    del row.state.tentative[keep:], row.committed[len(row.committed) - n :]
-    row.state.n_final = min(row.state.n_final, keep)
-    return lost
+    n_kept = len(row.state.tentative) - n
+    revoked = row.state.tentative[n_kept:]
+    row.report.revoked += [tentative.token.position for tentative in revoked if tentative.is_told]
+    del row.state.tentative[n_kept:], row.committed[len(row.committed) - n :]
+    row.state.n_final = min(row.state.n_final, n_kept)
+    return revoked

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 def kept_tokens(verified_tree: VerifiedTree, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
-    verdict, kept = verified_tree.verdict, []
+    verdict, tokens = verified_tree.verdict, []
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
             node = verdict.path[i]
             token, p = verified_tree.acceptance.tokens[node], verified_tree.acceptance.p_node[node]
-            kept.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
+            tokens.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
             kind = CORRECTED if verdict.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
             p = verified_tree.acceptance.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
-            kept.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
-    return kept
+            tokens.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
+    return tokens
 
 
 def record_round(
@@ -63,38 +63,37 @@ def record_round(
         t_round: start of the round, in seconds of the host's clock.
     """
     assert row.trace is not None
-    verdict, found = verified_tree.verdict, verified_tree.acceptance
-    n, kept = len(found.tokens), len(new)
-    path = list(verdict.path[:kept])
-    bonus_emitted = kept > len(verdict.path)
+    verdict, acceptance = verified_tree.verdict, verified_tree.acceptance
+    n, n_new = len(acceptance.tokens), len(new)
+    path = list(verdict.path[:n_new])
+    bonus_emitted = n_new > len(verdict.path)
     status = [DISCARDED] * n
     accept: list[float | None] = [None] * n
     uniform: list[float | None] = [None] * n
-    walked = {-1, *path[:-1]}
-    for node, ok in verdict.tested:
-        if (
-            bonus_emitted or found.parents[node] in walked
-        ):  # if the text was cut on the path, tests after its last token do not count
-            status[node] = ACCEPTED if ok else REJECTED
-            accept[node] = found.accept[node]
+    reached_parents = {-1, *path[:-1]}
+    for node, is_accepted in verdict.tested:
+        # If the text ends on the path, tests after its last token do not count.
+        if bonus_emitted or acceptance.parents[node] in reached_parents:
+            status[node] = ACCEPTED if is_accepted else REJECTED
+            accept[node] = acceptance.accept[node]
             uniform[node] = verdict.uniform.get(node)
-    rule, inputs = _why(found, row.trace.header.rules, [a is not None for a in accept])
-    if found.paid:
-        name = PAID_AT_MOST if found.at_most else PAID
-        tested = [node for node, a in enumerate(accept) if a is not None]
-        row.report.signals[name] = sum(some(found.paid, tested))
-    if found.exact:
-        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(found.parents, found.exact)
+    rule, inputs = _why(acceptance, row.trace.header.rules, [a is not None for a in accept])
+    if acceptance.paid:
+        name = PAID_AT_MOST if acceptance.at_most else PAID
+        tested_nodes = [node for node, a in enumerate(accept) if a is not None]
+        row.report.signals[name] = sum(some(acceptance.paid, tested_nodes))
+    if acceptance.exact:
+        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(acceptance.parents, acceptance.exact)
     base = new[0].position
-    depths = depths_of(found.parents)
+    depths = depths_of(acceptance.parents)
     nodes = Nodes(
-        tokens=found.tokens,
-        parents=found.parents,
+        tokens=acceptance.tokens,
+        parents=acceptance.parents,
         depth=depths,
         position=[base - 1 + d for d in depths],
-        text=[token_text(t) for t in found.tokens],
-        p=found.p_node,
-        q=list(found.q) if found.q else [None] * n,
+        text=[token_text(t) for t in acceptance.tokens],
+        p=acceptance.p_node,
+        q=list(acceptance.q) if acceptance.q else [None] * n,
         accept=accept,
         u=uniform,
         status=status,
@@ -103,54 +102,56 @@ def record_round(
         inputs=inputs,
     )
     last = decided.emitted[-1] if decided.emitted else None
-    own = last if last is not None and bonus_emitted and last.position == new[-1].position else None
+    bonus_token = last if last is not None and bonus_emitted and last.position == new[-1].position else None
     record = Round(
         **fields_of_any_round(row, timing, t_round),
         vision={} if row.images is None else vision_news(row),
         nodes=nodes,
         path=path,
-        bonus=own.token if own else None,
-        bonus_kind=own.kind if own else None,
+        bonus=bonus_token.token if bonus_token else None,
+        bonus_kind=bonus_token.kind if bonus_token else None,
         emitted=decided.emitted,
         placed=decided.placed,
-        entropy=found.entropy if full else [],
+        entropy=acceptance.entropy if full else [],
         probes=_probes(verified_tree, base, token_text),
     )
     if full:
         record.top_p = [
             Top(ids, [token_text(t) for t in ids], probs)
-            for ids, probs in zip(found.top_tokens, found.top_probs, strict=True)
+            for ids, probs in zip(acceptance.top_tokens, acceptance.top_probs, strict=True)
         ]
         if (growth := verified_tree.tree.grown) is not None and n:
-            of, before, after = growth.on_host(found.columns, found.parents)
-            record.grown = GrownNodes([rule.to_wire() for rule in growth.rules], of, before, after)
-        record.top_q = _top_q(found, token_text)
+            grown_rule_of, builder_before, builder_after = growth.on_host(acceptance.columns, acceptance.parents)
+            record.grown = GrownNodes(
+                [rule.to_wire() for rule in growth.rules], grown_rule_of, builder_before, builder_after
+            )
+        record.top_q = _top_q(acceptance, token_text)
     return record
 
 
 def _why(
     found: Acceptance, known: dict[str, Rule], tested: list[bool]
 ) -> tuple[list[str | None], dict[str, list[float | None]]]:
-    """Return (each node's rule, the rules' inputs), None for untested nodes. New rules are added to `known`."""
+    """Return (rule of each node, inputs of the rules), None for untested nodes. New rules are added to `known`."""
     n, reason = len(tested), found.reason
     if reason is None:
         return [None] * n, {}
     rules = reason.rules
-    of = found.rule_of or [0] * n
+    rule_of = found.rule_of or [0] * n
     if not found.rule_of and len(rules) > 1:
         for siblings in children_of(found.parents):
             for rank, node in enumerate(siblings):
-                of[node] = min(rank, len(rules) - 1)
-    mine = [rules[of[i]] if tested[i] else None for i in range(n)]
-    used = {rule.name: rule for rule in mine if rule is not None}
-    known.update({name: rule for name, rule in used.items() if name not in known})
-    reads = [frozenset[str]() if rule is None else rule.reads for rule in mine]
+                rule_of[node] = min(rank, len(rules) - 1)
+    node_rules = [rules[rule_of[i]] if tested[i] else None for i in range(n)]
+    new_rules = {rule.name: rule for rule in node_rules if rule is not None}
+    known.update({name: rule for name, rule in new_rules.items() if name not in known})
+    input_names = [frozenset[str]() if rule is None else rule.reads for rule in node_rules]
     inputs = {
-        name: [value if name in read else None for read, value in zip(reads, column, strict=True)]
+        name: [value if name in names else None for names, value in zip(input_names, column, strict=True)]
         for name, column in zip(reason.inputs, found.inputs, strict=True)
-        if name not in ("p", "q") and any(name in read for read in reads)
+        if name not in ("p", "q") and any(name in names for names in input_names)
     }
-    return [None if rule is None else rule.name for rule in mine], inputs
+    return [None if rule is None else rule.name for rule in node_rules], inputs
 
 
 def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> list[Probe]:

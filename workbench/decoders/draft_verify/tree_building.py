@@ -1,8 +1,8 @@
 """Building of draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
 
-A *growth* is a tree under construction, in one drafter's state for one sequence. It records each node's parent and
-attention mask; subclasses compute the distribution after a node. So a new tree builder works with every drafter that
-gives distributions, and a new drafter with every tree builder.
+A `Growth` is a tree under construction, for one sequence and one drafter. It records each node's parent and attention
+mask; subclasses compute the distribution after a node. So each tree builder works with every drafter that gives
+distributions.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NodeDistributions:
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most probable tokens, in descending order; fewer if unknown."""
         p = self.whole()
-        found = p.topk(min(k, p.shape[1]), dim=1)
-        return found.values.log(), found.indices
+        top = p.topk(min(k, p.shape[1]), dim=1)
+        return top.values.log(), top.indices
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class FullDistributions(NodeDistributions):
         return self.p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        found = None if self.logits is None else weigh(self.logits, min(k, self.logits.shape[1]))
-        return super().best(k) if found is None else (found.logs, found.top)
+        top = None if self.logits is None else weigh(self.logits, min(k, self.logits.shape[1]))
+        return super().best(k) if top is None else (top.logs, top.top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +106,17 @@ def goes_on(
     row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
     """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
-    on = not row.state.plan.stops or bool(row.policy.go_on(row, row.state.policy, Step(level, p(), hidden)))
-    if not on:
+    continues = not row.state.plan.stops or bool(row.policy.go_on(row, row.state.policy, Step(level, p(), hidden)))
+    if not continues:
         row.report.signals[STOPPED] = level
-    return on
+    return continues
 
 
 class Growth:
     """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
 
-    A level is added below expanded nodes, and some of it is expanded next. So a new node's attention mask is that of
-    its parent plus itself, and no matrix over the whole tree is needed.
+    A level is added below expanded nodes, and some of its nodes are expanded next. So a new node's attention mask is
+    that of its parent plus itself, and no matrix over the whole tree is needed.
 
     Attributes:
         row: the sequence.
@@ -124,7 +124,7 @@ class Growth:
         source: name of the drafter in the trace.
         tokens: tokens of each level, [w].
         parents: parents of each level, [w]: numbers of nodes; −1 is the root.
-        read: numbers of the expanded nodes, [w] at a time, in the order in which the drafter processed them.
+        read: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed them.
         sees: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
         chances: how often the r-th best token of each level was correct on held-out text, if measured; the last level
             also applies to all deeper ones. For shapes that are decided before the distributions are known.
@@ -181,8 +181,8 @@ class Growth:
         if chosen is not None:
             tokens, nodes = tokens[chosen], nodes[chosen]
             below = None if below is None else below[chosen]
-        own = _own(tokens.shape[0], self.device)
-        self.sees = own if below is None else torch.cat([self.sees[below], own], 1)
+        self_mask = _own(tokens.shape[0], self.device)
+        self.sees = self_mask if below is None else torch.cat([self.sees[below], self_mask], 1)
         self.read.append(nodes)
         return tokens, below
 
@@ -208,8 +208,10 @@ class Growth:
 
     def paths(self) -> list[list[int]]:
         """Return the tokens from the root to each node expanded last (needs a synchronisation)."""
-        read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
-        return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
+        tokens = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
+        return [
+            [token for token, is_ancestor in zip(tokens, row, strict=True) if is_ancestor] for row in self.sees.tolist()
+        ]
 
     def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: Grown) -> DraftTree:
         """Return the tree of all added nodes, at least one, for nodes that were chosen, not drawn.

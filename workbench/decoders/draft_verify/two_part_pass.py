@@ -31,20 +31,22 @@ def forward_entering(
 
     Args:
         models: models with the target.
-        batch: one block per sequence, in the order of the cache rows.
+        batch: one block per sequence, in the order of the KV cache slots.
         layer: number of layers, the same for all of them, 1 … L.
         taps: indices of any layers; those of lower layers do not contain these probes.
     """
     target = models.target
-    first = [block.below().segment(row, models) for row, block in batch]
-    low = {tap for tap in taps if tap < layer}
-    below, streams = _below(target, first, layer, low)
-    whole = [
+    lower_segments = [block.below().segment(row, models) for row, block in batch]
+    lower_taps = {tap for tap in taps if tap < layer}
+    lower_out, streams = _below(target, lower_segments, layer, lower_taps)
+    full_segments = [
         replace(block.segment(row, models), states=block.entered(stream[: len(segment.tokens)]))
-        for (row, block), segment, stream in zip(batch, first, streams, strict=True)
+        for (row, block), segment, stream in zip(batch, lower_segments, streams, strict=True)
     ]
-    out = target.forward(whole, layers=range(layer, target.n_layers), taps={tap for tap in taps if tap >= layer})
-    out.taps |= {tap: below.taps[tap] for tap in low}
+    out = target.forward(
+        full_segments, layers=range(layer, target.n_layers), taps={tap for tap in taps if tap >= layer}
+    )
+    out.taps |= {tap: lower_out.taps[tap] for tap in lower_taps}
     return out
 
 
@@ -57,7 +59,7 @@ def _below(
 
 
 def may_enter(row: Row, models: Models, layer: int) -> bool:
-    """Whether a target's forward can be split after `layer` layers: not if layers pass on more than one tensor.
+    """Whether a target's forward can be split after `layer` layers; it cannot if layers pass on several tensors.
 
     Tested once per target, by processing the sequence's last token both ways.
     """
@@ -65,8 +67,8 @@ def may_enter(row: Row, models: Models, layer: int) -> bool:
     if key not in models.shared:
         block, target = Block(DraftTree.empty(device=models.target.device)), models.target
         with torch.inference_mode():
-            whole = target.forward([block.segment(row, models)]).logits[0, :1]
-            parted = forward_entering(models, [(row, block)], layer).logits[0, :1]
+            one_pass = target.forward([block.segment(row, models)]).logits[0, :1]
+            two_parts = forward_entering(models, [(row, block)], layer).logits[0, :1]
         row.place.scratch = 0
-        models.shared[key] = logits_error(parted, whole) <= ROUNDING[target.dtype]
+        models.shared[key] = logits_error(two_parts, one_pass) <= ROUNDING[target.dtype]
     return models.shared[key]

@@ -30,8 +30,8 @@ ROOM = min(SCRATCH, MOST) - 1
 class Block:
     """One sequence's part of a target forward.
 
-    Scratch entries of the cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after everything
-    that a commit can keep, and are dropped with the rejected nodes.
+    Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
+    everything that a commit can keep, and are dropped with the rejected nodes.
 
     Attributes:
         tree: draft, N nodes.
@@ -49,7 +49,7 @@ class Block:
         return joined(self.tree, list(self.asked.values())) if self.asked else None
 
     def segment(self, row: Row, models: Models) -> Segment:
-        """Return tokens, positions and mask; a chain without probes needs no mask of its own.
+        """Return tokens, positions and mask; a chain without probes needs no explicit mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
@@ -67,20 +67,20 @@ class Block:
             return Segment(row.place, tokens, states=states)
         parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
         sees = ancestors(parents, tree.depth + 1)
-        places = sees.sum(1) - 1
+        positions = sees.sum(1) - 1
         if probes is None:
-            return Segment(row.place, tokens, sees, places, states)
+            return Segment(row.place, tokens, sees, positions, states)
         n, p = len(tree), len(probes)
-        whole = sees.new_zeros(1 + n + p, 1 + n + p)
-        whole[: 1 + n, : 1 + n] = sees
-        whole[1 + n :, 0] = True
-        whole[1 + n :, 1:] = probes.sees
-        places, given = torch.cat([places, probes.places]), self._given(tokens, models)
-        return Segment(row.place, torch.cat([tokens, probes.tokens]), whole, places, given)
+        mask = sees.new_zeros(1 + n + p, 1 + n + p)
+        mask[: 1 + n, : 1 + n] = sees
+        mask[1 + n :, 0] = True
+        mask[1 + n :, 1:] = probes.sees
+        positions, embeddings = torch.cat([positions, probes.places]), self._given(tokens, models)
+        return Segment(row.place, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
 
     @property
     def enters(self) -> int:
-        """Number of layers after which some of its probes enter; 0: none does."""
+        """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
         return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
 
     def below(self) -> Block:
@@ -90,30 +90,30 @@ class Block:
     def entered(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
         """Return the residual streams of the whole block at that layer. `stream`: those of `below`."""
         at = 1 + len(self.tree)
-        found, drafted = [stream[:at]], stream[:at]
+        parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.asked.values():
             if probes.entering is not None:
-                found.append(probes.entering.made(drafted).to(stream.dtype))
+                parts.append(probes.entering.made(draft_stream).to(stream.dtype))
             else:
-                found.append(stream[at : at + len(probes)])
+                parts.append(stream[at : at + len(probes)])
                 at += len(probes)
-        return torch.cat(found)
+        return torch.cat(parts)
 
     def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
         """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
-        asked, embed = self.asked.values(), models.target.embed
-        if all(probes.states is None for probes in asked):
+        all_probes, embed = self.asked.values(), models.target.embed
+        if all(probes.states is None for probes in all_probes):
             return None
-        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in asked)])
+        return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
     def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, Probed]:
         """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
-        found: dict[str, Probed] = {}
+        results: dict[str, Probed] = {}
         at = 1 + len(self.tree)
         for part, probes in self.asked.items():
-            found[part] = Probed(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
+            results[part] = Probed(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
             at += len(probes)
-        return found
+        return results
 
 
 def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
@@ -124,8 +124,8 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
     Raises:
         WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
     """
-    asked: dict[str, Probes] = {}
-    left, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
+    accepted: dict[str, Probes] = {}
+    room, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
     for part in ASKERS:
         probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.state.no_drafts else None
         if probes is None or len(probes) == 0:
@@ -136,20 +136,20 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
                 f"{len(tree)} nodes and {len(probes)} probes.",
                 "Give a mask over nodes and probes: bool [P, N + P].",
             )
-        if len(probes) > left or probes.farthest > farthest:
+        if len(probes) > room or probes.farthest > farthest:
             row.say(
                 f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
             )
             continue
-        asked[part] = probes
-        left -= len(probes)
-    return Block(tree, asked, None if asked else exits(row, tree))
+        accepted[part] = probes
+        room -= len(probes)
+    return Block(tree, accepted, None if accepted else exits(row, tree))
 
 
 def exits(row: Row, tree: DraftTree) -> Exits | None:
     """Return the states that verification continues from, or None if a part needs hidden states missing there."""
-    found = None if row.state.no_drafts or len(tree) == 0 else row.drafter.exits(row, tree)
-    if found is None:
+    states = None if row.state.no_drafts or len(tree) == 0 else row.drafter.exits(row, tree)
+    if states is None:
         return None
-    lower = {layer for layer in row.state.captured_layers if layer < found.layer}
-    return found if lower <= set(found.taps) else None
+    lower = {layer for layer in row.state.captured_layers if layer < states.layer}
+    return states if lower <= set(states.taps) else None

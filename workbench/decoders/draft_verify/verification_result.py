@@ -18,8 +18,8 @@ class VerifiedTree:
         tree: draft tree; its tensors are on the device.
         acceptance: results of the acceptance rule.
         verdict: accepted path, and the token after it.
-        kept: number of accepted nodes; its expectation, if probabilities of the exact rule are known and the verifier
-            draws.
+        kept: number of accepted nodes; its expected value if probabilities of the exact rule are known and the verifier
+            draws random numbers.
         probe_sources: source of each probe position.
     """
 
@@ -36,8 +36,8 @@ class VerifiedTree:
         parents, accept = acceptance.parents, acceptance.accept
         verdict = verifier.walk(parents, accept, acceptance.stop, acceptance.uniform, *scores)
         is_shared = bool(acceptance.exact) and type(verifier).walk is Verifier.walk
-        kept = expected_kept(parents, accept) if is_shared else float(len(verdict.path))
-        return cls(tree, acceptance, verdict, kept, probe_sources)
+        n_accepted = expected_kept(parents, accept) if is_shared else float(len(verdict.path))
+        return cls(tree, acceptance, verdict, n_accepted, probe_sources)
 
     @property
     def is_nan(self) -> bool:

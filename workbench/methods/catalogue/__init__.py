@@ -1,1 +1,1 @@
-"""The methods that come with the workbench: one file each, with everything of it, as its `METHOD`."""
+"""Bundled methods: one module each, which declares the method as `METHOD`."""

@@ -19,8 +19,10 @@ from workbench.trace import metrics
 def per_offset(lab: Any) -> Measured:
     """Return the acceptance of a block's first token / that of its third, each where it was tested, over all scenes."""
     counts = [{d: n for d, *n in metrics.acceptance_by_depth(trace.rounds)} for trace in lab.traces("FLASH")]
-    first, third = ([of.get(depth, [0, 0]) for of in counts] for depth in (1, 3))
-    return lab.ratio_of_quotients(*(([n[1] for n in one], [n[0] for n in one]) for one in (first, third)))
+    first, third = ([by_depth.get(depth, [0, 0]) for by_depth in counts] for depth in (1, 3))
+    return lab.ratio_of_quotients(
+        *(([n[1] for n in position_counts], [n[0] for n in position_counts]) for position_counts in (first, third))
+    )
 
 
 METHOD = Method(

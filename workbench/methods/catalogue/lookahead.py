@@ -1,4 +1,4 @@
-"""Lookahead decoding: collect n-grams from a window of guesses beside the text, and draft with them."""
+"""Lookahead decoding: collect n-grams from a window of guesses after the text, and draft with them."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def facts_gap(lab: Any) -> Measured:
     gaps: list[float] = []
     for trace in lab.traces("text-only"):
         kinds = metrics.acceptance_by_kind(trace, lab.facts)
-        (tested, good), (tested_other, good_other) = kinds["fact"], kinds[metrics.OTHER]
-        if tested and tested_other:
-            gaps.append(good_other / tested_other - good / tested)
+        (n_tested, n_good), (n_tested_other, n_good_other) = kinds["fact"], kinds[metrics.OTHER]
+        if n_tested and n_tested_other:
+            gaps.append(n_good_other / n_tested_other - n_good / n_tested)
     return lab.mean(gaps)
 
 

@@ -1,1 +1,1 @@
-"""Policies: how much to draft, one rule per file."""
+"""Policies, which decide how much to draft; one rule per file."""

@@ -22,7 +22,7 @@ REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in t
 
 @dataclass(slots=True)
 class Played:
-    """The last rounds as (length, tokens, seconds), and the parts and models that they are from."""
+    """The last rounds as (length, tokens, seconds), and the parts and models that they were measured with."""
 
     whose: Any = None
     laps: Laps = field(default_factory=Laps)
@@ -35,7 +35,7 @@ class Played:
             self.rounds.popleft()
 
     def rates(self) -> dict[int, tuple[int, float]]:
-        """Return length → (rounds, tokens per second): sums over sums, since a mean of rates favours short rounds."""
+        """Return length → (rounds, tokens per second): a ratio of sums, since a mean of rates favours short rounds."""
         sums: dict[int, tuple[int, int, float]] = {}
         for k, tokens, seconds in self.rounds:
             n, t, s = sums.get(k, (0, 0, 0.0))
@@ -53,8 +53,8 @@ BY_HINDSIGHT = (
 class Bandit(Policy):
     """Choose K from 0 up to a bound by UCB1 over the last rounds: the largest rate + c · scale · √(2 ln n / n_K).
 
-    Lengths that were not used within the window come first, the longest first. The scale is the best rate, so c has no
-    unit. Nothing is assumed about costs or acceptance.
+    Lengths that were not used within the window are tried first, the longest first. The scale is the best rate, so c
+    has no unit. The policy assumes nothing about costs or acceptance.
 
     Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens per second; a sliding
     window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces its trimmed
@@ -83,8 +83,8 @@ class Bandit(Policy):
 
     def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
         """Plan the length with the highest upper confidence bound."""
-        if state[0].whose != (mine := whose(row)):
-            state[0] = Played(mine)
+        if state[0].whose != (parts := whose(row)):
+            state[0] = Played(parts)
         played = state[0]
         if (lap := played.laps.over(row)) is not None:
             played.take(lap, self.remembered)
@@ -97,14 +97,14 @@ class Bandit(Policy):
         for k in range(self.depth, -1, -1):
             if k not in rates:
                 return k
-        total, scale = sum(n for n, _ in rates.values()), max(rate for _, rate in rates.values())
+        n_rounds, best_rate = sum(n for n, _ in rates.values()), max(rate for _, rate in rates.values())
 
         def bound(k: int) -> float:
             n, rate = rates[k]
-            return rate / scale + self.exploration * math.sqrt(2 * math.log(total) / n)
+            return rate / best_rate + self.exploration * math.sqrt(2 * math.log(n_rounds) / n)
 
         return max(range(self.depth + 1), key=bound)
 
     def observe(self, row: Row, state: list[Played], outcome: RoundFeedback) -> None:
-        """Record the round's tokens; its time is known when it is over."""
+        """Record the round's tokens; its time is available when the round is over."""
         state[0].laps.judged(outcome)

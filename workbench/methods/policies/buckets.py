@@ -1,8 +1,7 @@
-"""TLT's policy: the more sequences run, the fewer tokens each has verified; ε-greedy choice among lengths.
+"""TLT's policy: fewer verified tokens per sequence in larger batches; ε-greedy choice among draft lengths.
 
-Sequences of a batch share a pass, so verified tokens of one delay the others. Near the end of a batch, the few
-remaining sequences may draft more.
-
+Sequences of a batch share a forward, so verified tokens of one sequence delay the others. Near the end of a batch, the
+few remaining sequences may draft more.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Laps, whose
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
-"""Sequences in a batch, and most tokens verified per sequence from that number on."""
+"""(Smallest number of sequences in a batch, most tokens verified per sequence)."""
 MOST = 32
-"""Sequences in a batch above which nothing is drafted: passes are full without drafts."""
+"""Sequences in a batch above which nothing is drafted: forwards are full without drafts."""
 
 
 def budget(rows: int) -> int:
@@ -52,10 +51,10 @@ class Pulls:
     """The last rounds per batch size, as (length, tokens, seconds).
 
     Attributes:
-        whose: drafter, verifier, tree builder and models that they are from.
+        whose: drafter, verifier, tree builder and models that they were measured with.
         rows: sequences in the batch in the current round.
-        laps: of that round.
-        rounds: by the number of sequences in the batch.
+        laps: tokens and times of that round.
+        rounds: (length, tokens, seconds) by the number of sequences in the batch.
         chance: random generator for lengths.
     """
 
@@ -68,14 +67,14 @@ class Pulls:
     def rewards(self, rows: int) -> dict[int, float]:
         """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
 
-        Times have outliers, which a median ignores; token counts take few values, of which a median says little.
+        A median ignores outliers of times. Token counts have few distinct values, so their median would be too coarse.
         """
-        played: dict[int, list[tuple[int, float]]] = {}
+        by_length: dict[int, list[tuple[int, float]]] = {}
         for k, tokens, seconds in self.rounds.get(rows, ()):
-            played.setdefault(k, []).append((tokens, seconds))
+            by_length.setdefault(k, []).append((tokens, seconds))
         return {
-            k: fmean(tokens for tokens, _ in some) * rows / max(median(seconds for _, seconds in some), 1e-9)
-            for k, some in played.items()
+            k: fmean(tokens for tokens, _ in samples) * rows / max(median(seconds for _, seconds in samples), 1e-9)
+            for k, samples in by_length.items()
         }
 
 
@@ -83,8 +82,8 @@ class Pulls:
 class Buckets(Policy):
     """Verify at most `budget(rows)` tokens, and choose a length by ε-greedy over the last rounds with that batch size.
 
-    Lengths that were not used come first, the longest first. Rounds with another batch size do not count. Above `MOST`
-    sequences nothing is drafted.
+    Lengths that were not used are tried first, the longest first. Rounds with another batch size do not count. Above
+    `MOST` sequences nothing is drafted.
 
     Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). There a
     strategy's reward is shared by the batch; here each sequence uses its own rounds, since acceptance differs by text.
@@ -101,15 +100,15 @@ class Buckets(Policy):
         return [Pulls()]
 
     def plan(self, row: Row, state: list[Pulls], batch: Sequence[Row] = ()) -> Plan:
-        """Plan a length for the number of sequences that run now."""
-        if state[0].whose != (mine := whose(row)):
-            state[0] = Pulls(mine)
+        """Plan a length for the current number of sequences in the batch."""
+        if state[0].whose != (parts := whose(row)):
+            state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
         if (lap := pulls.laps.over(row)) is not None:
-            kept = pulls.rounds.setdefault(pulls.rows, deque())
-            kept.append((lap.planned, lap.tokens, lap.seconds))
-            while len(kept) > self.remembered:
-                kept.popleft()
+            history = pulls.rounds.setdefault(pulls.rows, deque())
+            history.append((lap.planned, lap.tokens, lap.seconds))
+            while len(history) > self.remembered:
+                history.popleft()
         pulls.rows = rows
         nodes = budget(rows)
         k = self.choose(pulls.rewards(rows), pulls.chance) if nodes else 0
@@ -118,12 +117,12 @@ class Buckets(Policy):
 
     def choose(self, rewards: Mapping[int, float], chance: Random) -> int:
         """Return a length by the rewards of those that were used."""
-        offered = lengths(self.depth)
-        for k in offered:
+        candidates = lengths(self.depth)
+        for k in candidates:
             if k not in rewards:
                 return k
-        return chance.choice(offered) if chance.random() < self.chance else max(offered, key=lambda k: rewards[k])
+        return chance.choice(candidates) if chance.random() < self.chance else max(candidates, key=lambda k: rewards[k])
 
     def observe(self, row: Row, state: list[Pulls], outcome: RoundFeedback) -> None:
-        """Record the round's tokens; its time is known when it is over."""
+        """Record the round's tokens; its time is available when the round is over."""
         state[0].laps.judged(outcome)

@@ -32,10 +32,10 @@ class Confidence(Policy):
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Plan depth K with the stop."""
+        """Plan depth K with early stopping."""
         return Plan(self.depth, stops=self.threshold > 0)
 
     def go_on(self, row: Row, state: Any, step: Step) -> bool:
-        """Return whether the drafter's confidence suffices; in a tree, after any of its nodes."""
-        row.report.signals[ASKED] = found = float(step.p.amax())
-        return found >= self.threshold
+        """Return whether the drafter's confidence reaches the threshold; in a tree, after any node of the level."""
+        row.report.signals[ASKED] = confidence = float(step.p.amax())
+        return confidence >= self.threshold

@@ -32,5 +32,5 @@ class DynamicTree(Policy):
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Plan depth K with the threshold's tree builder."""
+        """Plan depth K with the tree builder `PathThreshold`."""
         return Plan(self.depth, grower=PathThreshold(self.path_threshold, self.children))

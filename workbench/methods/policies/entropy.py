@@ -61,10 +61,10 @@ class Entropy(Policy):
     )
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Plan depth K with the stop."""
+        """Plan depth K with early stopping."""
         return Plan(self.depth, stops=True)
 
     def go_on(self, row: Row, state: Any, step: Step) -> bool:
-        """Return whether some distribution's √H is within the bound."""
-        row.report.signals[ASKED] = found = float(root_entropy(step.p).amin())
-        return found <= self.root_entropy
+        """Return whether √H of at least one distribution is within the bound."""
+        row.report.signals[ASKED] = lowest = float(root_entropy(step.p).amin())
+        return lowest <= self.root_entropy

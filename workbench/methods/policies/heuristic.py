@@ -16,7 +16,7 @@ from workbench.methods.policies.fixed import DEPTH
 
 @dataclass(frozen=True)
 class Heuristic(Policy):
-    """Start at K; two more after a round in which every draft was accepted, else one fewer, never below one.
+    """Start at K; add two after a round in which every draft was accepted, otherwise subtract one, never below one.
 
     Source: the dynamic length rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`).
     """
@@ -34,6 +34,6 @@ class Heuristic(Policy):
         return Plan(state[0])
 
     def observe(self, row: Row, state: list[int], outcome: RoundFeedback) -> None:
-        """Adapt to the last round. If the text's end cut it short, the result does not matter: no round follows."""
-        full = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
-        state[0] = min(state[0] + 2, 24) if full else max(1, state[0] - 1)
+        """Adapt to the last round. A round that the end of the text cuts short does not matter: no round follows."""
+        all_accepted = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
+        state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

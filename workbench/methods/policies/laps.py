@@ -14,8 +14,8 @@ class Lap:
     """Tokens and times of one round.
 
     Attributes:
-        planned: planned depth, cut to the rest of the text.
-        nodes: drafted tokens; 0 if nothing was planned or found.
+        planned: planned depth, limited to the tokens that remained.
+        nodes: drafted tokens; 0 if nothing was planned, or the drafter had no draft.
         kept: accepted drafts.
         tokens: emitted tokens.
         seconds: wall time of the round.
@@ -31,20 +31,20 @@ class Lap:
 
 
 def whose(row: Row) -> tuple[Any, ...]:
-    """Return the drafter, verifier, tree builder and models that laps are valid for."""
+    """Return the drafter, verifier, tree builder and models of a sequence; other laps are not comparable."""
     return row.drafter, row.verifier, row.configured.grower, id(row.models)
 
 
 class Laps:
-    """Reads one lap after the other: tokens are known after verification, times when the round is over."""
+    """Reader of laps: tokens of a round are available after verification, times when the round is over."""
 
     def __init__(self) -> None:
         self._run: Lap | None = None
 
     def judged(self, outcome: RoundFeedback) -> None:
         """Record the round's tokens."""
-        kept = len(outcome.verdict.path)
-        self._run = Lap(outcome.planned.depth, len(outcome.tokens), kept, len(outcome.emitted))
+        n_accepted = len(outcome.verdict.path)
+        self._run = Lap(outcome.planned.depth, len(outcome.tokens), n_accepted, len(outcome.emitted))
 
     def over(self, row: Row) -> Lap | None:
         """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
@@ -53,6 +53,6 @@ class Laps:
         if lap is None or not rounds:
             return None
         last = rounds[-1]
-        begun = last.phases[0].start_s if last.phases else 0.0
-        drafting = next((phase.start_s - begun for phase in last.phases if phase.name == "verify"), 0.0)
-        return replace(lap, seconds=last.seconds, drafting_s=max(0.0, min(drafting, last.seconds)))
+        start_s = last.phases[0].start_s if last.phases else 0.0
+        drafting_s = next((phase.start_s - start_s for phase in last.phases if phase.name == "verify"), 0.0)
+        return replace(lap, seconds=last.seconds, drafting_s=max(0.0, min(drafting_s, last.seconds)))

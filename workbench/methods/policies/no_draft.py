@@ -18,5 +18,5 @@ class NoDraft(Policy):
     name: ClassVar[str] = "none"
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """Plan nothing."""
+        """Plan depth 0."""
         return Plan(0)

@@ -30,12 +30,12 @@ class OptimalOracle(Policy):
     """Draft up to K tokens, and stop before the first that the target will reject.
 
     Greedy text can be computed ahead: here the target decodes it token by token, which costs more than all drafts save.
-    So it is a simulation, not a practical method. It drafts the shortest draft that accepts as many tokens as K levels
-    could: an upper bound for every rule for the length of a chain. The first token is always drafted, since a policy
-    sees no distribution before it; if it is rejected, another may follow that happens to match. The time of a round
-    excludes the look-ahead; the time of the run includes it.
+    So it is a simulation, not a practical method. It plans the shortest draft with as many accepted tokens as K levels
+    could have: an upper bound for every rule for the length of a chain. The first token is always drafted, since a
+    policy gets no distribution before it. If it is rejected, a second token that happens to match may be drafted. The
+    time of a round excludes the look-ahead; the time of the run includes it.
 
-    Source: the oracle that Huang et al. 2024, SpecDec++, arXiv:2405.19715, §3 compares rules with.
+    Source: Huang et al. 2024, SpecDec++, arXiv:2405.19715, §3, which compares rules with this oracle.
     """
 
     name: ClassVar[str] = "optimal-oracle"
@@ -47,24 +47,24 @@ class OptimalOracle(Policy):
         return []
 
     def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
-        """Compute the target's next tokens and plan depth K with the stop."""
+        """Compute the target's next tokens and plan depth K with early stopping."""
         state.clear()
         if not row.sampling.greedy:
             row.say(SAMPLED)
             return Plan(self.depth)
-        ahead = min(self.depth, row.remaining - 1)
-        if ahead > 0:
-            state += look_ahead(row, ahead)
+        n_ahead = min(self.depth, row.remaining - 1)
+        if n_ahead > 0:
+            state += look_ahead(row, n_ahead)
         return Plan(self.depth, stops=True)
 
     def go_on(self, row: Row, state: list[int], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the drafter's next token is the target's."""
-        wanted = state[step.level] if step.level < len(state) else -1
-        return step.p.argmax(-1).eq(wanted).any()
+        """Return whether the drafter's likeliest next token is the target's."""
+        target_token = state[step.level] if step.level < len(state) else -1
+        return step.p.argmax(-1).eq(target_token).any()
 
 
 def look_ahead(row: Row, n: int) -> list[int]:
-    """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's cache is unchanged."""
+    """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's KV cache is unchanged."""
     target, plan = row.models.target, row.state.plan
     row.place.scratch, row.state.plan = 0, Plan(n)
     try:

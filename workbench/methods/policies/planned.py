@@ -1,4 +1,4 @@
-"""Choose the length with the most expected tokens per second, from this run's own rounds; none if drafting loses."""
+"""Choose the length with the most expected tokens per second, from this run's rounds; 0 if drafting is slower."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.laps import Lap, Laps, whose
 
 FIRST = 2
-"""Levels of the first draft: its cost and a plain pass's predict the cost of longer ones."""
+"""Levels of the first draft: its cost and that of a plain pass predict the cost of longer drafts."""
 SHARE = 0.02
 """Share of the run's time that may be spent on trying options estimated to be slower."""
 WINDOW = 5
-"""Rounds of one length whose median is its cost."""
+"""Number of last rounds of a length; their median time is the cost of that length."""
 EVERY = 4
-"""Rounds of one kind, drafting or plain, before the other is tried."""
+"""Rounds of one kind, drafting or plain, before the other kind is tried."""
 POOLED = 2.0
-"""Weight of the acceptance over all levels in that of one level, in tests."""
+"""Weight of the acceptance rate of all levels in the estimate for one level, in tests."""
 REMEMBERED = 2.0
 """Tests that remain after rounds without a draft: few enough for one trial to change the estimate."""
 
 
 @dataclass(slots=True)
 class Belief:
-    """Estimates from a run so far. Counts are discounted, level 1 is the first drafted token.
+    """Estimates from a run so far. Counts are discounted; level 1 is the first drafted token.
 
     Attributes:
-        whose: drafter and models that they are from.
-        laps: of the last round.
-        seconds: of the last rounds by their length; 0: of those that verified one token alone.
+        whose: drafter and models that they were measured with.
+        laps: tokens and times of the last round.
+        seconds: times of the last rounds by their length; length 0: rounds that verified one token alone.
         accepted: by level, drafts that were accepted.
-        tested: by level, rounds that were planned so deep and accepted all above. The first has a prior of one test
-            accepted at 0.7.
+        tested: by level, rounds that were planned to this depth and accepted all levels above. Level 1 has a prior of
+            one test with acceptance 0.7.
         offered: planned rounds in which the drafter proposed something.
         asked: planned rounds.
-        idle_s: seconds of drafting in those in which it proposed nothing.
+        idle_s: seconds of drafting in the planned rounds in which the drafter proposed nothing.
         drafting: whether the last rounds were planned to draft.
-        alike: how many of them.
-        lost_s: seconds that drafting took more than plain decoding would have, since it last gained.
-        tried_s: seconds that plain passes cost where drafting pays.
+        alike: number of consecutive last rounds of that kind.
+        lost_s: seconds that drafting took longer than plain decoding would have, since it was last faster.
+        tried_s: seconds lost by plain rounds while drafting is faster.
         spent_s: seconds of all rounds.
     """
 
@@ -71,38 +71,38 @@ class Belief:
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:
-        """Return seconds of a round of 0 … `depth` levels: measured, or interpolated between measured lengths."""
-        known = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
-        found: list[float] = []
+        """Return the seconds of a round of 0 … `depth` levels: measured, or interpolated between measured ones."""
+        measured = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
+        costs_s: list[float] = []
         for k in range(depth + 1):
-            at = next((i for i, (n, _) in enumerate(known) if n >= k), len(known) - 1)
-            (a, t_a), (b, t_b) = known[max(0, at - 1)], known[at]
-            found.append(t_b if k == b or a == b else t_a + max(0.0, t_b - t_a) * (k - a) / (b - a))
-        return found
+            index = next((i for i, (n, _) in enumerate(measured) if n >= k), len(measured) - 1)
+            (a, t_a), (b, t_b) = measured[max(0, index - 1)], measured[index]
+            costs_s.append(t_b if k == b or a == b else t_a + max(0.0, t_b - t_a) * (k - a) / (b - a))
+        return costs_s
 
     def tokens(self, depth: int) -> list[float]:
-        """Return expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π probability.
+        """Return the expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π probability.
 
-        A level's probability is its share of accepted tests; one with few tests is taken to be like the others.
+        A level's probability is its share of accepted tests; with few tests it is shrunk towards the overall rate.
         """
-        found, reached, pooled = [1.0], 1.0, POOLED * self.acceptance
+        expected, path_prob, pooled = [1.0], 1.0, POOLED * self.acceptance
         for level in range(1, depth + 1):
-            reached *= (self.accepted.get(level, 0.0) + pooled) / (self.tested.get(level, 0.0) + POOLED)
-            found.append(found[-1] + reached)
-        return found
+            path_prob *= (self.accepted.get(level, 0.0) + pooled) / (self.tested.get(level, 0.0) + POOLED)
+            expected.append(expected[-1] + path_prob)
+        return expected
 
     def outlook(self, depth: int) -> list[tuple[float, float]]:
-        """Return expected (tokens, seconds) of a round planned 0 … `depth` levels deep; it may find no draft."""
+        """Return the expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may get no draft."""
         costs = self.costs(depth)
-        share, idle_s = self.offered / self.asked, self.idle_s / self.asked
-        without_s = (1 - share) * costs[0] + idle_s
-        both = list(zip(self.tokens(depth), costs, strict=True))
-        return [both[0], *((share * n + 1 - share, share * s + without_s) for n, s in both[1:])]
+        offer_rate, idle_s = self.offered / self.asked, self.idle_s / self.asked
+        without_s = (1 - offer_rate) * costs[0] + idle_s
+        pairs = list(zip(self.tokens(depth), costs, strict=True))
+        return [pairs[0], *((offer_rate * n + 1 - offer_rate, offer_rate * s + without_s) for n, s in pairs[1:])]
 
     def judge(self, outcome: RoundFeedback, forgetting: float) -> None:
-        """Count the tests. A draft that was shorter than planned fails at its end: the plan is what is measured."""
+        """Count tests. A draft shorter than planned counts as rejected at its end, as the plan is evaluated."""
         self.laps.judged(outcome)
-        planned, kept = outcome.planned.depth, len(outcome.verdict.path)
+        planned, n_accepted = outcome.planned.depth, len(outcome.verdict.path)
         if not planned:
             if self.tested[1] > REMEMBERED:
                 self._forget(forgetting)
@@ -111,8 +111,8 @@ class Belief:
         self.asked, self.idle_s = forgetting * self.asked + 1, forgetting * self.idle_s
         if outcome.tokens:
             self._forget(forgetting)
-            for level in range(1, min(planned, kept + 1) + 1):
-                self.accepted[level] = self.accepted.get(level, 0.0) + (level <= kept)
+            for level in range(1, min(planned, n_accepted + 1) + 1):
+                self.accepted[level] = self.accepted.get(level, 0.0) + (level <= n_accepted)
                 self.tested[level] = self.tested.get(level, 0.0) + 1
 
     def _forget(self, forgetting: float) -> None:
@@ -121,28 +121,29 @@ class Belief:
                 counts[level] *= forgetting
 
     def time(self, lap: Lap) -> None:
-        """Add a round's time. A round that found nothing to draft counts as a plain pass plus idle drafting."""
+        """Add a round's time. A round that was planned to draft but got no draft counts as plain plus idle drafting."""
         idle_s = 0.0 if lap.nodes or not lap.planned else lap.drafting_s
         self.idle_s += idle_s
-        own = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))
-        own.append(lap.seconds - idle_s)
+        durations = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))
+        durations.append(lap.seconds - idle_s)
         self.spent_s += lap.seconds
         if bool(lap.planned) is not self.drafting:
             self.drafting, self.alike = not self.drafting, 0
         self.alike += 1
-        if 0 in self.seconds and lap.planned:  # a pause of the machine is not the draft's cost
-            worth_s = lap.tokens * median_low(self.seconds[0])
-            self.lost_s = max(0.0, self.lost_s + min(lap.seconds, 2 * median_low(own) + idle_s) - worth_s)
+        if 0 in self.seconds and lap.planned:  # a stall of the machine is not a cost of the draft
+            plain_s = lap.tokens * median_low(self.seconds[0])
+            self.lost_s = max(0.0, self.lost_s + min(lap.seconds, 2 * median_low(durations) + idle_s) - plain_s)
 
 
 @dataclass(frozen=True)
 class Planned(Policy):
     """Choose K from 0 up to a bound so that expected tokens per second are largest.
 
-    Tokens per round: 1 + Σ of the probabilities that all levels down to each are accepted, by the acceptance rates so
-    far (older rounds count less). Seconds per round: medians of this run's own rounds of each length, plain ones among
-    them. If K = 0 is best, nothing is drafted, and a draft is tried again only while the total loss of drafts stays
-    below one plain pass and 2 % of the run's time; plain passes while drafting pays also cost 2 % at most.
+    Tokens per round: 1 + Σ over the levels of the probability that a level and all above it are accepted, by the
+    acceptance rates so far (older rounds count less). Seconds per round: medians of this run's rounds of each length,
+    including plain ones. If K = 0 is best, nothing is drafted. A draft is then tried again only while the total loss of
+    drafts stays below one plain pass plus 2 % of the run's time. Plain rounds while drafting is faster also cost at
+    most 2 %.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs and
     acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and occasional exploration.
@@ -159,8 +160,8 @@ class Planned(Policy):
 
     def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
         """Plan the best K from 0 to `depth`, or a length to try again."""
-        if state[0].whose != (mine := whose(row)):
-            state[0] = Belief(mine)
+        if state[0].whose != (parts := whose(row)):
+            state[0] = Belief(parts)
         belief = state[0]
         if (lap := belief.laps.over(row)) is not None:
             belief.time(lap)
@@ -170,11 +171,11 @@ class Planned(Policy):
         return Plan(k)
 
     def choose(self, belief: Belief) -> int:
-        """Choose plain, a short draft, plain once more; then the best length, or one that may be tried."""
-        plain = len(belief.seconds.get(0, ()))
-        if plain < 2 and (not plain or belief.drafting):
+        """Return 0, a short draft, 0 once more; then the best length, or one to try."""
+        n_plain = len(belief.seconds.get(0, ()))
+        if n_plain < 2 and (not n_plain or belief.drafting):
             return 0
-        if plain < 2:
+        if n_plain < 2:
             return min(self.depth, FIRST)
         outlook = belief.outlook(self.depth)
         rates = [tokens / seconds for tokens, seconds in outlook]

@@ -26,16 +26,16 @@ AGAIN = "Train one for this draft model: workbench train acceptance."
 
 
 class AcceptanceHead(TrainedNet):
-    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft, then one output.
+    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft token, then one output.
 
     The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also repeats one
-    block D times, so that all share their weights; here each has its own unless `tied`.
+    block D times, so that all share their weights; here each has its own weights unless `tied`.
 
     Args:
         width: the draft model's hidden size.
         blocks: D.
         tied: one block for all D.
-        context: unused; every net takes it.
+        context: unused; an argument of all nets.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2.
     """
@@ -56,7 +56,7 @@ class AcceptanceHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild the head."""
         return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
 
 
@@ -71,9 +71,9 @@ class SpecDecPlusPlus(Policy):
     """Stop once 1 − ∏ p̂ᵢ > h, where p̂ᵢ is the head's probability that draft i is accepted if those before it were.
 
     In the paper's cost model the optimal rule has this form. The head reads the draft model's state after the newest
-    draft, so that each draft is scored before the next one is made (the paper's code scores it a step later). A draft
-    that was made stays, so the stop does not bias the output, and sampling stays exact. In a tree the likeliest node of
-    each level counts. On a GPU each test costs a synchronisation.
+    draft, so that each draft is scored before the next token is drafted (the paper's code scores it a step later).
+    Tokens that are drafted already are not dropped, so the stop does not bias the output, and sampling stays exact. In
+    a tree the likeliest node of each level counts. On a GPU each test costs a synchronisation.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.1 (rule), §3.2 (head).
     """
@@ -107,7 +107,7 @@ class SpecDecPlusPlus(Policy):
         return [None]
 
     def plan(self, row: Row, state: list[Tensor | None], batch: Sequence[Row] = ()) -> Plan:
-        """Plan the longest draft, with the stop."""
+        """Plan the longest draft, with early stopping."""
         state[0] = None
         return Plan(self.longest, stops=True)
 
@@ -117,10 +117,10 @@ class SpecDecPlusPlus(Policy):
         Raises:
             ModelError: the drafter provides no hidden states, or the head was made for another one.
         """
-        kept = chance(row.models, step.hidden).amax()
-        state[0] = kept if state[0] is None else state[0] * kept
+        accept_prob = chance(row.models, step.hidden).amax()
+        state[0] = accept_prob if state[0] is None else state[0] * accept_prob
         if step.level < self.shortest:
-            return torch.ones((), dtype=torch.bool, device=kept.device)
+            return torch.ones((), dtype=torch.bool, device=accept_prob.device)
         return 1 - state[0] <= self.risk
 
     def observe(self, row: Row, state: list[Tensor | None], outcome: RoundFeedback) -> None:
@@ -141,8 +141,8 @@ def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor,
     """
     net = load_trained(AcceptanceHead, models, "acceptance head", AGAIN)
     if hidden is None or hidden.shape[1] != net.width:
-        found = "no" if hidden is None else f"{hidden.shape[1]}"
+        width = "no" if hidden is None else f"{hidden.shape[1]}"
         raise ModelError(
-            f"This acceptance head reads hidden states of width {net.width}; the drafter provides {found}.", AGAIN
+            f"This acceptance head reads hidden states of width {net.width}; the drafter provides {width}.", AGAIN
         )
     return net(hidden.to(net.last.weight.dtype)).float().sigmoid()

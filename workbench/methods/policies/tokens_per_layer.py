@@ -23,8 +23,9 @@ from workbench.methods.policies.fixed import DEPTH
 class TokensPerLayer(Policy):
     """Choose exit and length (0 or more) for the most expected tokens / cost in layers; stop at low confidence.
 
-    The draft ends early once the exit's largest probability falls below a threshold between its averages for right and
-    for wrong tokens. With a drafter without exits: K tokens.
+    The draft ends early once the exit's largest probability falls below a threshold. The threshold is between the
+    averages of this probability for correct and for wrong tokens. If the drafter has no exits, the policy plans K
+    tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
     """
@@ -37,14 +38,14 @@ class TokensPerLayer(Policy):
         return [0.0]
 
     def plan(self, row: Row, state: list[float], batch: Sequence[Row] = ()) -> Plan:
-        """Plan the best cell of the table of exits and lengths."""
+        """Plan the best pair of exit and length."""
         ledger = row.state.drafter
         if not isinstance(ledger, Ledger):
             state[0] = 0.0
             return Plan(self.depth)
         rates = ledger.rates(self.depth)
-        rows = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
-        row.report.signals.update(cells("expected tokens a layer", rows, range(self.depth + 1)))
+        cells_by_exit = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
+        row.report.signals.update(cells("expected tokens a layer", cells_by_exit, range(self.depth + 1)))
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))
         row.report.signals["planned depth"] = depth

@@ -34,14 +34,14 @@ class BestFirst(TreeBuilder):
 
     A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes
     are ranked and the best are verified; a parent's score is never below its child's, so they form a tree. Children
-    depend on committed tokens alone, hence the deterministic rule, which allows pruning by identity and is exact at
-    every temperature.
+    depend on committed tokens alone. So the tree is verified by the rule for deterministic drafts, which is exact at
+    every temperature, also if nodes are pruned by their tokens.
 
     Attributes:
         width: nodes expanded per level, and children proposed by each.
         nodes: nodes verified.
-        ranked: the drafter reads a level's nodes in descending order of score, instead of in the order in which they
-            were proposed. It decides the order of the next level, and so which random number belongs to which node.
+        ranked: whether the drafter processes a level's nodes in descending order of score, instead of in the order in
+            which they were proposed. This decides the order of the next level, and so each node's random number.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4.1 (expand) and §4.2 (rerank).
     """
@@ -59,38 +59,40 @@ class BestFirst(TreeBuilder):
         logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
         growth.add(tokens[0])
-        said = [logq[0]]
+        draft_logq = [logq[0]]
         scores = [logq[0]]  # log of the path's probability
         for _ in range(depth - 1):
             level = scores[-1]
-            chosen = level.topk(min(self.width, level.shape[0])).indices
+            expanded = level.topk(min(self.width, level.shape[0])).indices
             if not self.ranked:
-                chosen = chosen.sort().values
-            distributions = growth.expand(chosen)
+                expanded = expanded.sort().values
+            distributions = growth.expand(expanded)
             if not growth.goes_on(distributions):
                 break
             logq, tokens = distributions.best(self.width)
-            growth.add(tokens.view(-1), _fan(chosen.shape[0], k, growth.device))
-            said.append(logq.view(-1))
-            scores.append((level[chosen].unsqueeze(1) + logq).view(-1))
-        ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a drafter that fails ranks last, and it is still a tree
-        keep, place = ranked(ranking, nodes)
-        growth.close(keep)
-        score = torch.cat(said).exp()
-        tree = subtree(keep, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
-        return replace(tree, grown=Grown((RERANKED,), before=keep + 1, after=place + 1))
+            growth.add(tokens.view(-1), _fan(expanded.shape[0], k, growth.device))
+            draft_logq.append(logq.view(-1))
+            scores.append((level[expanded].unsqueeze(1) + logq).view(-1))
+        # NaN of a failing drafter ranks last, so that the result is still a tree.
+        ranking = torch.cat(scores).nan_to_num(-torch.inf)
+        selection, rank = ranked(ranking, nodes)
+        growth.close(selection)
+        score = torch.cat(draft_logq).exp()
+        tree = subtree(selection, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
+        return replace(tree, grown=Grown((RERANKED,), before=selection + 1, after=rank + 1))
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
     """Return the nodes with the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
 
-    A child's score is at most its parent's, and it comes after it: a stable order never separates them.
+    A child's score is at most its parent's, and the child comes later. So a stable sort selects no child without its
+    parent.
     """
     return ranked(scores, nodes)[0]
 
 
 def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """Return the same nodes, and the rank of each, from 0."""
+    """Return the nodes of `most_promising`, and the rank of each, from 0."""
     best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
     return best.values, best.indices
 
@@ -104,14 +106,14 @@ def subtree(
     fanout: int,
     source: str,
 ) -> DraftTree:
-    """Return the deterministic draft tree of the kept nodes; their parents are kept, too.
+    """Return the deterministic draft tree of the nodes `keep`, which contain their parents.
 
     Args:
         keep: ascending indices of nodes.
-        tokens: of all nodes.
+        tokens: tokens of all nodes.
         parents: index of each node's parent; -1 below the root.
         score: the drafter's probability of each node after its parent.
-        depth: of the plan.
+        depth: depth of the plan.
         fanout: most children of a node.
         source: name of the drafter in the trace.
     """
@@ -130,5 +132,5 @@ def subtree(
 
 @lru_cache(maxsize=64)
 def _fan(w: int, k: int, device: torch.device) -> Int[Tensor, " wk"]:
-    """Return the parent of each child if w nodes have k each: 0 … 0 1 … 1. Shared, never written to."""
+    """Return the parent of each child if w nodes have k each: 0 … 0 1 … 1. Cached, never written to."""
     return torch.arange(w, device=device).repeat_interleave(k)

@@ -1,4 +1,4 @@
-"""Chains: drafted token by token from a drafter's distributions, or for several sequences in lock-step from logits."""
+"""Chains, drafted token by token: for one sequence from distributions, or for several in lock-step from logits."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Chain(TreeBuilder):
         sampled = not row.sampling.greedy
         u = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(growth.device, non_blocking=True)
-        said: list[Tensor] = []
+        probs: list[Tensor] = []
         for level in range(depth):
             p = distributions.whole()
             token = likeliest(p) if u is None else pick(p, u[level : level + 1])
-            said.append(p)
+            probs.append(p)
             growth.add(token, torch.zeros_like(token) if level else None)
             if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
                 break
         growth.close()
         return _chain_tree(
             torch.cat(growth.tokens),
-            torch.cat(said),
+            torch.cat(probs),
             sampled,
             growth.source,
             logits=False,
@@ -71,7 +71,7 @@ class Chain(TreeBuilder):
 
 
 SamplingTest = Callable[[Row, Tensor], Tensor]
-"""(row, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
+"""(sequence, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
 
 
 @runtime_checkable
@@ -89,17 +89,17 @@ class Speaker(Protocol):
         ...
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
-        """Return logits after new tokens, in the order of the sequences in the cache."""
+        """Return logits after new tokens, in the order of the sequences in the KV cache."""
         ...
 
 
 def warped_probs(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the drafter's distribution, warped exactly as the target's is."""
+    """Return the drafter's distribution, with the same temperature and filters as the target's."""
     return to_probs(logits, row.sampling)
 
 
 def single(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
-    """Return logits in float32 if a model gave them in half precision."""
+    """Convert logits in half precision to float32; return others unchanged."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
@@ -129,7 +129,7 @@ def draft_chain(
         rows: `row.state.plan` gives the depth; a sequence with a shorter plan stops earlier.
         runner: the model that drafts.
         slots: slot of `runner`'s cache for each sequence.
-        first: tokens [n_i] to feed before the first draft: those missing in the cache, including the last committed
+        first: tokens [n_i] to feed before the first draft: those missing in the KV cache, including the last committed
             token.
         source: name for the trace.
         layers: run only these layers of the model.
@@ -137,7 +137,7 @@ def draft_chain(
             greedy.
 
     Returns:
-        One tree per sequence. The forwards leave their entries in the cache's scratch.
+        One tree per sequence. The keys and values of the forwards stay in the KV cache's scratch positions.
     """
     size = rows[0].models.target.vocab_size
     depth = max(row.state.plan.depth for row in rows)
@@ -147,7 +147,7 @@ def draft_chain(
     ]
     tokens: list[list[Tensor]] = [[] for _ in rows]
     distributions: list[list[Tensor]] = [[] for _ in rows]
-    keep = [row.verifier.reads_laws for row in rows]
+    needs_q = [row.verifier.reads_laws for row in rows]
     states = _States(rows)
     active = list(range(len(rows)))
     feed = list(first)
@@ -160,7 +160,7 @@ def draft_chain(
             if row.sampling.needs_history:
                 past = to_device(row.committed, logits.device)
                 logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])]))
-            u, q = uniforms[i], single(logits) if sampled[i] or keep[i] else logits
+            u, q = uniforms[i], single(logits) if sampled[i] or needs_q[i] else logits
             q = (q_law or warped_probs)(row, q) if sampled[i] else q
             hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
             if step:
@@ -168,9 +168,9 @@ def draft_chain(
             if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else single(q).softmax(1), hidden):
                 active.remove(i)
                 continue
-            found = weigh(logits, 1) if u is None and not keep[i] else None  # only its likeliest token is needed
-            if found is not None:
-                token, q = found.top[0], found.p_top
+            top = weigh(logits, 1) if u is None and not needs_q[i] else None  # if only the likeliest token is needed
+            if top is not None:
+                token, q = top.top[0], top.p_top
             else:
                 q = single(q)
                 token = likeliest(q) if u is None else pick(q, u[step : step + 1])
@@ -180,13 +180,15 @@ def draft_chain(
         active = [i for i in active if rows[i].state.plan.depth > step + 1]
         if not active:
             break
-    unread = sorted((i for i in range(len(rows)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index)
-    if unread:
-        out = runner.forward([Segment(slots[i], feed[i]) for i in unread], layers=layers)
-        for b, i in enumerate(unread):
+    without_state = sorted(
+        (i for i in range(len(rows)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index
+    )
+    if without_state:
+        out = runner.forward([Segment(slots[i], feed[i]) for i in without_state], layers=layers)
+        for b, i in enumerate(without_state):
             states.add(i, out.hidden[b, :1])
     trees = [
-        _chain_tree(torch.cat(t), torch.cat(distributions[i]), sampled[i], source, keep=keep[i])
+        _chain_tree(torch.cat(t), torch.cat(distributions[i]), sampled[i], source, keep=needs_q[i])
         for i, t in enumerate(tokens)
     ]
     return [states.attach(i, tree) for i, tree in enumerate(trees)]
@@ -199,20 +201,20 @@ class _States:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
-        """Store the state after the next draft of sequence i if it is needed. A later forward may reuse its memory."""
-        found = self._found[i]
-        if found is not None:
-            found.append(hidden.clone())
+        """Store a copy of the state after the next draft of sequence i if needed. Forwards may reuse its memory."""
+        states = self._found[i]
+        if states is not None:
+            states.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
         """Return whether the state after the last of n drafts is needed and missing."""
-        found = self._found[i]
-        return found is not None and len(found) < n
+        states = self._found[i]
+        return states is not None and len(states) < n
 
     def attach(self, i: int, tree: DraftTree) -> DraftTree:
         """Return the tree with its states, or unchanged if there are none."""
-        found = self._found[i]
-        return replace(tree, states=torch.cat(found)) if found else tree
+        states = self._found[i]
+        return replace(tree, states=torch.cat(states)) if states else tree
 
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:
@@ -237,27 +239,27 @@ def _chain_tree(
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
     if distributions.shape[1] == 1:
-        chance = distributions[:, 0]
+        token_probs = distributions[:, 0]
     else:
         distributions = distributions if sampled or not logits else distributions.softmax(1)
-        chance = distributions.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        token_probs = distributions.gather(1, tokens.unsqueeze(1)).squeeze(1)
     q_of = torch.arange(n + 1, device=tokens.device) if sampled or keep else None
     if q_of is not None:
         q_of[-1] = -1
     if not sampled:
-        q, certain = distributions if keep else None, torch.zeros_like(chance)
+        q, zero_logq = distributions if keep else None, torch.zeros_like(token_probs)
         return DraftTree(
             tokens,
             parents,
-            certain,
+            zero_logq,
             Sampling.DETERMINISTIC,
             n,
             q=q,
             q_of=q_of,
             source=source,
-            score=chance,
+            score=token_probs,
             grown=_GROWN,
         )
     return DraftTree(
-        tokens, parents, chance.log(), Sampling.CHAIN, n, q=distributions, q_of=q_of, source=source, grown=_GROWN
+        tokens, parents, token_probs.log(), Sampling.CHAIN, n, q=distributions, q_of=q_of, source=source, grown=_GROWN
     )

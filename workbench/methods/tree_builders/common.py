@@ -1,4 +1,4 @@
-"""Tree builders that every drafter with distributions can use; a new one is added here for all methods."""
+"""Tree builders for every drafter with distributions. Add a new one here, and all these methods offer it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ EVERY: tuple[TreeBuilder, ...] = (
 
 
 def offered(first: TreeBuilder, over: type[DistributionDrafter] = DistributionDrafter) -> tuple[TreeBuilder, ...]:
-    """Return all tree builders that a drafter supports, its method's default first, with that one's settings.
+    """Return all tree builders that a drafter supports, the method's default first.
 
     Args:
-        first: the default.
-        over: the drafter's class; by default one that can only read tokens.
+        first: the default, with the method's settings.
+        over: the drafter's class; by default a class that can feed tokens only, no embeddings.
 
     Example:
         >>> [grower.name for grower in offered(Template())][:2]
         ['template', 'chain']
     """
-    may = (grower for grower in EVERY if over.superposes or not grower.superposes)
-    return (first, *(grower for grower in may if grower.name != first.name))
+    supported = (grower for grower in EVERY if over.superposes or not grower.superposes)
+    return (first, *(grower for grower in supported if grower.name != first.name))

@@ -30,7 +30,7 @@ class ConstantBranching(TreeBuilder):
     A distribution with fewer possible tokens gives as many children as it has.
 
     Attributes:
-        branching: children of each node, level by level. If there are too many nodes the last ones are left out.
+        branching: children of each node, level by level. If there are too many nodes, the last ones are omitted.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the distributions are point
     masses and the tree is a chain.
@@ -44,10 +44,10 @@ class ConstantBranching(TreeBuilder):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
-        drawn = Drawn(growth, self.siblings)
+        sampler = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
-        for level, k, p in drawn.levels(fan, most):
-            top = drawn.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
+        for level, k, p in sampler.levels(fan, most):
+            top = sampler.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
             below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
-            drawn.add(top.indices[below, rank], below)
-        return drawn.tree(max(fan), Grown((BRANCHED,)))
+            sampler.add(top.indices[below, rank], below)
+        return sampler.tree(max(fan), Grown((BRANCHED,)))

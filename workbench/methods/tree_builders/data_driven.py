@@ -39,11 +39,11 @@ class Counts:
     """Acceptance counts of this run.
 
     Attributes:
-        kept: per level and rank, drafts that were accepted.
-        tested: per level and rank, positions that were reached and had such a draft.
+        kept: per level and rank, number of drafts that were accepted.
+        tested: per level and rank, number of positions that were reached and had such a draft.
         rounds: number of rounds.
-        drawn: the current tree: its plan, the value of `rounds` then, the probabilities by level and rank, and the
-            paths.
+        drawn: the current tree: (depth, nodes) of its plan, `rounds` when it was planned, probabilities by level and
+            rank, and paths.
     """
 
     kept: list[list[float]] = field(default_factory=list[list[float]])
@@ -54,11 +54,11 @@ class Counts:
     def chances(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
         """Return the probability of each level and rank; the last level's holds for all deeper ones."""
         levels = zip(self.kept, self.tested, strict=True)
-        found = [
-            tuple((k + TRIED * a) / (n + TRIED) for k, n, a in zip(kept, tested, assumed, strict=True))
-            for kept, tested in levels
+        probs = [
+            tuple((k + TRIED * a) / (n + TRIED) for k, n, a in zip(n_accepted, n_tested, assumed, strict=True))
+            for n_accepted, n_tested in levels
         ]
-        return found or [assumed]
+        return probs or [assumed]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class DataDriven(TreeBuilder):
     The probability of each rank at each level starts as assumed and is counted during the run; the tree of `nodes`
     nodes with the largest sum of probabilities is drafted, and planned again every 16 rounds. Siblings are the tokens
     with the largest log q + Gumbel noise, descending, with q cut to its 8 likeliest tokens: draws without replacement,
-    in a number fixed before.
+    whose number is fixed before.
 
     Attributes:
-        nodes: at most; the plan's depth bounds the levels.
+        nodes: maximum number of nodes; the plan's depth bounds the levels.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3: the 80 nodes of a large tree that were accepted most often.
     """
@@ -86,9 +86,9 @@ class DataDriven(TreeBuilder):
         return Counts()
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it."""
-        chances, paths = self.shape(growth, plan)
-        grown = Grown((DRIVEN,), before=chances)
+        """Choose the shape of the tree, then fill it with tokens."""
+        rank_probs, paths = self.shape(growth, plan)
+        grown = Grown((DRIVEN,), before=rank_probs)
         if growth.row.sampling.greedy:
             return filled(growth, paths, grown)
         return draw(growth, paths, grown, len(ASSUMED[0]))
@@ -96,10 +96,10 @@ class DataDriven(TreeBuilder):
     def shape(self, growth: Growth, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
         """Return probabilities by level and rank, and the paths of ranks of the current tree."""
         state = growth.row.state.tree_builder if isinstance(growth.row.state.tree_builder, Counts) else Counts()
-        asked = plan.depth, plan.within(self.nodes)
-        if state.drawn is None or state.drawn[0] != asked or state.rounds >= state.drawn[1] + EVERY:
-            chances = state.chances(ASSUMED[0])
-            state.drawn = asked, state.rounds, chances, tuple(best_paths(chances, asked[1], asked[0]))
+        budget = plan.depth, plan.within(self.nodes)
+        if state.drawn is None or state.drawn[0] != budget or state.rounds >= state.drawn[1] + EVERY:
+            rank_probs = state.chances(ASSUMED[0])
+            state.drawn = budget, state.rounds, rank_probs, tuple(best_paths(rank_probs, budget[1], budget[0]))
         return state.drawn[2:]
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
@@ -107,10 +107,10 @@ class DataDriven(TreeBuilder):
         state: Counts = row.state.tree_builder
         state.rounds += 1
         children, path = children_of(outcome.parents), outcome.verdict.path
-        for level, (at, kept) in enumerate(zip((-1, *path), (*path, None), strict=True)):
+        for level, (parent, accepted_node) in enumerate(zip((-1, *path), (*path, None), strict=True)):
             for counts in (state.kept, state.tested):
                 if level == len(counts):
                     counts.append([0.0] * len(ASSUMED[0]))
-            for rank, node in enumerate(children[at + 1][: len(ASSUMED[0])]):
+            for rank, node in enumerate(children[parent + 1][: len(ASSUMED[0])]):
                 state.tested[level][rank] += 1
-                state.kept[level][rank] += node == kept
+                state.kept[level][rank] += node == accepted_node

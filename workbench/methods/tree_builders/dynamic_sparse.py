@@ -1,9 +1,8 @@
 """Parallel prompt decoding's tree builder: choose the nodes and the probe positions after each of them.
 
-A probe, in the paper a prompt token, costs a position in the target's pass as a node does, and its gain comes in the
-next round only: that round can draft as many levels as there were probes where this one ended. So rounds are a chain of
-states, s = 0 … m levels that can be drafted, and each state has its own tree.
-
+A probe (in the paper, a prompt token) costs a position in the target's forward, like a node, and is useful in the next
+round only. The next round can draft as many levels as there were probes after the position where this round ended. So
+rounds form a Markov chain over states s = 0 … m, the number of levels that can be drafted. Each state has its own tree.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ SPARSE = GrowthRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Draft of one state.
+    """Tree of one state, with its probes.
 
     Attributes:
-        paths: of ranks; parents before children, likelier ones first.
+        paths: nodes as paths of ranks; parents before children, likelier ones first.
         behind: number of probes after the root and after each node.
         tokens: expected tokens per round, including the target's own.
         next: probability of each state in the next round.
-        size: of the pass, in tokens.
+        size: tokens in the target's forward.
     """
 
     paths: tuple[Path, ...]
@@ -66,10 +65,10 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Trees of all states.
+    """Trees of all states of the Markov chain.
 
     Attributes:
-        states: s = 0 … m.
+        states: trees of the states s = 0 … m.
         share: long-run share of rounds in each state.
         tokens: long-run tokens per round.
         seconds: long-run seconds per pass; rounds if costs are not used.
@@ -86,8 +85,8 @@ class Sizing:
     """State of the tree builder for a sequence.
 
     Attributes:
-        costs: of passes on this machine, in this dtype.
-        now: the state drafted last.
+        costs: costs of forwards on this machine, in this dtype.
+        now: the tree drafted last.
     """
 
     costs: Costs
@@ -96,7 +95,7 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Build the best tree for each number of levels that can be drafted, with its prompt tokens.
+    """Build the best tree for each number of levels that can be drafted, and the probes after its nodes.
 
     A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, plus 1; the number of levels in
     the next round depends on where this one is likely to end. The trees maximise the long-run tokens per second, with
@@ -104,10 +103,11 @@ class DynamicSparse(TreeBuilder):
 
     Attributes:
         places: most nodes and probes per pass.
-        counts_time: use these costs; otherwise maximise tokens per round, with passes of maximum size.
+        counts_time: whether to use these costs; otherwise tokens per round are maximised, with passes of maximum size.
 
-    Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. There all states' passes
-    have one size, which is then swept; here each state has its own size, found by policy iteration (Howard 1960).
+    Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. There the passes
+    of all states have one size, which is then swept. Here each state has its own size, by policy iteration (Howard
+    1960).
     """
 
     name: ClassVar[str] = "dynamic-sparse"
@@ -119,36 +119,36 @@ class DynamicSparse(TreeBuilder):
     )
 
     def prime(self, drafter: Drafter, models: Models) -> Sizing:
-        """Return the costs of passes, measured by the first run of these models on this machine."""
+        """Return the costs of forwards; the first run of these models on this machine measures them."""
         return Sizing(costs_of(models))
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Fill the state's tree with the likeliest tokens."""
+        """Fill the tree of the current state with the likeliest tokens."""
         row, most = growth.row, max(2, plan.within(self.places))
         ranks = row.models.target.vocab_size
-        chances = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED)
+        rank_probs = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED)
         levels = max(plan.depth, row.drafter.reach(row) or 0)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
-        machine = machine_of(chances, levels, most, costs if self.counts_time else None)
-        now = machine.states[plan.depth]
+        machine = machine_of(rank_probs, levels, most, costs if self.counts_time else None)
+        draft = machine.states[plan.depth]
         row.report.signals["expected tokens"] = machine.tokens
         if state is not None:
             if state.now is None:
                 row.report.notes.append(planning_note(machine))
-            state.now = now
-        return filled(growth, now.paths, Grown((SPARSE,), before=chances))
+            state.now = draft
+        return filled(growth, draft.paths, Grown((SPARSE,), before=rank_probs))
 
 
 def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
-    """Return the probes after the root and each node of the last tree; None: another tree builder drafted it."""
+    """Return the number of probes after the root and each node; None if another tree builder built the last tree."""
     state = row.state.tree_builder
     if not isinstance(state, Sizing) or state.now is None or row.state.plan.grower != row.configured.grower:
         return None
-    root, *behind = state.now.behind
-    levels = zip(state.now.paths, behind, strict=True)
-    kept = (root, *(n for path, n in levels if len(path) <= tree.depth))  # the policy may have stopped it
-    return kept if len(kept) == len(tree) + 1 else None
+    root, *n_probes = state.now.behind
+    levels = zip(state.now.paths, n_probes, strict=True)
+    counts = (root, *(n for path, n in levels if len(path) <= tree.depth))  # the policy may have stopped drafting early
+    return counts if len(counts) == len(tree) + 1 else None
 
 
 @lru_cache(maxsize=64)
@@ -158,29 +158,29 @@ def machine_of(
     """Return the trees with the most tokens per second in the long run.
 
     Args:
-        chances: P[level, rank], the last level's for all deeper ones.
+        chances: P[level, rank]; the last level also applies to all deeper ones.
         levels: m, most probes after one position.
         most: nodes and probes per pass, at least 2.
         costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all equal.
     """
-    seconds = np.array(costs or [1.0] * (most + 1))
+    pass_s = np.array(costs or [1.0] * (most + 1))
     orders = [best_paths(chances, most, state) for state in range(levels + 1)]
-    worth, rate = np.arange(levels + 1.0), 0.0  # start: a level is worth one token
-    found = tuple[Sparse, ...]()
+    values, rate = np.arange(levels + 1.0), 0.0  # start: a level is worth one token
+    trees = tuple[Sparse, ...]()
     for _ in range(TURNS):
-        better = tuple(_best(order, chances, worth, rate * seconds) for order in orders)
-        if better == found:
+        new_trees = tuple(_best(order, chances, values, rate * pass_s) for order in orders)
+        if new_trees == trees:
             break
-        found = better
-        after = np.array([state.next for state in found])
-        tokens, spent = np.array([s.tokens for s in found]), np.array([seconds[s.size - 1] for s in found])
-        share = _lasting(after)
-        rate = float(share @ tokens / (share @ spent))
-        worth = np.linalg.lstsq(np.eye(levels + 1) - after, tokens - rate * spent, rcond=None)[0]
-    share = _lasting(np.array([state.next for state in found]))
-    tokens = sum(s.tokens * part for s, part in zip(found, share, strict=True))
-    spent = sum(seconds[s.size - 1] * part for s, part in zip(found, share, strict=True))
-    return Machine(found, tuple(share.tolist()), float(tokens), float(spent))
+        trees = new_trees
+        transitions = np.array([state.next for state in trees])
+        tokens, tree_s = np.array([s.tokens for s in trees]), np.array([pass_s[s.size - 1] for s in trees])
+        share = _lasting(transitions)
+        rate = float(share @ tokens / (share @ tree_s))
+        values = np.linalg.lstsq(np.eye(levels + 1) - transitions, tokens - rate * tree_s, rcond=None)[0]
+    share = _lasting(np.array([state.next for state in trees]))
+    tokens = sum(s.tokens * part for s, part in zip(trees, share, strict=True))
+    tree_s = sum(pass_s[s.size - 1] * part for s, part in zip(trees, share, strict=True))
+    return Machine(trees, tuple(share.tolist()), float(tokens), float(tree_s))
 
 
 def _best(
@@ -190,45 +190,45 @@ def _best(
     """Return the best tree of one state, and its probes.
 
     Args:
-        order: nodes, the likeliest first; a prefix makes a tree. Empty: nothing can be drafted.
+        order: nodes, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
         chances: probabilities of ranks, by level.
         worth: value of each state in the next round, in tokens.
-        dues: cost of a pass over 1, 2, … tokens, in tokens.
+        dues: cost of a pass over 1, 2, … tokens, converted to tokens.
     """
     most, best, value = len(dues) - 1, None, -np.inf
-    reached = [1.0]
+    reach_probs = [1.0]
     for path, parent in zip(order, parents_of(order), strict=True):
-        reached.append(reached[parent + 1] * chances[min(len(path), len(chances)) - 1][path[-1]])
+        reach_probs.append(reach_probs[parent + 1] * chances[min(len(path), len(chances)) - 1][path[-1]])
     for n in range(1, len(order) + 1) if order else [0]:
-        ends = np.array(reached[: n + 1])  # probability that the accepted path ends at each node
+        ends = np.array(reach_probs[: n + 1])  # probability that the accepted path ends at each node
         for node, parent in enumerate(parents_of(order[:n])):
-            ends[parent + 1] -= reached[node + 1]
+            ends[parent + 1] -= reach_probs[node + 1]
         ends = ends.clip(0.0)
-        tokens, behind = sum(reached[: n + 1]), [0] * (n + 1)
+        tokens, n_probes = sum(reach_probs[: n + 1]), [0] * (n + 1)
         gain = float(ends.sum() * worth[0])
         offers = [(-end * (worth[1] - worth[0]), place) for place, end in enumerate(ends)]
         heapq.heapify(offers)
         for size in range(n + 1, most + 2):
             # without nodes the pass needs a probe
-            if (n or size > 1) and (now := tokens + gain - dues[size - 1]) > value + 1e-12:
-                value, best = now, (n, tuple(behind), tokens, ends)
+            if (n or size > 1) and (candidate := tokens + gain - dues[size - 1]) > value + 1e-12:
+                value, best = candidate, (n, tuple(n_probes), tokens, ends)
             if not offers or size > most:
                 break
             loss, place = heapq.heappop(offers)
-            gain, behind[place] = gain - loss, behind[place] + 1
-            if (k := behind[place]) < len(worth) - 1:
+            gain, n_probes[place] = gain - loss, n_probes[place] + 1
+            if (k := n_probes[place]) < len(worth) - 1:
                 heapq.heappush(offers, (-ends[place] * (worth[k + 1] - worth[k]), place))
     assert best is not None
-    n, behind, tokens, ends = best
-    following = np.bincount(behind, ends, len(worth))
-    return Sparse(tuple(order[:n]), behind, float(tokens), tuple((following / following.sum()).tolist()))
+    n, n_probes, tokens, ends = best
+    following = np.bincount(n_probes, ends, len(worth))
+    return Sparse(tuple(order[:n]), n_probes, float(tokens), tuple((following / following.sum()).tolist()))
 
 
 def _lasting(after: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
     """Return the long-run share of rounds in each state, from state 0. `after`: transition probabilities."""
-    lazy = (after + np.eye(len(after))) / 2  # the same shares, and no cycles
-    found = np.linalg.matrix_power(lazy, 1 << 16)[0]
-    return found / found.sum()
+    lazy = (after + np.eye(len(after))) / 2  # the same stationary distribution, and no cycles
+    shares = np.linalg.matrix_power(lazy, 1 << 16)[0]
+    return shares / shares.sum()
 
 
 def planning_note(machine: Machine) -> str:

@@ -31,22 +31,22 @@ WORTH = GrowthRule(
 
 @dataclass(frozen=True)
 class DySpec(TreeBuilder):
-    """Draw siblings without replacement, and give each next node to the position that is likeliest to be reached.
+    """Draw siblings without replacement; add each next node at the position that is likeliest to be reached.
 
     The probability that a child is accepted after its earlier siblings were rejected is estimated by its probability in
-    the drafter's distribution without them. A position is then worth v · (1 − q of its earlier siblings), with v the
-    product of q along the path above it. This is known before the position's token is drawn, and no position below or
-    after it is worth more. So the choice of positions never depends on the token drawn there, and recursive rejection
-    is exact.
+    the drafter's distribution without them. The worth of a position is then v · (1 − q of its earlier siblings), with v
+    the product of q along the path above it. It is known before the position's token is drawn, and no position below or
+    after it has a larger worth. So the choice of positions never depends on the token drawn there, and recursive
+    rejection is exact.
 
-    The paper's heap takes the positions with the largest worth one after the other. Here a level's are found together,
-    and those that cannot be among the best are never expanded: the same tree as with one node at a time, with one
-    forward of the drafter per level.
+    The paper's heap takes the positions with the largest worth one after the other. Here the positions of a
+    level are computed together, and those that cannot be among the best are not expanded. The tree is the same, with
+    one forward of the drafter per level.
 
     Attributes:
-        nodes: at most.
+        nodes: maximum number of nodes.
         form: heap: the `nodes` positions with the largest worth. threshold: those worth more than a bound.
-        worth: that bound.
+        worth: that bound, for form = threshold.
 
     Source: Xiong et al. 2024, DySpec, arXiv:2410.11744, §4 (heap), §4.2 (threshold). When decoding is greedy the
     distributions are point masses and the tree is a chain.
@@ -79,40 +79,41 @@ class DySpec(TreeBuilder):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draw level by level, and keep the best positions."""
         most = plan.within(self.nodes)
-        drawn, said = Drawn(growth, self.siblings), growth.root
+        sampler, distributions = Drawn(growth, self.siblings), growth.root
         path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
         drafted = list[torch.Tensor]()  # product of q down to each node
-        found = path.new_zeros(0)  # worth of each position drawn so far
+        all_worths = path.new_zeros(0)  # worth of each position drawn so far
         for level in range(plan.depth):
-            p = drawn.probs(said)
-            top = drawn.gumbel(p, level).topk(min(most, p.shape[1]), dim=1)
+            p = sampler.probs(distributions)
+            top = sampler.gumbel(p, level).topk(min(most, p.shape[1]), dim=1)
             q = p.double().gather(1, top.indices)
-            elder = torch.cat([q.new_zeros(len(q), 1), q[:, :-1].cumsum(1)], 1)
-            worth = path.unsqueeze(1) * (1 - elder).clamp_min(0)  # [w, k]
+            sibling_mass = torch.cat([q.new_zeros(len(q), 1), q[:, :-1].cumsum(1)], 1)
+            worth = path.unsqueeze(1) * (1 - sibling_mass).clamp_min(0)  # [w, k]
             worth = torch.where(torch.isfinite(top.values), worth, 0)
-            bound = self._bound(torch.cat([found, worth.view(-1)]), most)
+            bound = self._bound(torch.cat([all_worths, worth.view(-1)]), most)
             below, place = ((worth >= bound) & (worth > 0)).nonzero().unbind(1)
             if not len(below):
                 break
-            drawn.add(top.indices[below, place], below)
-            found = torch.cat([found, worth[below, place]])
+            sampler.add(top.indices[below, place], below)
+            all_worths = torch.cat([all_worths, worth[below, place]])
             drafted.append(path[below] * q[below, place])
-            path = torch.minimum(path[below] * q[below, place], found[-len(below) :])  # also after rounding
+            path = torch.minimum(path[below] * q[below, place], all_worths[-len(below) :])  # also after rounding
             inner = ((path >= bound) & (path > 0)).nonzero().squeeze(1)
-            if level + 1 == plan.depth or not len(inner) or not growth.goes_on(said := growth.expand(inner)):
+            if level + 1 == plan.depth or not len(inner) or not growth.goes_on(distributions := growth.expand(inner)):
                 break
             path = path[inner]
-        best = (
-            found.sort(descending=True, stable=True).indices[:most].sort().values
-        )  # earlier siblings and parents come first
-        kept: list[int] = listed(best)
+        # The stable sort puts earlier siblings and parents first.
+        best = all_worths.sort(descending=True, stable=True).indices[:most].sort().values
+        selection: list[int] = listed(best)
         fan = Counter[int](listed(torch.cat(growth.parents)[best]))
-        return drawn.tree(max(fan.values()), Grown((WORTH,), before=found[best], after=torch.cat(drafted)[best]), kept)
+        return sampler.tree(
+            max(fan.values()), Grown((WORTH,), before=all_worths[best], after=torch.cat(drafted)[best]), selection
+        )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the minimum worth of a position: that of the last one in the budget, or the threshold."""
+        """Return the minimum worth of a position: the worth of the last one in the budget, or the threshold."""
         if self.form == "threshold":
             return worth.new_tensor(self.worth).clamp_max(worth.max())  # the first position is always worth 1
-        if len(worth) < most:  # the budget is not used up: any worth will do
+        if len(worth) < most:  # the budget is not used up: no minimum
             return worth.new_zeros(())
         return worth.topk(most).values[-1]

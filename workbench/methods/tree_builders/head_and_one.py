@@ -1,4 +1,4 @@
-"""Hu et al.'s tree builder: the drafter's likeliest tokens deterministically, and one sample of the others."""
+"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sample of the others."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ONE = GrowthRule(
 class HeadAndOne(TreeBuilder):
     """Of n children the first n − 1 are the likeliest tokens; the last is drawn from q without them (q̃).
 
-    All but one draft depend on committed tokens alone, so a rule made for this (verifier=greedy-draft) accepts
+    All but one draft depend on committed tokens alone, so a rule for such drafts (verifier=greedy-draft) accepts
     Σ p over the likeliest + Σ min(p, q̃) over the rest. Recursive rejection is exact, too: it treats the likeliest as
     point masses. A node with room for fewer children drops likely ones, never the sampled one. A distribution with
     fewer tokens gives as many children as it has.
 
     Attributes:
-        branching: children of each node, level by level, including the sampled one. If there are too many nodes the
-            last ones are left out.
+        branching: children of each node, level by level, including the sampled one. If there are too many nodes, the
+            last ones are omitted.
 
     Source: Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft
     sampling. When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -56,14 +56,14 @@ class HeadAndOne(TreeBuilder):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
-        drawn = Drawn(growth, self.siblings)
+        sampler = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
-        for level, k, p in drawn.levels(fan, most):
+        for level, k, p in sampler.levels(fan, most):
             room = (most - growth.n - k * torch.arange(p.shape[0], device=p.device)).clamp(0, k)
-            tokens, there = children(p, room, k, drawn.uniforms(p.shape[0], level))
-            below, rank = there.nonzero().unbind(1)
-            drawn.add(tokens[below, rank], below, chosen=rank < tokens.shape[1] - 1)
-        return drawn.tree(max(fan), Grown((HEAD, ONE)))
+            tokens, is_child = children(p, room, k, sampler.uniforms(p.shape[0], level))
+            below, rank = is_child.nonzero().unbind(1)
+            sampler.add(tokens[below, rank], below, chosen=rank < tokens.shape[1] - 1)
+        return sampler.tree(max(fan), Grown((HEAD, ONE)))
 
 
 def children(
@@ -73,7 +73,7 @@ def children(
 
     Args:
         p: distributions.
-        room: children that each may have, at most k; never depends on the sample.
+        room: largest number of children of each node, at most k; must not depend on the sample.
         k: largest `room`.
         u: uniforms for the draws.
 
@@ -83,6 +83,6 @@ def children(
     best = p.topk(min(k, p.shape[1]) - 1, dim=1)
     head = (torch.arange(best.indices.shape[1], device=p.device) < room.unsqueeze(1) - 1) & (best.values > 0)
     rest = p * (1 - torch.zeros_like(p).scatter_add(1, best.indices, head.to(p.dtype)))
-    some = rest.sum(1) > 0
-    one = pick(torch.where(some.unsqueeze(1), rest, p), u)
-    return torch.cat([best.indices, one.unsqueeze(1)], 1), torch.cat([head, (some & (room > 0)).unsqueeze(1)], 1)
+    has_rest = rest.sum(1) > 0
+    sample = pick(torch.where(has_rest.unsqueeze(1), rest, p), u)
+    return torch.cat([best.indices, sample.unsqueeze(1)], 1), torch.cat([head, (has_rest & (room > 0)).unsqueeze(1)], 1)

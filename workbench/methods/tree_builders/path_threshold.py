@@ -49,25 +49,25 @@ class PathThreshold(TreeBuilder):
         depth, most = plan.depth, plan.within(MOST_NODES)
         distributions = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
-        said, paths, fanout = list[Tensor](), list[Tensor](), 1
+        draft_logq, paths, fanout = list[Tensor](), list[Tensor](), 1
         for level in range(depth):
             logq, tokens = distributions.best(self.children)
             reached = path.unsqueeze(1) + logq  # [w, k]
-            offered = reached >= math.log(self.threshold)
-            offered[0, 0] |= level == 0
-            places = offered.nonzero()  # siblings stay in the order of their probability
+            passes = reached >= math.log(self.threshold)
+            passes[0, 0] |= level == 0
+            indices = passes.nonzero()  # siblings stay in the order of their probability
             room = most - growth.n
-            if len(places) > room:
-                places = places[reached[offered].topk(room).indices.sort().values]
-            if not len(places):
+            if len(indices) > room:
+                indices = indices[reached[passes].topk(room).indices.sort().values]
+            if not len(indices):
                 break
-            below, child = places.unbind(1)
+            below, child = indices.unbind(1)
             growth.add(tokens[below, child], below if level else None)
             path = reached[below, child]
             paths.append(path)
-            said.append(logq[below, child])
+            draft_logq.append(logq[below, child])
             fanout = tokens.shape[1]
             if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
                 break
         growth.close()
-        return growth.chosen(fanout, torch.cat(said).exp(), Grown((LIKELY,), before=torch.cat(paths).exp()))
+        return growth.chosen(fanout, torch.cat(draft_logq).exp(), Grown((LIKELY,), before=torch.cat(paths).exp()))

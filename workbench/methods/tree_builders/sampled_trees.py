@@ -1,4 +1,4 @@
-"""Trees of sampled nodes, with the distributions they were drawn from."""
+"""Trees of sampled nodes, with the distributions that they were drawn from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workbench.decoders.draft_verify.tree_building import Growth, NodeDistributi
 
 
 class Drawn:
-    """A tree that is drawn level by level; each expanded node has a distribution.
+    """Builder of a tree whose nodes are sampled level by level; each expanded node has a distribution.
 
     Args:
         growth: the growth that the nodes are added to.
-        sampling: relation among its siblings.
+        sampling: how its siblings are drawn.
     """
 
     def __init__(self, growth: Growth, sampling: Sampling) -> None:
@@ -39,14 +39,14 @@ class Drawn:
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
-        """Yield each level with its entry in `fan` and its distributions; the caller adds the level.
+        """Yield (level, its entry in `fan`, its distributions); the caller adds the level.
 
         The levels end with `fan`, with `most` nodes, or if the sequence's policy stops.
         """
-        growth, said = self.growth, self.growth.root
+        growth, distributions = self.growth, self.growth.root
         for level, k in enumerate(fan):
-            yield level, k, self.probs(said)
-            if level + 1 == len(fan) or growth.n >= most or not growth.goes_on(said := growth.expand()):
+            yield level, k, self.probs(distributions)
+            if level + 1 == len(fan) or growth.n >= most or not growth.goes_on(distributions := growth.expand()):
                 return
 
     def add(
@@ -55,10 +55,10 @@ class Drawn:
         """Add a level that was drawn from the newest distributions.
 
         Args:
-            tokens: of its nodes; siblings in the order in which they were drawn.
+            tokens: tokens of its nodes; siblings in the order in which they were drawn.
             below: index of the distribution that each was drawn from, among the newest.
-            chosen: deterministic nodes: the tree then marks each node, and sampled ones are drawn from the distribution
-                without their earlier siblings. None: all were drawn, as the tree's `sampling` says.
+            chosen: which nodes are deterministic. The tree then marks each node, and sampled nodes are drawn from the
+                distribution without their earlier siblings. None: all were drawn, according to `sampling`.
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
         if chosen is not None:
@@ -68,8 +68,8 @@ class Drawn:
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
         row = self.growth.row
-        found = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
-        return found.to(self.growth.device, non_blocking=True)
+        numbers = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        return numbers.to(self.growth.device, non_blocking=True)
 
     def first(
         self, distributions: NodeDistributions, k: int, level: int, among: int = 0
@@ -79,20 +79,20 @@ class Drawn:
         Args:
             distributions: distributions after the nodes expanded last; their children are drawn from them.
             k: number of draws; fewer in a smaller distribution.
-            level: from 0.
+            level: index of the level, from 0.
             among: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
         """
         if not among:
             top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
             return top.values, top.indices
         logq, tokens = distributions.best(among)
-        few = logq.softmax(1)
-        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, few))
-        top = self.gumbel(few, level).topk(min(k, few.shape[1]), dim=1)
+        top_probs = logq.softmax(1)
+        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, top_probs))
+        top = self.gumbel(top_probs, level).topk(min(k, top_probs.shape[1]), dim=1)
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
-        """Return log p + Gumbel noise, float64; descending order is a draw without replacement. −∞ where log p is."""
+        """Return log p + Gumbel noise, float64; its descending order is a draw without replacement. −∞ where p is 0."""
         row = self.growth.row
         u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
@@ -103,39 +103,38 @@ class Drawn:
 
         Args:
             fanout: most children of a node.
-            grown: reason for its nodes; if some are deterministic, its second rule is that of the sampled ones.
-            kept: ascending indices of the nodes to draft, their parents among them; all by default.
+            grown: rules that explain the nodes; if some are deterministic, the second rule is for the sampled ones.
+            kept: ascending indices of the nodes to draft, including their parents; all by default.
         """
         growth = self.growth
-        everything = kept is None or len(kept) == growth.n
-        keep = torch.arange(growth.n, device=growth.device) if kept is None else to_device(kept, growth.device)
-        growth.close(None if everything else keep)
-        parents = torch.cat(growth.parents)[keep]
+        is_whole = kept is None or len(kept) == growth.n
+        selection = torch.arange(growth.n, device=growth.device) if kept is None else to_device(kept, growth.device)
+        growth.close(None if is_whole else selection)
+        parents = torch.cat(growth.parents)[selection]
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)
         q_of[0] = 0
         if growth.read:
-            read = torch.cat(growth.read)[
-                : sum(map(len, self._distributions)) - 1
-            ]  # the last to be read may have no children
-            q_of[read + 1] = torch.arange(1, len(read) + 1, device=growth.device)
-        of_kept = torch.cat([q_of[:1], q_of[keep + 1]])
-        logq, probs_of, chosen = torch.cat(self._logq)[keep], None, None
+            # The nodes expanded last may have no distribution here, as they got no children.
+            expanded = torch.cat(growth.read)[: sum(map(len, self._distributions)) - 1]
+            q_of[expanded + 1] = torch.arange(1, len(expanded) + 1, device=growth.device)
+        selection_q_of = torch.cat([q_of[:1], q_of[selection + 1]])
+        logq, probs_of, is_deterministic = torch.cat(self._logq)[selection], None, None
         if self._chosen:
-            chosen = torch.cat(self._chosen)[keep]
-            probs_of = q_of[parents + 1].masked_fill(chosen, -1)
-            grown = replace(grown, of=(~chosen).long())
+            is_deterministic = torch.cat(self._chosen)[selection]
+            probs_of = q_of[parents + 1].masked_fill(is_deterministic, -1)
+            grown = replace(grown, of=(~is_deterministic).long())
         return DraftTree(
-            tokens=torch.cat(growth.tokens)[keep],
-            parents=parents if everything else torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
-            logq=logq if chosen is None else logq.masked_fill(chosen, 0),
+            tokens=torch.cat(growth.tokens)[selection],
+            parents=parents if is_whole else torch.where(parents < 0, parents, torch.searchsorted(selection, parents)),
+            logq=logq if is_deterministic is None else logq.masked_fill(is_deterministic, 0),
             sampling=self.sampling,
             depth=len(growth.tokens),
             fanout=fanout,
             q=torch.cat(self._distributions),
-            q_of=of_kept,
+            q_of=selection_q_of,
             probs_of=probs_of,
-            without=None if chosen is None else ~chosen,
+            without=None if is_deterministic is None else ~is_deterministic,
             source=growth.source,
-            score=None if chosen is None else logq.exp(),
+            score=None if is_deterministic is None else logq.exp(),
             grown=grown,
         )

@@ -55,16 +55,16 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""The same on SmolLM2."""
+"""Reasons for inconclusive figures on SmolLM2, by the claim's nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A tree, and the numbers it was planned from.
+    """A planned tree, and the numbers that it was planned from.
 
     Attributes:
-        given: plan's levels and nodes, and acceptance probabilities by sibling.
-        paths: of ranks; parents before children, earlier siblings first.
+        given: inputs of the planning: levels and nodes of the plan, and acceptance probabilities by sibling.
+        paths: nodes as paths of ranks; parents before children, earlier siblings first.
         tokens: expected tokens per round, including the target's own.
         seconds: expected seconds per round; 0 if costs are not known.
     """
@@ -80,11 +80,11 @@ class Measured:
     """Measurements of this run.
 
     Attributes:
-        costs: of passes on this machine, in this dtype.
+        costs: costs of forwards on this machine, in this dtype.
         level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
             with a target pass.
-        accepted: by rank among siblings, how often it was the accepted one.
-        tested: by rank, positions that were reached and had such a sibling.
+        accepted: by rank among siblings, how often the sibling of this rank was accepted.
+        tested: by rank, number of positions that were reached and had such a sibling.
         drawing: the current tree.
     """
 
@@ -96,7 +96,7 @@ class Measured:
 
     def chances(self, before: Sequence[float]) -> tuple[float, ...]:
         """Return P[j], the probability that sibling j is the accepted one. `before`: prior values."""
-        return tuple((self.accepted[j] + TRIED * chance) / (self.tested[j] + TRIED) for j, chance in enumerate(before))
+        return tuple((self.accepted[j] + TRIED * prior) / (self.tested[j] + TRIED) for j, prior in enumerate(before))
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class Sequoia(TreeBuilder):
     recursive rejection is exact.
 
     Attributes:
-        nodes: at most; the plan's depth bounds the levels.
-        counts_time: use these costs; otherwise maximise tokens per round, for comparing trees of one size.
+        nodes: maximum number of nodes; the plan's depth bounds the levels.
+        counts_time: whether to use these costs; otherwise tokens per round are maximised, to compare trees of one size.
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1 (the tree), §3.3 (its size for the hardware).
     """
@@ -155,34 +155,34 @@ class Sequoia(TreeBuilder):
     )  # fmt: skip
 
     def prime(self, drafter: Drafter, models: Models) -> Measured:
-        """Return the costs of passes, measured by the first run of these models on this machine."""
+        """Return the costs of forwards; the first run of these models on this machine measures them."""
         costs = costs_of(models)
         return Measured(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it: with the likeliest tokens if greedy, otherwise with samples."""
+        """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
         drawing = self.drawing(growth, plan)
         grown = Grown((PLANNED,), before=[tuple((growth.chances or ASSUMED)[0])], after=[drawing.given[2]])
-        make = filled if growth.row.sampling.greedy else draw
-        return make(growth, drawing.paths, grown)
+        fill_tree = filled if growth.row.sampling.greedy else draw
+        return fill_tree(growth, drawing.paths, grown)
 
     def drawing(self, growth: Growth, plan: Plan) -> Drawing:
-        """Return the tree for the current probabilities; the current tree unless they changed."""
+        """Return the tree for the current probabilities; plan it again only if they changed."""
         row, most = growth.row, plan.within(self.nodes)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Measured) else None
-        before = tuple((growth.chances or ASSUMED)[0])
-        chances = before if state is None else state.chances(before)
-        now = state and state.drawing
-        if not now or now.given[:2] != (plan.depth, most) or _apart(now.given[2], chances) >= MOVED:
+        priors = tuple((growth.chances or ASSUMED)[0])
+        sibling_probs = priors if state is None else state.chances(priors)
+        current = state and state.drawing
+        if not current or current.given[:2] != (plan.depth, most) or _apart(current.given[2], sibling_probs) >= MOVED:
             if state is None:
-                return best_tree(chances, most, plan.depth)
+                return best_tree(sibling_probs, most, plan.depth)
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
-            paid = costs if self.counts_time else ()
-            now = state.drawing = best_tree(chances, most, plan.depth, paid, state.level_s)
-            row.report.notes.append(planning_note(now, costs, state.level_s))
-        row.report.signals["expected tokens"] = now.tokens
-        row.report.signals["expected ms"] = 1e3 * now.seconds
-        return now
+            counted_costs = costs if self.counts_time else ()
+            current = state.drawing = best_tree(sibling_probs, most, plan.depth, counted_costs, state.level_s)
+            row.report.notes.append(planning_note(current, costs, state.level_s))
+        row.report.signals["expected tokens"] = current.tokens
+        row.report.signals["expected ms"] = 1e3 * current.seconds
+        return current
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
@@ -191,10 +191,10 @@ class Sequoia(TreeBuilder):
             for rank in counts:
                 counts[rank] *= FORGETTING  # type: ignore[assignment]
         children, path = children_of(outcome.parents), outcome.verdict.path
-        for at, kept in zip((-1, *path), (*path, None), strict=True):
-            for rank, node in enumerate(children[at + 1]):
+        for parent, accepted_node in zip((-1, *path), (*path, None), strict=True):
+            for rank, node in enumerate(children[parent + 1]):
                 state.tested[rank] += 1
-                state.accepted[rank] += node == kept
+                state.accepted[rank] += node == accepted_node
 
 
 def best_tree(
@@ -204,8 +204,8 @@ def best_tree(
 
     Args:
         chances: P[j], the probability that sibling j is the accepted one.
-        most: nodes, without the root.
-        depth: levels.
+        most: maximum number of nodes, without the root.
+        depth: maximum number of levels.
         costs: seconds of a target pass over 1 … most + 1 tokens, including the root; empty: all equal, and the largest
             expectation wins.
         level_s: seconds per draft level.
@@ -225,7 +225,7 @@ def best_tree(
 
 
 def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
-    """Return T[l, b, m]: most expected tokens of m nodes, root included, with l levels and b children of the root.
+    """Return T[l, b, m]: most expected tokens of a tree of m nodes (with the root), l levels, b children of the root.
 
     T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
     such tree. The shape is [depth + 1, len(chances) + 1, most + 1].
@@ -236,22 +236,22 @@ def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndar
     table[:, 0, 1] = 1.0
     for level in range(1, depth + 1):
         below = table[level - 1].max(0)
-        for b, chance in enumerate(chances, 1):
+        for b, prob in enumerate(chances, 1):
             for s in np.flatnonzero(np.isfinite(below[:most])):
-                np.maximum(table[level, b, s:], table[level, b - 1, :-s] + chance * below[s], out=table[level, b, s:])
+                np.maximum(table[level, b, s:], table[level, b - 1, :-s] + prob * below[s], out=table[level, b, s:])
     return table
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int, level: int) -> list[Path]:
     """Return the nodes of the best tree of m nodes in `level` levels, without the root."""
-    found, b = list[Path](), int(table[level, :, m].argmax())
+    paths, b = list[Path](), int(table[level, :, m].argmax())
     while b:
         below = table[level - 1].max(0)
         sizes = np.flatnonzero(np.isfinite(below[:m]))
         s = int(sizes[(table[level, b - 1, m - sizes] + chances[b - 1] * below[sizes]).argmax()])
-        found += [(b - 1,), *((b - 1, *path) for path in _paths(table, chances, s, level - 1))]
+        paths += [(b - 1,), *((b - 1, *path) for path in _paths(table, chances, s, level - 1))]
         b, m = b - 1, m - s
-    return found
+    return paths
 
 
 def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) -> DraftTree:
@@ -259,39 +259,38 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
 
     Args:
         growth: the growth that nodes are added to.
-        paths: of ranks.
-        grown: reason for its nodes.
+        paths: nodes as paths of ranks.
+        grown: rule that explains the nodes.
         among: draw only from this number of likeliest tokens; 0: from the whole distribution.
     """
-    drawn, said = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
+    sampler, distributions = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
     shape = template(paths, max(map(max, paths)) + 1, growth.device)
-    at = torch.zeros(
-        1, dtype=torch.long, device=growth.device
-    )  # index of each expanded node's distribution; −1: the node is missing
+    # Index of the distribution of each expanded node; −1: the node is missing.
+    q_index = torch.zeros(1, dtype=torch.long, device=growth.device)
     for level, (below, rank, inner) in enumerate(shape.levels):
-        values, tokens = drawn.first(said, shape.ranks[level], level, among)
-        probs = at[below]
-        there = (probs >= 0) & (rank < values.shape[1])
-        probs, rank = probs.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
-        there &= torch.isfinite(values[probs, rank])
-        drawn.add(tokens[probs, rank][there], probs[there])
-        goes_on = there[inner]
+        values, tokens = sampler.first(distributions, shape.ranks[level], level, among)
+        parent_q = q_index[below]
+        is_present = (parent_q >= 0) & (rank < values.shape[1])
+        parent_q, rank = parent_q.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
+        is_present &= torch.isfinite(values[parent_q, rank])
+        sampler.add(tokens[parent_q, rank][is_present], parent_q[is_present])
+        goes_on = is_present[inner]
         if level + 1 == len(shape.levels) or not goes_on.any():
             break
-        if not growth.goes_on(said := growth.expand((there.cumsum(0) - 1)[inner[goes_on]])):
+        if not growth.goes_on(distributions := growth.expand((is_present.cumsum(0) - 1)[inner[goes_on]])):
             break
-        at = torch.where(goes_on, goes_on.cumsum(0) - 1, -1)
-    return drawn.tree(shape.fanout, grown)
+        q_index = torch.where(goes_on, goes_on.cumsum(0) - 1, -1)
+    return sampler.tree(shape.fanout, grown)
 
 
 def planning_note(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
     """Return a note for the trace with the numbers that a tree was planned from."""
-    chances = ", ".join(f"{chance:.2f}" for chance in drawing.given[2])
+    rates = ", ".join(f"{rate:.2f}" for rate in drawing.given[2])
     n, levels = len(drawing.paths), max(map(len, drawing.paths))
     size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"
     one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, drawing.seconds))
     return (
-        f"sequoia planned a new tree of {size}: acceptance by sibling {chances}; a pass over 1 "
+        f"sequoia planned a new tree of {size}: acceptance by sibling {rates}; a pass over 1 "
         f"token {one_ms:.2f} ms, over {n + 1} {all_ms:.2f} ms, one draft level {level_ms:.2f} ms; "
         f"{drawing.tokens:.2f} tokens expected in {round_ms:.2f} ms."
     )

@@ -1,4 +1,4 @@
-"""Bounds of tree builders, and branchings written as text."""
+"""Limits of tree builders, and branchings written as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def widths(branching: str, depth: int) -> list[int]:
         >>> widths("3-2", 4)
         [3, 2, 1, 1]
     """
-    said = [int(part) for part in branching.split("-")]
-    if not all(1 <= width <= MOST_NODES for width in said):
+    counts = [int(part) for part in branching.split("-")]
+    if not all(1 <= width <= MOST_NODES for width in counts):
         raise ValueError(f"branching={branching!r}: each level has 1 to {MOST_NODES} children.")
-    return (said + [1] * depth)[:depth]
+    return (counts + [1] * depth)[:depth]

@@ -33,7 +33,7 @@ class SpecInfer(TreeBuilder):
     Duplicates stay where they were drawn, because a rule that is exact for independent draws expects them.
 
     Attributes:
-        branching: children of each node, level by level. If there are too many nodes the last ones are left out.
+        branching: children of each node, level by level. If there are too many nodes, the last ones are omitted.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, §3 (expansion-based trees, by default ⟨1, 1, 3, 1, 1, …⟩).
     When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -47,9 +47,9 @@ class SpecInfer(TreeBuilder):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most, sampling = plan.within(MOST_NODES), growth.row.sampling
-        drawn = Drawn(growth, self.siblings)
+        sampler = Drawn(growth, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)
-        for level, k, p in drawn.levels(fan, most):
+        for level, k, p in sampler.levels(fan, most):
             below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
-            drawn.add(pick(p[below], drawn.uniforms(below.shape[0], level)), below)
-        return drawn.tree(max(fan), Grown((BRANCHED,)))
+            sampler.add(pick(p[below], sampler.uniforms(below.shape[0], level)), below)
+        return sampler.tree(max(fan), Grown((BRANCHED,)))

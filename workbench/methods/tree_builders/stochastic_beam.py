@@ -36,8 +36,8 @@ class StochasticBeam(TreeBuilder):
 
     φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest
     of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in
-    descending order are then a sample without replacement. How many of a node's children survive depends on values
-    alone, never on tokens, so recursive rejection is exact.
+    descending order are then a sample without replacement. The number of a node's children that survive depends on
+    values alone, never on tokens, so recursive rejection is exact.
 
     Attributes:
         width: paths kept per level.
@@ -52,13 +52,13 @@ class StochasticBeam(TreeBuilder):
     width: int = param(3, **WIDTH)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Draw levels of at most `width` nodes; the budget cuts the last one, also by values."""
+        """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
         row, most = growth.row, plan.within(MOST_NODES)
-        drawn = Drawn(growth, self.siblings)
-        plain, noisy = list[Tensor](), list[Tensor]()  # of all levels
+        sampler = Drawn(growth, self.siblings)
+        path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # of all levels
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
-        for level, width, p in drawn.levels([self.width] * plan.depth, most):
+        for level, width, p in sampler.levels([self.width] * plan.depth, most):
             u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
@@ -66,10 +66,10 @@ class StochasticBeam(TreeBuilder):
             top = flat.topk(k)  # descending: siblings stay in order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             phi, value = child_phi.reshape(-1)[top.indices], top.values
-            plain.append(phi)
-            noisy.append(value)
-            drawn.add(token, parent)
-        return drawn.tree(self.width, Grown((PERTURBED,), before=torch.cat(plain), after=torch.cat(noisy)))
+            path_logq.append(phi)
+            noisy_logq.append(value)
+            sampler.add(token, parent)
+        return sampler.tree(self.width, Grown((PERTURBED,), before=torch.cat(path_logq), after=torch.cat(noisy_logq)))
 
 
 def _perturb(

@@ -1,4 +1,4 @@
-"""Superposed decoding: several drafts from one pass per level, read as one token with the mean of their embeddings."""
+"""Superposed decoding: several drafts from one pass per level, fed as one token with the mean of their embeddings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NGrams:
     """Counts of the tokens after each 1 … 5 tokens in one sequence's text so far.
 
     Attributes:
-        following: by the tokens before, how often each token followed.
+        following: by the preceding tokens, how often each token followed.
         n_read: tokens of the text that were counted.
     """
 
@@ -62,38 +62,38 @@ class NGrams:
 
     def chances(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
         """Return P_ng of each of `tokens`: Σ w_i · (count of the token) / (count of all) after the last i tokens."""
-        found = [0.0] * len(tokens)
+        probs = [0.0] * len(tokens)
         for n, weight in enumerate(WEIGHTS, 1):
-            came = self.following.get(tuple(before[-n:])) if n <= len(before) else None
-            if came is None:
+            followers = self.following.get(tuple(before[-n:])) if n <= len(before) else None
+            if followers is None:
                 break  # longer contexts did not occur either
-            share = weight / came.total()
-            found = [chance + share * came[token] for chance, token in zip(found, tokens, strict=True)]
-        return found
+            share = weight / followers.total()
+            probs = [prob + share * followers[token] for prob, token in zip(probs, tokens, strict=True)]
+        return probs
 
 
 @dataclass(frozen=True)
 class Superposed(TreeBuilder):
-    """Keep `width` drafts, and read the last tokens of all of them in one position of the draft model.
+    """Keep `width` drafts, and feed the last tokens of all of them to the draft model in one position.
 
-    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d; so a level costs one
+    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d. So a level costs one
     forward over one token, whatever the width. All drafts get the same distribution from it; n-grams distinguish them:
     after draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width` largest of
     s_d + gain continue. If the text so far contains some of the candidates after a draft, the others are excluded; if
     it contains none, the draft loses 200. Drafts that no longer continue stay in the tree, as shorter paths.
 
-    The tree depends on committed tokens alone, hence the deterministic rule, which is exact. The draft model's cache
-    entries belong to no real token: accepted tokens are read again in the next round.
+    The tree depends on committed tokens alone, so the rule for deterministic drafts is exact. The keys and values of
+    the mixed positions belong to no real token: accepted tokens are processed again in the next round.
 
     Attributes:
         width: k, drafts kept per level.
-        ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens; that is the default
+        ngrams: α. With 0 nothing is counted, and no level synchronises to read its tokens; that is the default
             because 0.54, the paper's, gains nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
             prompts) times τ with it.
 
     Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. There the drafts are k answers for a user to choose
-    from, the n-grams come from a corpus, which contains more than a text so far and excludes less, and finished drafts
-    go to a pool; here a draft that ends the text continues like any other, and the loop cuts it.
+    from; the n-grams come from a corpus, which contains more n-grams than the text so far and excludes fewer drafts;
+    and finished drafts go to a pool. Here a draft that ends the text continues like any other, and the engine cuts it.
     """
 
     name: ClassVar[str] = "superposed"
@@ -122,42 +122,42 @@ class Superposed(TreeBuilder):
         return NGrams()
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Draft level by level: score, keep, superpose."""
+        """Draft level by level: score candidates, keep the best, superpose them."""
         most = plan.within(MOST_NODES)
         counts = self._counts(growth.row.state.tree_builder, growth.row.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
-        scores = alone = torch.zeros(1, device=growth.device)
-        shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
-        distributions, said = growth.root, list[Tensor]()
+        scores = own_scores = torch.zeros(1, device=growth.device)
+        lambdas = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
+        distributions, draft_logq = growth.root, list[Tensor]()
         for level in range(plan.depth):
-            logq, tokens = (found.expand(len(scores), -1) for found in distributions.best(CANDIDATES))
-            gain = own = (logq / HEAT).log_softmax(1)
+            logq, tokens = (part.expand(len(scores), -1) for part in distributions.best(CANDIDATES))
+            gain = own_gain = (logq / HEAT).log_softmax(1)
             if counts is not None:
                 gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
-            reached = (scores.unsqueeze(1) + gain).reshape(-1)
-            k = min(self.width, most - growth.n, int(torch.isfinite(reached).sum()))
+            new_scores = (scores.unsqueeze(1) + gain).reshape(-1)
+            k = min(self.width, most - growth.n, int(torch.isfinite(new_scores).sum()))
             if not k:
                 break
-            scores, best = reached.nan_to_num(-torch.inf).topk(k)
+            scores, best = new_scores.nan_to_num(-torch.inf).topk(k)
             below = best // tokens.shape[1]
-            chosen = tokens.reshape(-1)[best]
-            alone = (alone.unsqueeze(1) + own).reshape(-1)[best]
-            shares.append((alone.softmax(0), scores.softmax(0)))
-            growth.add(chosen, below if level else None)
-            said.append(logq.reshape(-1)[best])
+            drafted = tokens.reshape(-1)[best]
+            own_scores = (own_scores.unsqueeze(1) + own_gain).reshape(-1)[best]
+            lambdas.append((own_scores.softmax(0), scores.softmax(0)))
+            growth.add(drafted, below if level else None)
+            draft_logq.append(logq.reshape(-1)[best])
             if counts is not None:
-                pairs = zip(listed(below), listed(chosen), strict=True)
+                pairs = zip(listed(below), listed(drafted), strict=True)
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
-            if not growth.goes_on(distributions := growth.superpose(shares[-1][1])):
+            if not growth.goes_on(distributions := growth.superpose(lambdas[-1][1])):
                 break
         growth.close()
-        if not said:  # a drafter that fails
+        if not draft_logq:  # the drafter failed
             return DraftTree.empty(growth.source, growth.device)
-        before, after = zip(*shares, strict=True)
-        grown = Grown((SUPERPOSED,), before=torch.cat(before), after=torch.cat(after))
-        return growth.chosen(self.width, torch.cat(said).exp(), grown)
+        lambda_before, lambda_after = zip(*lambdas, strict=True)
+        grown = Grown((SUPERPOSED,), before=torch.cat(lambda_before), after=torch.cat(lambda_after))
+        return growth.chosen(self.width, torch.cat(draft_logq).exp(), grown)
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
         if not self.ngrams:
@@ -174,9 +174,11 @@ class Superposed(TreeBuilder):
         committed: Sequence[int],
         texts: Sequence[Sequence[int]],
     ) -> Float[Tensor, "w m"]:
-        """Return the gain of each candidate, added to its draft's score."""
-        before = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
-        chances = [counts.chances(text, own) for text, own in zip(before, listed(tokens), strict=True)]
-        known = torch.tensor(chances, dtype=logp.dtype).to(logp.device)
-        own = (1 - self.ngrams) * logp
-        return torch.where(known.any(1, keepdim=True), own + self.ngrams * known.log(), own - UNKNOWN)
+        """Return the gain of each candidate, to be added to the score of its draft."""
+        contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
+        ngram_probs = [
+            counts.chances(text, candidates) for text, candidates in zip(contexts, listed(tokens), strict=True)
+        ]
+        ngram_p = torch.tensor(ngram_probs, dtype=logp.dtype).to(logp.device)
+        own_gain = (1 - self.ngrams) * logp
+        return torch.where(ngram_p.any(1, keepdim=True), own_gain + self.ngrams * ngram_p.log(), own_gain - UNKNOWN)

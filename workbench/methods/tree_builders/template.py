@@ -26,7 +26,7 @@ Path = tuple[int, ...]
 """Ranks from the root to a node: (0, 1) is the second choice after the first."""
 
 ASSUMED = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
-"""Assumed probabilities of the ranks, at every level. They decide the shape alone, not acceptance."""
+"""Assumed probabilities of the ranks, at every level. They affect only the shape, not acceptance."""
 
 PUBLISHED: dict[str, dict[Path, int]] = {
     "medusa-63": {
@@ -39,7 +39,7 @@ PUBLISHED: dict[str, dict[Path, int]] = {
         (0, 0, 0, 0): 2,
     },
 }  # fmt: skip
-"""Children of each node that has any, in the trees that came with the papers' code.
+"""Number of children of each inner node, in the trees of the papers' code.
 
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `medusa_choices.py` (63 nodes); Li et al.
 2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name).
@@ -68,8 +68,8 @@ class Template(TreeBuilder):
         shape: best: the tree of `nodes` nodes likeliest to be right, by how often each rank was right on held-out text,
             or by assumed probabilities if that was not measured; medusa-63 and eagle-25: as published, with all of
             their nodes; even: by `branching`.
-        nodes: at most, of a best or an even tree.
-        branching: of an even tree, children per node, level by level.
+        nodes: maximum number of nodes of a best or an even tree.
+        branching: children per node of an even tree, level by level.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3; Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
@@ -86,7 +86,8 @@ class Template(TreeBuilder):
 
         Args:
             plan: depth and budget.
-            chances: how often each rank of each level is right, the last level's for all deeper ones; empty: `ASSUMED`.
+            chances: how often each rank of each level is right; the last level also applies to all deeper ones; empty:
+                `ASSUMED`.
         """
         depth, most = plan.depth, plan.within(self.nodes)
         if self.shape == "best":
@@ -96,40 +97,40 @@ class Template(TreeBuilder):
             levels = (product(*map(range, fan[: level + 1])) for level in range(depth))
             return [path for level in levels for path in islice(level, most)][:most]
         children = PUBLISHED[self.shape]
-        found = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
-        return sorted(found, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
+        nodes = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
+        return sorted(nodes, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Choose the shape, and fill it."""
+        """Choose the shape of the tree, then fill it with tokens."""
         grown = Grown((BEST,), before=growth.chances or ASSUMED) if self.shape == "best" else Grown((FIXED,))
         return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
 
 
 def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
-    """Return the tree of these ranks, filled level by level, and close the growth."""
-    guesses = [growth.root.best(max(map(max, paths)) + 1)]
-    known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
-    shape = template(paths, known, growth.device)
-    said: list[Tensor] = []
+    """Fill the paths level by level with the drafter's tokens of these ranks; return the tree and close the growth."""
+    candidates = [growth.root.best(max(map(max, paths)) + 1)]
+    n_ranks = candidates[0][1].shape[1]  # a small vocabulary has no more ranks
+    shape = template(paths, n_ranks, growth.device)
+    draft_logq: list[Tensor] = []
     for level, (below, rank, inner) in enumerate(shape.levels):
-        logq, tokens = guesses[-1]
+        logq, tokens = candidates[-1]
         growth.add(tokens[below, rank], below if level else None)
-        said.append(logq[below, rank])
+        draft_logq.append(logq[below, rank])
         if level + 1 == len(shape.levels) or not growth.goes_on(distributions := growth.expand(inner)):
             break
-        guesses.append(distributions.best(shape.ranks[level + 1]))
-    if len(said) < len(shape.levels):  # the policy has stopped it
-        shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
+        candidates.append(distributions.best(shape.ranks[level + 1]))
+    if len(draft_logq) < len(shape.levels):  # the policy stopped drafting early
+        shape = template(tuple(path for path in paths if len(path) <= len(draft_logq)), n_ranks, growth.device)
     growth.close(shape.order)
     return DraftTree(
         tokens=torch.cat(growth.tokens)[shape.order],
         parents=shape.parents,
         logq=torch.zeros(len(shape.order), device=growth.device),
         sampling=Sampling.DETERMINISTIC,
-        depth=len(said),
+        depth=len(draft_logq),
         fanout=shape.fanout,
         source=growth.source,
-        score=torch.cat(said)[shape.order].exp(),
+        score=torch.cat(draft_logq)[shape.order].exp(),
         grown=grown,
     )
 
@@ -154,9 +155,9 @@ class Shape:
     Attributes:
         levels: per level, for each of its nodes the index of its parent among the nodes expanded before and its rank
             there, int64 [w] each; and the indices of the nodes that have children, int64.
-        ranks: number of ranks each level needs.
-        order: the paths' order, as node numbers level by level, int64 [N].
-        parents: in the paths' order, int64 [N].
+        ranks: number of ranks that each level needs.
+        order: for each path in order, the number of its node, level by level, int64 [N].
+        parents: parent of each node, in the order of the paths, int64 [N].
         fanout: most children of a node.
     """
 
@@ -169,7 +170,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape:
-    """Return paths of ranks below `known` as tensors."""
+    """Convert paths to tensors, without the paths that contain a rank of `known` or more."""
     paths = tuple(path for path in paths if max(path) < known)
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable
@@ -179,8 +180,8 @@ def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape
     for length in range(1, len(by_level[-1]) + 1):
         level = [path for path in by_level if len(path) == length]
         places = [i for i, path in enumerate(level) if path in inner]
-        found = [above.index(path[:-1]) for path in level], [path[-1] for path in level], places
-        levels.append(tuple(torch.tensor(numbers, dtype=torch.long, device=device) for numbers in found))
+        columns = [above.index(path[:-1]) for path in level], [path[-1] for path in level], places
+        levels.append(tuple(torch.tensor(numbers, dtype=torch.long, device=device) for numbers in columns))
         ranks.append(max(path[-1] for path in level) + 1)
         above = [level[i] for i in places]
     number = {path: i for i, path in enumerate(by_level)}

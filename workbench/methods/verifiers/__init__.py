@@ -1,1 +1,1 @@
-"""Acceptance rules: one idea per file."""
+"""Verifiers: acceptance rules, one per file."""

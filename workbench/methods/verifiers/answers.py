@@ -23,27 +23,27 @@ def at_matched_accuracy(
     exact: Mapping[str, Any] | None = None,
     lacks: str = "",
 ) -> Claim:
-    """Return the claim that a rule accepts more than the exact one at equal accuracy.
+    """Return the claim that a rule accepts more than the exact rule at equal accuracy of answers.
 
     It is measured on sums, word problems and JSON records.
 
     Args:
-        verifier: its name.
-        settings: its parameters, the strictest first: the laxest that keeps the accuracy is used.
+        verifier: name of the verifier.
+        settings: its parameters, the strictest first; the laxest that keeps the accuracy is used.
         setting: the paper's models, data and sampling.
         source: paper, section or table, address.
         low: τ with the verifier / with the exact rule, from the paper; None: the paper only says that it is above 1.
         high: upper end of the paper's range.
-        temperature: of both.
-        method: the method whose drafts it verifies.
+        temperature: temperature of both rules.
+        method: method whose drafts are verified.
         exact: parameters that both rules share.
         lacks: see `Claim.lacks`.
     """
     shared = dict(exact or {})
-    ladder = [{**shared, "verifier": verifier, **each} for each in settings]
-    drawn = f"temperature {temperature:g}" if temperature else "greedy"
+    ladder = [{**shared, "verifier": verifier, **params} for params in settings]
+    sampling = f"temperature {temperature:g}" if temperature else "greedy"
     return Claim(
-        f"τ with {verifier} / with the exact rule at equal accuracy of answers, {drawn}",
+        f"τ with {verifier} / with the exact rule at equal accuracy of answers, {sampling}",
         setting, low, high, source,
         lambda lab: lab.on(*ANSWERED).at_matched_accuracy(ladder, shared, temperature),
         key=f"{verifier}-{'sampled' if temperature else 'greedy'}", method=method, lacks=lacks, matched=True,

@@ -44,23 +44,23 @@ STILL_READ = (
     "round, its keys and values of the text stay its own, and its probabilities for the drafts show the deviation. A "
     "decoder without this target pass would be faster than measured here."
 )
-"""Difference from the paper of methods in which a part of the target may decode alone: the whole target still runs."""
+"""Difference from the paper, for methods whose paper decodes with a part of the target alone: here all of it runs."""
 
 
 @dataclass(frozen=True)
 class AsDrafted(Verifier):
-    """Accept x if its draft probability q(x) > β, whatever the target's; otherwise the exact rule decides.
+    """Accept x if its draft probability q(x) > β, whatever its target probability; otherwise the exact rule decides.
 
-    So the part of the target that drafts becomes the approximate decoder of its paper. β = 0 accepts all; 1 is exact.
-    The target still reads each round's draft: it writes the last token of the round, its keys and values are those of
-    the text, and its probabilities for the draft give the deviation. The deviation of a round, summed over the
+    If a part of the target drafts, this is the approximate decoder of that method's paper. β = 0 accepts all; 1 is
+    exact. The target still processes each round's draft: it generates the last token of the round, the KV cache is the
+    target's own, and its probabilities for the draft give the deviation. The deviation of a round, summed over the
     positions that it tests, is
 
         Σ (q(x) − p(x))₊ over the tokens with q(x) > β,
 
-    which is the total variation between the distribution of the token there and the target's; at temperature 0, the
-    number of accepted drafts that are not the target's. This holds for chains with their drafter's distributions; any
-    other draft is verified exactly.
+    which is the total variation between the distribution of the emitted token and the target's; at temperature 0, the
+    number of accepted drafts that are not the target's token. This holds for chains with their drafter's distributions;
+    any other draft is verified exactly.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, and Alizadeh et al. 2024, Duo-LLM,
     arXiv:2410.10846 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208 (β).
@@ -89,7 +89,7 @@ class AsDrafted(Verifier):
     )
 
     def prime(self, row: Row, models: Models) -> None:
-        """Return no state; compile the sums over wide distributions now rather than in a round."""
+        """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -99,12 +99,12 @@ class AsDrafted(Verifier):
             return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        own = at_tokens(tree, q)
-        writes = (own > self.sure) & unforbidden(v)
+        token_q = at_tokens(tree, q)
+        writes = (token_q > self.sure) & unforbidden(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
             return unseen(rows(v.p, node), rows(q, node), rows(v.logits, node), self.sure)
 
         greedy = v.u_stop is None
-        paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
-        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": own}, paid)
+        deviation = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
+        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": token_q}, deviation)

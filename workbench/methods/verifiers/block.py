@@ -1,4 +1,4 @@
-"""Block verification: accept the drafts of a chain together, so that a likely end compensates an unlikely middle."""
+"""Block verification: test the drafts of a chain jointly, so that a likely end compensates an unlikely middle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Block(Exact):
 
     On average it never accepts fewer drafts than token-by-token verification. Here the walk starts at the root: a draft
     is accepted with the probability that τ reaches it, given that τ reached the one before; the distribution of τ is
-    the same. Drafts that are no chain have no such joint ratio and are verified as by `Lossless`.
+    the same. Trees have no such joint ratio and are verified as by `Lossless`.
 
     Source: Sun et al. 2025, Block verification accelerates speculative decoding, arXiv:2403.10444, Algorithm 2.
     """
@@ -61,7 +61,7 @@ class Block(Exact):
     )  # fmt: skip
 
     def prime(self, row: Row, models: Models) -> None:
-        """Return no state; compile the sums over wide distributions now rather than in a round."""
+        """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
     def judge(
@@ -90,9 +90,9 @@ class Block(Exact):
         (more,), stop = place_by_place(tree, p, u_stop, at, late, whole=passes(p, tree.q))
         more = more[1:].double()  # [N-1]
         h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
-        kept = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i
-        before = torch.cat([torch.ones_like(kept[:1]), kept[:-1]])
-        accept = (kept / before.clamp_min(tiny)).clamp(max=1)
-        inputs = {"kept": kept, "kept_before": before, "q": tree.logq.exp()}
+        prefix_probs = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i
+        previous_probs = torch.cat([torch.ones_like(prefix_probs[:1]), prefix_probs[:-1]])
+        accept = (prefix_probs / previous_probs.clamp_min(tiny)).clamp(max=1)
+        inputs = {"kept": prefix_probs, "kept_before": previous_probs, "q": tree.logq.exp()}
         reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
         return AcceptanceDecision(accept.to(p.dtype), stop, reason=reason)

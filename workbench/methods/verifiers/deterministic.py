@@ -1,4 +1,4 @@
-"""Follow the target's own draw: exact for any drafts, and the only rule for deterministic ones."""
+"""Accept the draft that equals the target's own draw: exact for any drafts, the only rule for deterministic ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Deterministic(Exact):
-    """Draw y ~ p and follow the sibling with that token: a position is passed with probability Σ p over its drafts.
+    """Draw y ~ p and accept the sibling with that token: a draft is accepted with probability Σ p over the siblings.
 
     The drafter's distribution is not used, so no drafting rule can bias the output. Sampled drafts are accepted less
     often: with one draft Σ p·q instead of Σ min(p, q).
@@ -32,5 +32,5 @@ class Deterministic(Exact):
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Verify as if every draft were deterministic."""
-        chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, probs_of=None, without=None)
-        return recursive_rejection(chosen, p, u_stop, late)
+        deterministic = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, probs_of=None, without=None)
+        return recursive_rejection(deterministic, p, u_stop, late)

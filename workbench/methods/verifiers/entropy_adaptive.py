@@ -1,4 +1,4 @@
-"""Entropy Adaptive Decoding: the small model writes while its entropy is low, then the target does."""
+"""Entropy Adaptive Decoding: the small model generates while its entropy is low, the target otherwise."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ SURE_OFTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """State of which model writes the next token of a sequence.
+    """State that decides which model generates the next token of a sequence.
 
     Attributes:
-        small: whether the small model writes, not the target.
-        since: tokens written since the last switch.
-        entropies: of the last distributions that tokens were drawn from, in bits, the newest last.
+        small: whether the small model generates, not the target.
+        since: tokens generated since the last switch.
+        entropies: entropies of the last distributions that tokens were drawn from, in bits, the newest last.
     """
 
     small: bool
@@ -64,15 +64,15 @@ class Pen:
 
     @property
     def mean(self) -> float:
-        """H̄ in bits; 0 before the first token."""
+        """Mean entropy H̄ in bits; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
     def wrote(self, entropy: float, rule: EntropyAdaptive) -> Pen:
-        """Return the state after one more token, drawn from a distribution of that entropy; the writer may switch."""
+        """Return the state after one more token, drawn from a distribution of that entropy; the model may switch."""
         last = (*self.entropies, entropy)[-rule.entropy_window :]
-        held = Pen(self.small, self.since + 1, last)
-        small = held.mean < rule.mean_entropy
-        return Pen(small, 0, last) if small is not self.small and held.since >= rule.least_run else held
+        pen = Pen(self.small, self.since + 1, last)
+        small_next = pen.mean < rule.mean_entropy
+        return Pen(small_next, 0, last) if small_next is not self.small and pen.since >= rule.least_run else pen
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class Writing:
     """Verifier state of a sequence.
 
     Attributes:
-        pen: after the last committed token.
-        then: for the draft verified last, the pen after the root and after each node.
+        pen: state after the last committed token.
+        then: for the draft verified last, the states after the root and after each node.
         target: entropy in bits of the target's distribution at the same positions.
     """
 
@@ -94,18 +94,18 @@ class Writing:
 class EntropyAdaptive(Verifier):
     """Accept the drafter's tokens while the mean entropy H̄ of the last w distributions stays below a threshold.
 
-    The entropies are those of the writing model: the small model's for its tokens, the target's for its own. If
+    The entropies are those of the generating model: the small model's for its tokens, the target's for the target's. If
     H̄ ≥ τ the target takes over, if H̄ < τ the small model does, but not before d tokens since the last switch. While
-    the target writes, drafts are verified exactly, so these stretches follow its distribution and still cost less than
-    a pass per token. τ = 0 is exact: the target begins, and never switches. The deviation of a round is, summed over
-    the tokens that the small model wrote, the total variation between its distribution and the target's (at
-    temperature 0: the number of them that are not the target's).
+    the target generates, drafts are verified exactly, so these stretches follow its distribution and still cost less
+    than a pass per token. τ = 0 is exact: the target begins, and never switches. The deviation of a round is, summed
+    over the small model's tokens, the total variation between its distribution and the target's (at temperature 0: the
+    number of them that are not the target's).
 
     Only chains with their drafter's distributions are accepted this way; trees, and drafts without distributions, are
     verified exactly. The rule runs on the host, which costs a second synchronisation per round on a GPU.
 
-    Source: Simonds 2025, arXiv:2502.06833. There, tokens that the target writes are not drafted, and the target reads
-    the tokens it missed when it takes over: here it reads every round's draft, and its own token ends each round.
+    Source: Simonds 2025, arXiv:2502.06833. There, the target's tokens are not drafted, and the target processes
+    the small model's tokens when it takes over. Here it processes every round's draft, and its token ends each round.
     """
 
     name: ClassVar[str] = "entropy-adaptive"
@@ -130,12 +130,12 @@ class EntropyAdaptive(Verifier):
     )
 
     def prime(self, row: Row, models: Models) -> Writing:
-        """Return the initial state: the target writes first; it may switch after its first token."""
+        """Return the initial state: the target generates first; the model may switch after its first token."""
         make_ready(models.target.device)
         return Writing(Pen(small=False, since=self.least_run))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply the exact rule, except at nodes that the small model writes."""
+        """Apply the exact rule, except at nodes that the small model generates."""
         tree, state, exact = v.tree, v.state, exact_ruling(v)
         state.target = listed(v.entropies() / math.log(2))
         state.then = (state.pen,)
@@ -144,36 +144,36 @@ class EntropyAdaptive(Verifier):
             return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        own = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)
-        own = own if isinstance(own, Late) else listed(own)
-        small, pens = list[bool](), [state.pen]
+        draft_entropies = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)
+        draft_entropies = draft_entropies if isinstance(draft_entropies, Late) else listed(draft_entropies)
+        is_small, pens = list[bool](), [state.pen]
         for node in range(len(tree)):
             pen = pens[-1]
-            if pen.small:  # it writes at least d tokens: compute their entropies together
-                some(own, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
-            small.append(pen.small)
-            pens.append(pen.wrote(own[node] if pen.small else state.target[node], self))
+            if pen.small:  # it generates at least d tokens: compute their entropies together
+                some(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
+            is_small.append(pen.small)
+            pens.append(pen.wrote(draft_entropies[node] if pen.small else state.target[node], self))
         state.then = pens
-        writes = torch.tensor(small, device=v.p.device)
+        writes = torch.tensor(is_small, device=v.p.device)
         writes &= unforbidden(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            over = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
-            return torch.where(writes[node], over, 0.0)
+            excess_mass = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
+            return torch.where(writes[node], excess_mass, 0.0)
 
         greedy = v.u_stop is None
-        paid = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
-        return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
+        deviation = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
+        return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
 
     def observe(self, row: Row, outcome: RoundFeedback) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
         state: Writing = row.state.verifier
         path = outcome.verdict.path
-        at = path[-1] + 1 if path else 0
-        pen = state.then[at]
-        own = sum(state.then[node].small for node in path)
-        state.pen = pen if pen.small else pen.wrote(state.target[at], self)
-        row.report.signals["tokens of the small model's own"] = own
+        position = path[-1] + 1 if path else 0
+        pen = state.then[position]
+        n_small = sum(state.then[node].small for node in path)
+        state.pen = pen if pen.small else pen.wrote(state.target[position], self)
+        row.report.signals["tokens of the small model's own"] = n_small
         row.report.signals["mean entropy (bits)"] = state.pen.mean
 
 

@@ -32,10 +32,10 @@ EMITTED = Rule(
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """A rule for sampled drafts. For deterministic drafts the target draws, and its draw is followed."""
+    """A rule for sampled drafts. For deterministic drafts, the draft that equals the target's draw is accepted."""
 
     made_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of choosing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
+    """Ways of drawing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply greedy match, the rule for deterministic drafts, or `judge`."""
@@ -48,48 +48,48 @@ class Exact(Verifier):
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Apply the rule to a tree of at least one node, with the distributions it was drawn from."""
+        """Apply the rule to a tree of at least one node, with the distributions that it was drawn from."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ByEmission(Exact):
-    """A rule stated as the distribution of the token that a position emits, given the drafts there."""
+    """A rule defined by the distribution of the token that a position emits, given the drafts there."""
 
     says: ClassVar[Rule] = EMITTED
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the probability that each child passes, and the token's distribution if none does."""
+        """Return the probability that each child is accepted, and the token's distribution if none is."""
         raise NotImplementedError
 
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `tests` from compiled passes, with the final distribution only at the children's tokens and elsewhere.
+        """Return `tests` by compiled code: (acceptance, final distribution at the children's tokens, its other mass).
 
-        None: there is no compiled version. The distributions are such as `workbench.kernels.rejection.passes` accepts,
-        with children at every position.
+        None: there is no compiled version. `workbench.kernels.rejection.passes` must accept the distributions, and
+        every position must have children.
         """
         return None
 
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Compute the distribution, draw from it, and follow the draw; a token drawn last counts if a draft has it."""
+        """Compute the emitted token's distribution, draw from it, and accept the draft that equals the draw."""
         assert tree.q is not None
-        brief = passes(p, tree.q)
+        is_compiled = passes(p, tree.q)
 
         def at(fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Tensor]:
-            if brief and not ends and (outline := self.outline(tree, fans)) is not None:
-                kept, left_x, others = outline
-                missed = (1 - kept.sum(1, keepdim=True)).clamp_min_(0)
-                same = fans.token.unsqueeze(2) == fans.token.unsqueeze(1)  # [R, F, F]
-                emitted = (same * kept.unsqueeze(1)).sum(2).addcmul_(missed, left_x)
-                return shares(fans, emitted, missed * others), p
-            accept, unclaimed, left = following(fans, fans.emitted(*self.tests(tree, fans)), spent=True)
-            return [accept, unclaimed], left
+            if is_compiled and not ends and (outline := self.outline(tree, fans)) is not None:
+                accept_probs, left_x, other_mass = outline
+                reject_prob = (1 - accept_probs.sum(1, keepdim=True)).clamp_min_(0)
+                is_same = fans.token.unsqueeze(2) == fans.token.unsqueeze(1)  # [R, F, F]
+                emitted = (is_same * accept_probs.unsqueeze(1)).sum(2).addcmul_(reject_prob, left_x)
+                return shares(fans, emitted, reject_prob * other_mass), p
+            accept, unclaimed, left_probs = following(fans, fans.emitted(*self.tests(tree, fans)), spent=True)
+            return [accept, unclaimed], left_probs
 
-        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at, late, whole=brief)
+        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at, late, whole=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
         return AcceptanceDecision(accept, stop, reason=Reason((self.says,), inputs))
 

@@ -1,4 +1,4 @@
-"""Hu et al.'s greedy scheme: the likeliest drafts deterministically, one sampled draft, and a single test."""
+"""Hu et al.'s greedy scheme: the likeliest drafts, chosen deterministically, one sampled draft, and a single test."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class GreedyDraft(ByEmission):
     """Of n drafts the last one is drawn from q without the others (q̃), and it alone is tested, with min(1, p / q̃).
 
     If it fails, y ~ (p − q̃)₊, normalised. q̃ is 0 at the n − 1 chosen tokens, so all of p there remains, and y is often
-    one of them: then that branch is followed. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the rest, the
-    maximum for drafts made this way. The rule is also exact if the other drafts were sampled: it treats them as given.
+    one of them: then that draft is accepted. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the rest, the
+    maximum for such drafts. The rule is also exact if the other drafts were sampled: it conditions on them.
 
     Source: Hu et al. 2025, arXiv:2502.18779.
     """
@@ -57,9 +57,10 @@ class GreedyDraft(ByEmission):
         """Test the last child of each position, which was sampled."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.there & ~last).to(fans.q.dtype)
-        others = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
-        total = others.sum(1, keepdim=True)
-        q = others / total.clamp_min(tiny)  # q̃; 0 if the chosen ones have all of q; then the last is deterministic, too
+        rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
+        total = rest.sum(1, keepdim=True)
+        # q̃ is 0 if the chosen tokens have all of q; then the last draft is deterministic, too.
+        q = rest / total.clamp_min(tiny)
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
 
@@ -67,9 +68,9 @@ class GreedyDraft(ByEmission):
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Test once, by q without the earlier children."""
-        found = tried(fans, _last(fans), without=True, tokens=True)
-        kept = torch.where(found.q_left > 0, found.accept, 0.0)
-        return kept, found.at_tokens, found.beside.unsqueeze(1)
+        test = tried(fans, _last(fans), without=True, tokens=True)
+        accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
+        return accept_probs, test.at_tokens, test.beside.unsqueeze(1)
 
 
 def _last(fans: Fans) -> Bool[Tensor, "R F"]:

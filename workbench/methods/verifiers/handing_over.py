@@ -18,7 +18,7 @@ from workbench.kernels.rejection import recursive_rejection
 
 
 def exact_ruling(v: Verification) -> AcceptanceDecision:
-    """Return the result of greedy match or recursive rejection, for nodes that the target writes."""
+    """Return the decision of greedy match or recursive rejection, for nodes that the drafter does not decide."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
@@ -30,7 +30,7 @@ def may_hand_over(tree: DraftTree, exact: AcceptanceDecision) -> bool:
 
 
 def unforbidden(v: Verification) -> Bool[Tensor, " N"]:
-    """Return which drafts of a chain no logits processor forbids."""
+    """Return which drafts of a chain are allowed by all logits processors."""
     return at_tokens(v.tree, v.logits[:-1]) > -math.inf
 
 
@@ -46,13 +46,13 @@ def handed_over(
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | Late[float],
 ) -> AcceptanceDecision:
-    """Return the exact result of a chain with the nodes that its drafter writes accepted.
+    """Return the exact decision for a chain, with some nodes accepted whatever their target probability.
 
     Args:
-        exact: with its reason, the rule of an only child first.
+        exact: exact decision with its reason; the first rule of the reason is that of an only child.
         writes: nodes to accept.
-        says: the rule that accepts them.
-        inputs: its inputs.
+        says: rule that accepts them.
+        inputs: inputs of that rule.
         paid: see `AcceptanceDecision.paid`.
     """
     assert exact.reason is not None

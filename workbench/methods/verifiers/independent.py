@@ -16,7 +16,7 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Independent(Exact):
-    """r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised, for the next sibling; y ~ r at the end.
+    """Test siblings in turn: r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised; finally y ~ r.
 
     Every sibling is treated as a draw from q itself. A copy of a rejected token has r = 0: a wasted node, which
     drawing without replacement avoids.
@@ -31,5 +31,5 @@ class Independent(Exact):
     def judge(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Apply recursive rejection under that assumption."""
+        """Apply recursive rejection, treating siblings as independent draws."""
         return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop, late)

@@ -1,4 +1,4 @@
-"""Judge Decoding: a trained linear judge accepts drafts that are correct although the exact rule would reject them."""
+"""Judge Decoding: a trained linear judge accepts correct drafts that the exact rule would reject."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ GOOD = Rule(
 
 
 def _overruled(rule: Rule) -> Rule:
-    """Return the exact rule for a draft that the judge does not accept."""
+    """Return a variant of an exact rule, for drafts that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",
         title=f"Not accepted by the judge: {rule.title[0].lower()}{rule.title[1:]}",
         places={**rule.places, **_SEEN},
         says=f"The judge's score j is not above δ, so the exact rule decides. {rule.says}",
-        leviathan=False,  # drafts that the judge accepts are missing among them
+        leviathan=False,  # the sample lacks drafts that the judge accepts
     )
 
 
@@ -55,12 +55,12 @@ UNJUDGED = {rule.name: _overruled(rule) for rule in (GREEDY, RATIO, RESIDUAL, PO
 class JudgeHead(TrainedNet):
     """Linear units on the last hidden states after a token: log-odds that the token changes no answer.
 
-    One unit reads the target's state alone; with `draft_width`, a second unit reads the draft model's state beside it.
+    One unit reads the target's state alone; with `draft_width`, a second unit reads the states of both models.
 
     Args:
         width: the target's hidden size.
         draft_width: the draft model's hidden size; 0: the judge reads the target alone.
-        context: unused; every net takes it.
+        context: unused; an argument of all nets.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (target alone); Garipov et al. 2025, AutoJudge,
     arXiv:2504.20039 (both).
@@ -77,11 +77,11 @@ class JudgeHead(TrainedNet):
             self.both_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
-        """Return log-odds, in float32 at least: products of half precision would blur the threshold.
+        """Return log-odds, in float32 at least: half precision would be too coarse for the threshold.
 
         Args:
             x: the target's states.
-            draft: the draft model's states after the same tokens; None: not known.
+            draft: the draft model's states after the same tokens; None: not available.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         if draft is None or not self.draft_width:
@@ -90,7 +90,7 @@ class JudgeHead(TrainedNet):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Arguments of the constructor to rebuild it."""
+        """Constructor arguments that rebuild the head."""
         return {"width": self.width} | ({"draft_width": self.draft_width} if self.draft_width else {})
 
 
@@ -144,7 +144,7 @@ class Judge(Verifier):
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
     def prime(self, row: Row, models: Models) -> JudgeHead:
-        """Return the judge; all sequences share it."""
+        """Return the judge head, which all sequences share."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -153,18 +153,18 @@ class Judge(Verifier):
         exact = lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
             return exact.for_nothing
-        judged = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
-        good = judged > self.judge_threshold
-        good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
+        scores = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
+        is_good = scores > self.judge_threshold
+        is_good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
         if v.u_stop is None:
-            good &= ~beside_the_targets_own(tree, exact.accept)
+            is_good &= ~beside_the_targets_own(tree, exact.accept)
         rules = exact.reason.rules
-        of = torch.where(good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
-        inputs = {**exact.reason.inputs, "judged": judged}
+        rule_of_node = torch.where(is_good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
+        inputs = {**exact.reason.inputs, "judged": scores}
         return AcceptanceDecision(
-            torch.where(good, 1.0, exact.accept),
+            torch.where(is_good, 1.0, exact.accept),
             exact.stop,
-            reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, of),
-            paid=torch.where(good, 1 - exact.accept, 0.0),
+            reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
+            paid=torch.where(is_good, 1 - exact.accept, 0.0),
             at_most=v.u_stop is not None and tree.fanout > 1,
         )

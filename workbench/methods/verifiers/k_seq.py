@@ -1,4 +1,4 @@
-"""SpecTr's K-SEQ: independent siblings under one discounted test; the discount compensates their number."""
+"""SpecTr's K-SEQ: one discounted test for independent siblings; the discount compensates their number."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class KSeq(ByEmission):
     )  # fmt: skip
 
     def prime(self, row: Row, models: Models) -> None:
-        """Return no state; compile the search for ρ now, which takes seconds, rather than in a round."""
+        """Compile the search for ρ now, which takes seconds, rather than in a round; return no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if passes(probs, probs):
             _found(one_place(probs))
@@ -71,23 +71,25 @@ class KSeq(ByEmission):
         shared = torch.minimum(q, p / rho)  # [R, V]
         beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
-        alone = torch.where(fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0)
-        kept = _first(alone)
-        left = (p - shared * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
-        total = left.sum(1, keepdim=True)
-        return kept, torch.where(total > 0, left / total.clamp_min(tiny), p)
+        test_probs = torch.where(
+            fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0
+        )
+        accept_probs = _first(test_probs)
+        rest = (p - shared * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
+        total = rest.sum(1, keepdim=True)
+        return accept_probs, torch.where(total > 0, rest / total.clamp_min(tiny), p)
 
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return the same with a position's distributions in the CPU caches during the search for ρ."""
-        rho, share, beside, left = _found(fans)
+        """Return `tests` by compiled code, which keeps a position's distributions in the CPU caches."""
+        rho, share, other_mass, total = _found(fans)
         p, q, tiny = fans.target.of(fans.token), fans.drafter.of(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
-        kept = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
-        none = left <= 0  # no residual: as in `tests` p is returned, which is never drawn from
-        at_tokens = torch.where(none, p, (p - shared * share).clamp_min_(0) / left.clamp_min(tiny))
-        return kept, at_tokens, torch.where(none, 1.0, beside / left.clamp_min(tiny))
+        accept_probs = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
+        is_empty = total <= 0  # no residual: return p, as in `tests`; it is never drawn from
+        at_tokens = torch.where(is_empty, p, (p - shared * share).clamp_min_(0) / total.clamp_min(tiny))
+        return accept_probs, at_tokens, torch.where(is_empty, 1.0, other_mass / total.clamp_min(tiny))
 
 
 def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
@@ -97,8 +99,8 @@ def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
     """
     discounts = compiled("discounts")
     assert discounts is not None
-    found = torch.empty(len(fans.token), 4)
-    given = (
+    out = torch.empty(len(fans.token), 4)
+    inputs = (
         fans.target.distributions,
         fans.target.at,
         fans.drafter.distributions,
@@ -107,11 +109,11 @@ def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
         fans.there,
     )
     arguments = (
-        *(tensor.contiguous().numpy() for tensor in given),
-        HALVINGS, _least(torch.float32), found.numpy(), np.zeros(2, np.int64),
+        *(tensor.contiguous().numpy() for tensor in inputs),
+        HALVINGS, _least(torch.float32), out.numpy(), np.zeros(2, np.int64),
     )  # fmt: skip
     together(lambda: discounts.find(*arguments))
-    return found.unsqueeze(2).unbind(1)
+    return out.unsqueeze(2).unbind(1)
 
 
 def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
@@ -126,7 +128,7 @@ def _least(dtype: torch.dtype) -> float:
 
 
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return ρ*, the least divisor for which k tests accept no token more often than p has it.
+    """Return ρ*, the least divisor for which k tests accept no token with more than its probability p.
 
     ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible. The
     zero of the chord is closer to the root than the middle is, so a third of the passes over the distributions is
@@ -139,18 +141,18 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
 
     low, high = torch.ones_like(k), k.clone()
     f_low, f_high = excess(low), excess(high)
-    near = (k - 1) * _least(p.dtype)
+    precision = (k - 1) * _least(p.dtype)
     tiny = torch.finfo(p.dtype).tiny
     for step in range(HALVINGS + 1):
         width, middle = high - low, (low + high) / 2
-        if on_host(p.device) and bool((width <= 2 * near).all()):
+        if on_host(p.device) and bool((width <= 2 * precision).all()):
             break
         chord = ((f_high * low - f_low * high) / (f_high - f_low).clamp_min(tiny)).clamp(low, high)
         side = (middle - chord).sign()
-        push = torch.maximum(0.2 * width**2 / (k - 1).clamp_min(tiny), near)  # the chord's error, and rounding
+        push = torch.maximum(0.2 * width**2 / (k - 1).clamp_min(tiny), precision)  # the chord's error, and rounding
         pushed = chord + side * torch.minimum(push, (middle - chord).abs())
-        free = ((k - 1) * 2.0**-step - width / 2).clamp_min(0)  # never slower than bisection
-        rho = torch.where((pushed - middle).abs() <= free, pushed, middle - side * free)
+        radius = ((k - 1) * 2.0**-step - width / 2).clamp_min(0)  # never slower than bisection
+        rho = torch.where((pushed - middle).abs() <= radius, pushed, middle - side * radius)
         f = excess(rho)
         feasible = f >= 0
         low, f_low = torch.where(feasible, low, rho), torch.where(feasible, f_low, f)

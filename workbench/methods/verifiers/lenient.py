@@ -1,4 +1,4 @@
-"""Lenience: scale the draft probability down, so that more is accepted; no token's probability exceeds p / λ."""
+"""Lenience: scale the draft probability by λ, so that more is accepted; no token's probability exceeds p / λ."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Lenient(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
         tree = v.tree
-        found = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
-        inputs = {"residual": found.residual, "q_left": found.q_left}
+        test = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
+        inputs = {"residual": test.residual, "q_left": test.q_left}
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)
         else:
-            chosen = (tree.probs_of < 0).long() if tree.probs_of is not None else tree.tokens.new_zeros(len(tree))
-            reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": found.q}, chosen)
-        return AcceptanceDecision(found.accept, found.stop, reason=reason, paid=found.apart)
+            rule_of_node = (tree.probs_of < 0).long() if tree.probs_of is not None else tree.tokens.new_zeros(len(tree))
+            reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": test.q}, rule_of_node)
+        return AcceptanceDecision(test.accept, test.stop, reason=reason, paid=test.apart)

@@ -18,7 +18,7 @@ from workbench.methods.verifiers.independent import Independent
 class Lossless(Verifier):
     """Emit the same tokens as the target when greedy, and the same distribution when sampling.
 
-    The way siblings were chosen (`DraftTree.sampling`) decides the form of the rule; see
+    The way siblings were drawn (`DraftTree.sampling`) determines the form of the rule; see
     `workbench.core.rejection.recursive_rejection`.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318; Jeon et al. 2024,

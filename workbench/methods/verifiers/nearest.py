@@ -41,9 +41,9 @@ NEAREST_GREEDY = Rule(
     "exceeds p*, the probability of the target's likeliest token. The target's own token is accepted too.",
     source="Jang et al. 2025, LANTERN, arXiv:2410.03355, and its released code: argmax of the lifted distribution",
 )
-NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the lifted drafts are missing among them
+NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the sample lacks the lifted drafts
 MOST = 64
-"""Neighbours found at once, so that a later request for more of them needs no new search."""
+"""Neighbours per search, so that a later request for more of them needs no new search."""
 ROWS = 4096
 """Embeddings converted to float32 at a time."""
 _SHARED = "nearest: neighbours"
@@ -53,26 +53,26 @@ class Neighbours:
     """Nearest tokens of each token by the cosine of their embeddings, computed when first requested.
 
     The cache takes 256 bytes per requested token, and no copy of the embeddings. On devices where reading a result
-    needs a synchronisation nothing is cached, and all requested tokens are searched again.
+    needs a synchronisation, nothing is cached, and all requested tokens are searched again.
 
     Args:
-        weight: embeddings [V, D] of any length and dtype; read, and not copied.
+        weight: embeddings [V, D] of any norm and dtype; not copied.
     """
 
     def __init__(self, weight: Float[Tensor, "V D"]) -> None:
         self._weight = weight
         n, most = len(weight), min(MOST, len(weight) - 1)
-        lengths = torch.cat([piece.float().square().sum(1).sqrt() for piece in self._pieces()])
-        self._inverse = lengths.clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
+        norms = torch.cat([piece.float().square().sum(1).sqrt() for piece in self._pieces()])
+        self._inverse = norms.clamp_min(torch.finfo(torch.float32).tiny).reciprocal()  # [V]
         self._known = torch.zeros(n, dtype=torch.bool)
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
     def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        """Return the k tokens nearest to each of `tokens`, itself excluded, the nearest first; fewer if V is small.
+        """Return the k tokens nearest to each of `tokens`, without itself, the nearest first; fewer if V is small.
 
         Args:
-            tokens: ids.
-            k: `MOST` at most.
+            tokens: token ids.
+            k: number of neighbours, at most `MOST`.
         """
         if not on_host(tokens.device):
             return self._look(tokens, k)
@@ -86,8 +86,8 @@ class Neighbours:
         return [self._weight[i : i + ROWS] for i in range(0, len(self._weight), ROWS)]
 
     def _look(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        asked = self._weight[tokens].float().T  # [D, N]
-        cosine = torch.cat([piece.float() @ asked for piece in self._pieces()]) * self._inverse.unsqueeze(1)
+        queries = self._weight[tokens].float().T  # [D, N]
+        cosine = torch.cat([piece.float() @ queries for piece in self._pieces()]) * self._inverse.unsqueeze(1)
         cosine.scatter_(0, tokens.unsqueeze(0), -torch.inf)
         return cosine.T.topk(min(k, len(cosine) - 1), dim=1).indices
 
@@ -132,33 +132,33 @@ class Nearest(Verifier):
     )
 
     def prime(self, row: Row, models: Models) -> Neighbours:
-        """Return the neighbours by the target's input embeddings; all sequences share them."""
+        """Return the neighbours by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return recursive rejection against p̃ₓ; at temperature 0 the argmax of p̃ₓ."""
+        """Apply recursive rejection against p̃ₓ; at temperature 0, accept by the argmax of p̃ₓ."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
         if v.u_stop is None and (is_exact or not len(tree)):
             return greedy_match(tree, v.likeliest()).for_nothing
-        near = v.state.of(tree.tokens, self.neighbours)  # [N, k]
+        neighbours = v.state.of(tree.tokens, self.neighbours)  # [N, k]
         if v.sampling.processors:
             is_forbidden = v.logits[tree.parents + 1, tree.tokens].isneginf()
-            near = torch.where(is_forbidden.unsqueeze(1), tree.tokens.unsqueeze(1), near)
-        lift = Lift(near=near, mass=self.mass, ratio=self.mass_ratio)
+            neighbours = torch.where(is_forbidden.unsqueeze(1), tree.tokens.unsqueeze(1), neighbours)
+        lift = Lift(near=neighbours, mass=self.mass, ratio=self.mass_ratio)
         if v.u_stop is None:
             return _greedy(v, lift)
-        found = relaxed_rejection(tree, v.p, v.u_stop, lift, v.late)
-        inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
+        test = relaxed_rejection(tree, v.p, v.u_stop, lift, v.late)
+        inputs = {"residual": test.residual, "q_left": test.q_left, "near": test.lifted - test.residual}
         if tree.q is not None:
-            inputs["q"] = found.q
+            inputs["q"] = test.q
         tiny = torch.finfo(v.p.dtype).tiny
-        paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
-        several = tree.q is not None or tree.fanout > 1
+        deviation = test.accept - (test.residual / test.q_left.clamp_min(tiny)).clamp(max=1)
+        is_bound = tree.q is not None or tree.fanout > 1
         return AcceptanceDecision(
-            found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid, at_most=several
+            test.accept, test.stop, reason=Reason((NEAREST,), inputs), paid=deviation, at_most=is_bound
         )
 
 
@@ -166,8 +166,8 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     """Accept the target's likeliest token, and a draft whose lifted probability exceeds that token's.
 
     Args:
-        v: of a tree of one node at least.
-        lift: with neighbours.
+        v: inputs with a tree of at least one node.
+        lift: relaxation with neighbours.
     """
     tree, at = v.tree, v.tree.parents + 1
     exact = greedy_match(tree, v.likeliest())
@@ -176,8 +176,8 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     lifted = lift(p, torch.arange(len(tree), device=p.device), x).gather(1, x).squeeze(1)
     best = v.p.gather(1, v.likeliest().unsqueeze(1)).squeeze(1)[at]
     is_lifted = (exact.accept < 0.5) & ~beside_the_targets_own(tree, exact.accept)
-    good = is_lifted & (lifted > best)
+    is_good = is_lifted & (lifted > best)
     inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
     reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
-    accept = torch.where(good, 1.0, exact.accept)
-    return AcceptanceDecision(accept, exact.stop, reason=reason, paid=torch.where(good, 1.0, 0.0))
+    accept = torch.where(is_good, 1.0, exact.accept)
+    return AcceptanceDecision(accept, exact.stop, reason=reason, paid=torch.where(is_good, 1.0, 0.0))

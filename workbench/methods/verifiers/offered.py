@@ -14,7 +14,7 @@ from workbench.methods.verifiers.k_seq import KSeq
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
 EXACT: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo(), GreedyDraft(), Deterministic())
-"""Besides `Lossless`, which is exact for all drafts."""
+"""Exact verifiers besides `Lossless`, which is exact for all drafts."""
 
 
 def offered(*drawn: Sampling) -> tuple[Exact, ...]:
@@ -28,22 +28,22 @@ def offered(*drawn: Sampling) -> tuple[Exact, ...]:
 
 
 def for_growers(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
-    """Return the verifiers besides `Lossless` for a method with these tree builders: each suits one of them at least.
+    """Return the verifiers besides `Lossless` for a method with these tree builders; each suits at least one of them.
 
-    With a tree builder that does not suit a rule the method does not promise the target's distribution, and states the
-    reason: see `Configured.unsound`.
+    With a tree builder that does not suit the verifier, the method does not promise the target's distribution:
+    `Configured.unsound` has the reason.
     """
     return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in tree_builders))
 
 
 def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
-    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways: a sentence per verifier name.
+    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways, by name of the verifier.
 
     A rule that is the same as `Lossless` there is neither offered nor refused.
 
     Args:
-        drafter: its name, for the sentences.
-        drawn: ways in which its siblings may be drawn.
+        drafter: name of the drafter, for the sentences.
+        drawn: ways in which siblings may be drawn.
     """
     reasons = {v.name: why_unsound(drafter, drawn, v.name, v.exact_for) for v in EXACT}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

@@ -1,4 +1,4 @@
-"""The best exact rule for two drafts: choose one by weights, then test it by the distribution of the choice."""
+"""The best exact rule for two drafts: choose one by weights, then test it with the distribution of the choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al.
 MOST = 40.0
 """Largest logarithm of a weight: a ratio of e⁸⁰ between two weights is certainty."""
 GROUPS = 16
-"""Groups of tokens without their own weight, by p / q: one for 2 or more, where a chosen token is always accepted,
+"""Groups of tokens without a weight of their own, by p / q: one for 2 or more, where a chosen token is always accepted,
 14 half octaves below that, and one for all the rest.
 """
 FEW = 32
@@ -86,7 +86,7 @@ class OptimalTwo(ByEmission):
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def prime(self, row: Row, models: Models) -> None:
-        """Return no state; compile the search for weights now, which takes seconds, rather than in a round."""
+        """Compile the search for weights now, which takes seconds, rather than in a round; return no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _found_compiled(p, q, without=False, free=1, steps=0)
@@ -95,42 +95,42 @@ class OptimalTwo(ByEmission):
             self._compiled(DraftTree.chain([0]), one_place(probs), ends=True)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Test the pair, then the others."""
+        """Test the pair, then the other siblings."""
         if passes(fans.target.distributions, fans.drafter.distributions):
-            kept, _, _, left = self._compiled(tree, fans, ends=True)
-            return kept, left
-        p, q, x, there = fans.p, fans.q, fans.token, fans.there
+            accept_probs, _, _, rest = self._compiled(tree, fans, ends=True)
+            return accept_probs, rest
+        p, q, x, is_child = fans.p, fans.q, fans.token, fans.there
         tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT
 
         def test(probs: Tensor, drawn_from: Tensor, token: Tensor) -> Tensor:
             return (probs.gather(1, token) / drawn_from.gather(1, token).clamp_min(tiny)).clamp(max=1)
 
         if x.shape[1] == 1:
-            return torch.where(there, test(p, q, x), 0.0), residual(p, q)
-        at, log_w, r = weights(p, q, without, self.free, self.steps)
-        two, pair = there[:, 1:2], x[:, :2]
-        r = by_row(two.squeeze(1), r, q)
-        is_free = at.unsqueeze(1) == pair.unsqueeze(2)  # [R, 2, m]
-        others = at.shape[1] + group(p.gather(1, pair), q.gather(1, pair))
-        own = log_w.gather(1, torch.where(is_free.any(2), is_free.long().argmax(2), others))
-        first = torch.where(two, torch.sigmoid(own[:, :1] - own[:, 1:]), 1.0)
-        kept = torch.where(there[:, :2], torch.cat([first, 1 - first], 1) * test(p, r, pair), 0.0)
-        missed, left = 1 - kept.sum(1, keepdim=True), residual(p, r)
+            return torch.where(is_child, test(p, q, x), 0.0), residual(p, q)
+        free_tokens, log_w, r = weights(p, q, without, self.free, self.steps)
+        has_two, pair = is_child[:, 1:2], x[:, :2]
+        r = by_row(has_two.squeeze(1), r, q)
+        is_free = free_tokens.unsqueeze(1) == pair.unsqueeze(2)  # [R, 2, m]
+        group_index = free_tokens.shape[1] + group(p.gather(1, pair), q.gather(1, pair))
+        pair_log_w = log_w.gather(1, torch.where(is_free.any(2), is_free.long().argmax(2), group_index))
+        first = torch.where(has_two, torch.sigmoid(pair_log_w[:, :1] - pair_log_w[:, 1:]), 1.0)
+        accept_probs = torch.where(is_child[:, :2], torch.cat([first, 1 - first], 1) * test(p, r, pair), 0.0)
+        reject_prob, rest = 1 - accept_probs.sum(1, keepdim=True), residual(p, r)
         for k in range(2, x.shape[1]):
             if without:
                 q = q.scatter(1, x[:, :2], 0.0) if k == 2 else q.scatter_(1, x[:, k - 1 : k], 0.0)
                 q = q.div_(q.sum(1, keepdim=True).clamp_min(tiny))
-            has, token = there[:, k : k + 1], x[:, k : k + 1]
-            alone = torch.where(has, test(left, q, token), 0.0)
-            kept = torch.cat([kept, missed * alone], 1)
-            missed = missed * (1 - alone)
-            left = by_row(has.squeeze(1), residual(left, q), left)
-        return kept, left
+            has_child, token = is_child[:, k : k + 1], x[:, k : k + 1]
+            test_prob = torch.where(has_child, test(rest, q, token), 0.0)
+            accept_probs = torch.cat([accept_probs, reject_prob * test_prob], 1)
+            reject_prob = reject_prob * (1 - test_prob)
+            rest = by_row(has_child.squeeze(1), residual(rest, q), rest)
+        return accept_probs, rest
 
     def outline(
         self, tree: DraftTree, fans: Fans
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return the same without wide intermediate tensors."""
+        """Return `tests` by compiled code, without wide intermediate tensors."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
@@ -141,8 +141,8 @@ class OptimalTwo(ByEmission):
         assert pairs is not None
         distributions = [probs.numpy() for probs in (fans.target.distributions, fans.drafter.distributions)]
         p, q = zip(distributions, [at.contiguous().numpy() for at in (fans.target.at, fans.drafter.at)], strict=True)
-        kept, at_tokens = torch.empty(2, *fans.token.shape)
-        beside, left = (
+        accept_probs, at_tokens = torch.empty(2, *fans.token.shape)
+        other_mass, rest = (
             torch.empty(len(fans.token)),
             torch.empty(len(fans.token) if ends else 0, len(distributions[0][0])),
         )
@@ -151,23 +151,23 @@ class OptimalTwo(ByEmission):
             fans.token.contiguous().numpy(), fans.there.contiguous().numpy(),
             min(self.free, len(distributions[0][0])), GROUPS, tree.sampling in WITHOUT, self.steps,
             np.float32(math.exp(MOST)),
-            kept.numpy(), at_tokens.numpy(), beside.numpy(), left.numpy(), np.zeros(2, np.int64),
+            accept_probs.numpy(), at_tokens.numpy(), other_mass.numpy(), rest.numpy(), np.zeros(2, np.int64),
         )  # fmt: skip
         together(lambda: pairs.judge(*arguments))
-        return kept, at_tokens, beside.unsqueeze(1), left
+        return accept_probs, at_tokens, other_mass.unsqueeze(1), rest
 
 
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the free tokens, log-weights of them and of the groups, and the distribution of the chosen draft.
+    """Return the free tokens, the log-weights of free tokens and of groups, and the distribution of the chosen draft.
 
     Args:
         p: the target's distribution.
-        q: the drafter's.
+        q: the drafter's distribution.
         without: whether the two drafts differ (drawn without replacement).
-        free: tokens with weights of their own.
-        steps: optimisation steps; the weights with the largest acceptance are returned.
+        free: number of tokens with weights of their own.
+        steps: number of optimisation steps; the weights with the largest acceptance are returned.
     """
     search = _found_compiled if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device) else _found
     at, w, r = search(p, q, without, min(free, p.shape[1]), steps)
@@ -177,8 +177,8 @@ def weights(
 def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """Return the group of each token that is not free, by p / q: half an octave each, clamped to the first or last.
 
-    Tokens with similar p / q need similar weights. The group is computed from the bits of both numbers: their
-    difference is that of the logarithms, except for the curve between powers of two.
+    Tokens with similar p / q need similar weights. The group is computed from the bits of both floats: their difference
+    approximates that of the logarithms (linear between powers of two).
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
     p, q = (probs if kind is torch.int32 else probs.double() for probs in (p, q))
@@ -189,7 +189,7 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _found(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the free tokens, the weights with the largest acceptance met, and the distribution of the choice.
+    """Return the free tokens, the weights with the largest acceptance, and the distribution of the choice.
 
     A token of weight w is chosen with probability r = q · (w · A_q / (1 − q) + w · A_g), plus a half for pairs in the
     same group: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a free token being a
@@ -197,23 +197,23 @@ def _found(
     """
     at = largest(torch.maximum(p, q), free)[1]  # [R, m]
     k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
-    g = q / (1 - q).clamp_min(1e-12) if without else q  # factor on another token's q if this one was drawn first
+    g = q / (1 - q).clamp_min(1e-12) if without else q  # factor on another token's q if this token was drawn first
 
     def together_(probs: Tensor) -> Float[Tensor, "R m_plus_G"]:
         return probs.new_zeros(len(probs), free + GROUPS).scatter_add_(1, k, probs)
 
     p_all, q_all, g_all = together_(p), together_(q), together_(g)
-    inside = q_all * g_all - together_(q * g) if without else q_all * g_all
+    same_group = q_all * g_all - together_(q * g) if without else q_all * g_all
     tiny, best = torch.finfo(p.dtype).tiny, torch.full_like(q_all[:, :1], -1.0)
     w = best_w = torch.ones_like(p_all)
     for _ in range(steps + 1):
         a_q, a_g = _beaten(w, q_all, g_all)
-        r = g_all * a_q + q_all * a_g + inside
-        kept = torch.minimum(p_all, r).sum(1, keepdim=True)
-        better = kept > best
-        best, best_w = torch.where(better, kept, best), torch.where(better, w, best_w)
-        moved = (w * (p_all.clamp_min(tiny) / r.clamp_min(tiny))).clamp_(math.exp(-MOST), math.exp(MOST))
-        w = torch.where(q_all > 0, moved, w)
+        r = g_all * a_q + q_all * a_g + same_group
+        overlap = torch.minimum(p_all, r).sum(1, keepdim=True)
+        better = overlap > best
+        best, best_w = torch.where(better, overlap, best), torch.where(better, w, best_w)
+        new_w = (w * (p_all.clamp_min(tiny) / r.clamp_min(tiny))).clamp_(math.exp(-MOST), math.exp(MOST))
+        w = torch.where(q_all > 0, new_w, w)
     a_q, a_g, q_in, g_in = (of.gather(1, k) for of in (*_beaten(best_w, q_all, g_all), q_all, g_all))
     if not without:
         return at, best_w, q * (a_q + a_g + q_in)
@@ -231,14 +231,14 @@ def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Floa
 def _found_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return `_found`'s result from one compiled function, if it is available: a tenth of the time."""
+    """Return the result of `_found` from a compiled function, if available, in a tenth of the time."""
     if (pairs := compiled("pairs")) is None:
         return _found(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)
     w, r = p.new_empty(len(p), free + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
     distributions = [probs.contiguous().numpy() for probs in (p, q)]
     bits = [np.ndarray(probs.shape, np.int32, probs) for probs in distributions]
-    given = (*distributions, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
+    inputs = (*distributions, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
     out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
-    together(lambda: pairs.improve(*given, *out))
+    together(lambda: pairs.improve(*inputs, *out))
     return at, w, r

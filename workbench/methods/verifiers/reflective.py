@@ -89,18 +89,18 @@ class Reflective(Verifier):
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def prime(self, row: Row, models: Models) -> Int[Tensor, " R"]:
-        """Return the question in the target's tokens; all sequences share one copy."""
+        """Return the token ids of the question, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
     def probes(self, row: Row, tree: DraftTree) -> Probes | None:
-        """The question and the second reading; None where they would change nothing."""
+        """Return probes for the question and the second reading; None if α is 0 or the draft is empty."""
         if len(tree) == 0 or self.reflection == 0.0:
             return None
-        before = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
-        return second_reading(tree, torch.cat([row.state.verifier, before]))
+        last_tokens = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
+        return second_reading(tree, torch.cat([row.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
@@ -112,28 +112,30 @@ class Reflective(Verifier):
         p = v.p
         mixed, second = self._mixed(v, v.probed, p.dtype)
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
-        believed = torch.where(is_tested, v.probs_of(mixed), p)  # p̂ [N+1, V]
-        found = relaxed_rejection(tree, believed, v.u_stop, Lift(), v.late)
+        p_hat = torch.where(is_tested, v.probs_of(mixed), p)  # p̂ [N+1, V]
+        test = relaxed_rejection(tree, p_hat, v.u_stop, Lift(), v.late)
         reflected = v.probs_of(second)[tree.parents + 1, tree.tokens]
-        inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
+        inputs = {"residual": test.residual, "q_left": test.q_left, "reflected": reflected}
         if tree.q is not None:
-            inputs["q"] = found.q
-        tv = (believed - p).abs_().sum(1) / 2
-        paid = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
-        return AcceptanceDecision(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
+            inputs["q"] = test.q
+        tv = (p_hat - p).abs_().sum(1) / 2
+        deviation = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
+        return AcceptanceDecision(test.accept, test.stop, reason=Reason((REFLECTIVE,), inputs), paid=deviation)
 
     def _greedy(self, v: Verification, probed: Probed) -> AcceptanceDecision:
         """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
-        tree, own = v.tree, v.likeliest()
+        tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
-        at = tree.parents + 1
-        is_tested = torch.zeros_like(own, dtype=torch.bool).index_fill(0, at, True)
-        fused = torch.where(is_tested, likeliest(with_history(mixed, v.sampling, v.histories)), own)
-        found = greedy_match(tree, fused)
-        assert found.reason is not None
-        paid = torch.where(ranks(tree.parents) == 0, (fused != own)[at].to(found.accept.dtype), 0.0)
+        positions = tree.parents + 1
+        is_tested = torch.zeros_like(target_tokens, dtype=torch.bool).index_fill(0, positions, True)
+        tokens = torch.where(is_tested, likeliest(with_history(mixed, v.sampling, v.histories)), target_tokens)
+        decision = greedy_match(tree, tokens)
+        assert decision.reason is not None
+        deviation = torch.where(
+            ranks(tree.parents) == 0, (tokens != target_tokens)[positions].to(decision.accept.dtype), 0.0
+        )
         return AcceptanceDecision(
-            found.accept, found.stop, reason=Reason((REFLECTIVE_GREEDY,), found.reason.inputs), paid=paid
+            decision.accept, decision.stop, reason=Reason((REFLECTIVE_GREEDY,), decision.reason.inputs), paid=deviation
         )
 
     def _mixed(
@@ -153,17 +155,17 @@ def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
     The last N + 1 probes match the N + 1 positions of the tree; the lead's last token stands for the root.
 
     Args:
-        tree: of one node at least.
+        tree: draft tree of at least one node.
         lead: the question, and the repeated text before the draft; at least one token.
     """
     n, m, device = len(tree), lead.shape[0], lead.device
-    own = ancestors(tree.parents, tree.depth)
+    draft_mask = ancestors(tree.parents, tree.depth)
     sees = torch.zeros(m + n, 2 * n + m, dtype=torch.bool, device=device)
     sees[:, :n] = True
     sees[:m, n : n + m] = torch.ones(m, m, dtype=torch.bool, device=device).tril()
     sees[m:, n : n + m] = True
-    sees[m:, n + m :] = own
-    behind = torch.arange(n - 1, n + m - 1, device=device)  # the lead is a chain below the last draft
-    parents = torch.cat([behind, tree.parents + n + m])
-    steps = torch.cat([torch.arange(1, m + 1, device=device), m + own.sum(1)])
+    sees[m:, n + m :] = draft_mask
+    lead_parents = torch.arange(n - 1, n + m - 1, device=device)  # the lead is a chain below the last draft node
+    parents = torch.cat([lead_parents, tree.parents + n + m])
+    steps = torch.cat([torch.arange(1, m + 1, device=device), m + draft_mask.sum(1)])
     return Probes(torch.cat([lead, tree.tokens]), parents, steps + tree.depth, sees, 2 * tree.depth + m, "reflective")

@@ -1,4 +1,4 @@
-"""Greedy siblings under rules that accept more than the target's own token."""
+"""Siblings in greedy decoding, for rules that accept more than the target's own token."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Te
         own: 1 where a node is the target's likeliest token, else 0.
     """
     at = tree.parents + 1
-    there = own.new_zeros(len(tree) + 1).index_add_(0, at, own)[at] > 0
-    return there & (own < 0.5)
+    has_target_sibling = own.new_zeros(len(tree) + 1).index_add_(0, at, own)[at] > 0
+    return has_target_sibling & (own < 0.5)

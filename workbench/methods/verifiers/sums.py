@@ -1,7 +1,6 @@
 """Sums over two wide distributions at once, compiled where possible, without materialising the summands.
 
 Materialising them costs more than reading both distributions: see `workbench.core.places`.
-
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
     """Return Σ (by·p − q)₊ per distribution."""
     if (overlaps := _passes(p, q)) is None:
         return (p * by).sub_(q).clamp_(min=0).sum(1, keepdim=True)
-    given = p.numpy(), q.numpy(), by.reshape(-1).contiguous().numpy()
-    return _each(len(p), lambda out, taken: overlaps.add_up(*given, out, taken)).unsqueeze(1)
+    inputs = p.numpy(), q.numpy(), by.reshape(-1).contiguous().numpy()
+    return _each(len(p), lambda out, taken: overlaps.add_up(*inputs, out, taken)).unsqueeze(1)
 
 
 def unseen(
@@ -37,31 +36,31 @@ def unseen(
 ) -> Float[Tensor, " R"]:
     """Return Σ (q − p)₊ per distribution, over the tokens with q > `sure` that no logits processor forbids."""
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
-        given = p.numpy(), q.numpy(), logits.numpy(), np.float32(sure)
-        return _each(len(p), lambda out, taken: overlaps.unseen(*given, out, taken))
-    over = (q - p).clamp_(min=0).masked_fill_(logits == -torch.inf, 0)
-    return (over.masked_fill_(q <= sure, 0) if sure else over).sum(1)
+        inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(sure)
+        return _each(len(p), lambda out, taken: overlaps.unseen(*inputs, out, taken))
+    difference = (q - p).clamp_(min=0).masked_fill_(logits == -torch.inf, 0)
+    return (difference.masked_fill_(q <= sure, 0) if sure else difference).sum(1)
 
 
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
     """Return the deviation as `workbench.core.relaxed.price_of_keeping` does."""
-    q, of = tree.q, node if tree.q_of is None else tree.q_of[node]
-    if tree.fanout > 1 or q is None or bool((of < 0).any()) or (overlaps := _passes(p, q)) is None:
+    q, q_index = tree.q, node if tree.q_of is None else tree.q_of[node]
+    if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.price_of_keeping(tree, p, least, node)
-    given = rows(p, node).numpy(), q.numpy(), of.numpy(), least[node].numpy()
-    return _each(len(node), lambda out, taken: overlaps.keeping(*given, out, taken))
+    inputs = rows(p, node).numpy(), q.numpy(), q_index.numpy(), least[node].numpy()
+    return _each(len(node), lambda out, taken: overlaps.keeping(*inputs, out, taken))
 
 
 def make_ready(device: torch.device) -> None:
     """Compile the sums now, which takes seconds, so that no round waits for it."""
     probs = torch.full((1, WIDE), 1 / WIDE, device=device)
     if _passes(probs, probs) is not None:
-        one, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
-        excess(probs, probs, one[:, None])
+        ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
+        excess(probs, probs, ones[:, None])
         unseen(probs, probs, probs, 0.0)
-        price_of_keeping(replace(DraftTree.chain([0]), q=probs, q_of=at), probs, one, at)
+        price_of_keeping(replace(DraftTree.chain([0]), q=probs, q_of=at), probs, ones, at)
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
@@ -70,7 +69,7 @@ def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
-    """Return one number per row of n, computed by a function that threads share."""
-    out, taken = np.empty(n), np.zeros(2, np.int64)
-    together(lambda: fill(out, taken))
+    """Return n numbers, computed by a function that runs in several threads."""
+    out, counters = np.empty(n), np.zeros(2, np.int64)
+    together(lambda: fill(out, counters))
     return of_numpy(out).float()

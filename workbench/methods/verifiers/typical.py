@@ -49,7 +49,7 @@ class TypicalAcceptance(Verifier):
     path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For deterministic drafts
     this is exact. For sampled ones it is an upper bound on average: the output distribution is that of the path,
     averaged over drafts, and the distance of an average of distributions from p is at most their average distance.
-    How much smaller it is depends on the subtrees of tokens that were not drawn.
+    The difference depends on the subtrees of tokens that were not drawn.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
     """
@@ -68,30 +68,32 @@ class TypicalAcceptance(Verifier):
     )
 
     def prime(self, row: Row, models: Models) -> None:
-        """Return no state; compile the sums over wide distributions now rather than in a round."""
+        """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return 0 or 1 per node; its probability is the score by which `walk` chooses among paths."""
+        """Return acceptance 0 or 1 per node; `walk` chooses among paths by their target probabilities (the score)."""
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
         tree, p = v.tree, v.p
         entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
-        needed = threshold[tree.parents + 1]
-        inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
-        accept = (p_x > needed).to(p.dtype)
+        node_threshold = threshold[tree.parents + 1]
+        inputs = {"entropy": entropy[tree.parents + 1], "threshold": node_threshold}
+        accept = (p_x > node_threshold).to(p.dtype)
 
         def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            found = price_of_keeping(tree, p, threshold, node)
-            assert found is not None
-            return found
+            deviation = price_of_keeping(tree, p, threshold, node)
+            assert deviation is not None
+            return deviation
 
-        alone = tree.fanout <= 1
-        paid = later(len(tree), price, p, v.late) if alone else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
+        is_chain = tree.fanout <= 1
+        deviation = (
+            later(len(tree), price, p, v.late) if is_chain else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
+        )
         stop, reason = drawn(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
-        return AcceptanceDecision(accept, stop, p_x, reason, paid, at_most=not alone and tree.q is not None)
+        return AcceptanceDecision(accept, stop, p_x, reason, deviation, at_most=not is_chain and tree.q is not None)
 
     def walk(
         self,
@@ -101,23 +103,23 @@ class TypicalAcceptance(Verifier):
         uniform: Sequence[float] | None,
         score: Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Return the longest path of accepted nodes; among equals the one with the largest product of scores."""
+        """Return the longest path of accepted nodes; among equals, the path with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
-        tested: list[int] = []
+        tested_nodes: list[int] = []
         for node, parent in enumerate(parents):
             if parent not in paths:
                 continue
-            tested.append(node)
+            tested_nodes.append(node)
             if accept[node] > 0.5:
                 product, path = paths[parent]
-                likely = 0.0 if score is None else math.log(max(score[node], math.ulp(0.0)))
-                paths[node] = (product + likely, (*path, node))
+                log_score = 0.0 if score is None else math.log(max(score[node], math.ulp(0.0)))
+                paths[node] = (product + log_score, (*path, node))
                 best = max(best, (len(path) + 1, *paths[node]), key=lambda b: b[:2])
         path = best[2]
-        at = path[-1] + 1 if path else 0
-        outcome = tuple((node, node in path) for node in tested)
-        return VerificationResult(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
+        position = path[-1] + 1 if path else 0
+        results = tuple((node, node in path) for node in tested_nodes)
+        return VerificationResult(path, int(stop[position]), bool(children_of(parents)[position]), results, {})
 
     def draws(self, sampling: SamplingParams) -> bool:
         """Return False: acceptance is a threshold, and nothing is drawn."""
@@ -128,13 +130,13 @@ def followed(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, 
     """Return which nodes are on the path that `TypicalAcceptance.walk` takes, computed on the device.
 
     Args:
-        tree: of one node at least.
+        tree: draft tree of at least one node.
         accept: 1 where a node passes, else 0.
-        score: per node.
+        score: score of each node.
     """
     sees = ancestors(tree.parents, tree.depth)  # [N, N]
-    whole = ~(sees & (accept <= 0.5)).any(1)
-    length = torch.where(whole, sees.sum(1), 0)
-    likely = (sees * score.double().clamp_min(math.ulp(0.0)).log()).sum(1)
-    best = torch.where(whole & (length == length.max()), likely, -torch.inf).argmax().unsqueeze(0)
-    return (sees & whole.unsqueeze(1)).index_select(0, best).squeeze(0)
+    is_accepted_path = ~(sees & (accept <= 0.5)).any(1)
+    length = torch.where(is_accepted_path, sees.sum(1), 0)
+    path_score = (sees * score.double().clamp_min(math.ulp(0.0)).log()).sum(1)
+    best = torch.where(is_accepted_path & (length == length.max()), path_score, -torch.inf).argmax().unsqueeze(0)
+    return (sees & is_accepted_path.unsqueeze(1)).index_select(0, best).squeeze(0)
