@@ -75,10 +75,10 @@ def build_documents(
     documents: list[str] = []
     held: dict[str, list[str]] = {}
     for source in SOURCES:
-        chosen, kept = source_documents(source, folder, int(half * source.share), seed)
+        chosen, held_out = source_documents(source, folder, int(half * source.share), seed)
         documents += chosen
         if source.group != "copy":
-            held.setdefault(source.group, []).extend(kept)
+            held.setdefault(source.group, []).extend(held_out)
         report(f"corpus {source.file} as {source.group}: {sum(map(len, chosen)):,} characters")
     left = half if documents else 2 * half
     for _, document in mixture(seed):
@@ -91,7 +91,7 @@ def build_documents(
         group = "own stories" if name == "story" else "own tasks"
         count = 150 if name == "story" else 40
         held.setdefault(group, []).extend(i.render() for i in islice(task.stream(seed, held_out=True), count))
-    return documents, {group: kept for group, kept in held.items() if kept}
+    return documents, {group: held_out for group, held_out in held.items() if held_out}
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
@@ -150,15 +150,15 @@ def pack_corpus(
     exact = encode_documents(tokenizer, exact_documents(len(tokens) // EXACT_SHARE, seed))
     exact.tofile(out / "exact.bin")
     counts["exact"] = len(exact)
-    for group, kept in held.items():
-        short: list[str] = []
+    for group, texts in held.items():
+        excerpt: list[str] = []
         left = HELD_OUT_CHARS
-        for document in kept:
-            short.append(document)
+        for document in texts:
+            excerpt.append(document)
             left -= len(document)
             if left <= 0:
                 break
-        ids = encode_documents(tokenizer, short)
+        ids = encode_documents(tokenizer, excerpt)
         ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")
         counts[f"held-{group}"] = len(ids)
     write_whole(out / "corpus.json", (json.dumps(counts, indent=2) + "\n").encode())

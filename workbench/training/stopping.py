@@ -17,12 +17,12 @@ class StoppedError(WorkbenchError):
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Make SIGTERM set an event instead of ending the process; outside of the main thread, change nothing."""
-    asked = threading.Event()
+    stop_event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop_event
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    old_handler = signal.signal(signal.SIGTERM, lambda *_: stop_event.set())
     try:
-        yield asked
+        yield stop_event
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, old_handler)

@@ -52,7 +52,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """
     options, teacher, kept, readings = course.options, course.teacher, course.kept, course.readings
     net = course.finished
-    before = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
+    start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(course.held, key=lambda row: readings.rows[row, 3])
     groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
@@ -73,7 +73,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     shared = Shared(teacher, kept)
     net, result = train_net(options, shared, batch, course.report, groups, net, on_measured=keep, theirs=theirs)
-    if before and options.average:
-        net.load_state_dict(meant(net.state_dict(), before, options.average))
+    if start_weights and options.average:
+        net.load_state_dict(meant(net.state_dict(), start_weights, options.average))
         write(net)
     return result, curve
