@@ -1,6 +1,6 @@
 """A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
 
-In a small model with a large vocabulary nine tenths of the weights are rows of tokens, and a million tokens of answers
+In a small model with a large vocabulary nine tenths of the weights are token embeddings, and a million answer tokens
 train few of them. The target's rows already encode the tokens' meaning. So the draft model learns only projections: the
 input x = A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the target's rows of a token, D wide; s is a hidden state
 of the drafter, H wide; A and B are [H, D].

@@ -62,10 +62,10 @@ def card(model: Trained) -> str:
 def _command(kind: str, figures: Figures) -> str:
     """Return the command that trained the drafter."""
     head = registry.heads().get(kind)
-    settings, is_one_command = figures.get("asked", figures["options"]), "recipe" in figures
+    settings, is_single = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
     options = "".join(f" --set {key}={value}" for key, value in settings.items() if key not in ("method", "resume"))
-    return f"`workbench train {recipe}{options}`{'' if is_one_command else ' in the folders of those answers and readings'}"
+    return f"`workbench train {recipe}{options}`{'' if is_single else ' in the folders of those answers and readings'}"
 
 
 def _voice(net: Figures) -> str:

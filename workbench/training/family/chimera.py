@@ -1,4 +1,4 @@
-"""Training of Chimera: each head from the target's distribution, over states in place of those of the true tokens."""
+"""Training of Chimera: each head on the target's distribution, with the fusion layer's states for draft tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of Clover: each level from the target's feature and distribution, after the true tokens before it."""
+"""Training of Clover: each level on the target's feature and distribution, with the true tokens before it as input."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _cell(
         options: options of the study.
         name: name of the cell's folder.
         taught: text and loss; None: the given drafter without training.
-        same: settings that all cells share, beside the options.
+        same: settings that all cells share, besides the options.
         prompts: prompts to draft on.
         report: receives progress lines.
     """

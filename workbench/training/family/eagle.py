@@ -1,4 +1,4 @@
-"""Training of EAGLE's layer, and of heads without a recipe of their own: features and distributions, true inputs."""
+"""Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
 
 from __future__ import annotations
 

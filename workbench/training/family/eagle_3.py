@@ -1,4 +1,4 @@
-"""Training of EAGLE-3: from the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
+"""Training of EAGLE-3: on the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On-policy evaluation of a chat model's drafters: on text that speculative decoding generates from held-out prompts."""
+"""On-policy evaluation of a chat model's drafters: speculative decoding of answers to held-out prompts."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ def make_quote(rng: random.Random) -> Instance:
         return make_quote(rng)
     start = rng.randrange(len(plain) - 2)
     chosen = plain[start : start + 3]
-    which = rng.randrange(3)
-    prompt = f"Copy the {_ORDINALS[which]} sentence:\n{' '.join(chosen)}"
-    return Instance("quote", prompt, chosen[which], " ".join(chosen))
+    index = rng.randrange(3)
+    prompt = f"Copy the {_ORDINALS[index]} sentence:\n{' '.join(chosen)}"
+    return Instance("quote", prompt, chosen[index], " ".join(chosen))
 
 
 def make_summary(rng: random.Random) -> Instance:

@@ -63,7 +63,7 @@ def make_extract(rng: random.Random) -> Instance:
         prompt = f'What is the "{field}" in this JSON? {dumped}'
         answer = json.dumps({field: record[field]})
     else:
-        kept = sorted(rng.sample(names, 2), key=names.index)
-        prompt = f'Keep only "{kept[0]}" and "{kept[1]}" in this JSON: {dumped}'
-        answer = json.dumps({name: record[name] for name in kept})
+        fields = sorted(rng.sample(names, 2), key=names.index)
+        prompt = f'Keep only "{fields[0]}" and "{fields[1]}" in this JSON: {dumped}'
+        answer = json.dumps({name: record[name] for name in fields})
     return Instance("extract", prompt, answer, dumped)
