@@ -178,8 +178,8 @@ def _step_losses(
 ) -> Callable[[int], tuple[int, dict[str, float]]]:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        some = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
-        loss = weighted_loss(net(learnt.states[some]), learnt.kept[some], weight)
+        sample = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
+        loss = weighted_loss(net(learnt.states[sample]), learnt.kept[sample], weight)
         loss.backward()
         return options.rows, {"loss": float(loss.detach())}
 
@@ -240,8 +240,8 @@ def sweep(
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether no row is as good in both figures and better in one."""
     figures = row["discarded"], row["passes"]
-    others = [(r["discarded"], r["passes"]) for r in rows]
-    return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in others)
+    all_figures = [(r["discarded"], r["passes"]) for r in rows]
+    return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
 def held_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
@@ -266,7 +266,7 @@ def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: 
 
 
 def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
-    """Return acceptance probabilities; the logits of a head trained with that weight are too low by its logarithm."""
+    """Return acceptance probabilities: training with a rejection weight w lowers the logits by log w; undo this."""
     return (odds + torch.tensor(weight).log()).sigmoid()
 
 
@@ -380,7 +380,7 @@ def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Floa
 
 def card(model: Trained) -> str:
     """Return the text of the head's card below its title."""
-    config, figures, held = model.config, model.figures, model.figures["held"]
+    config, figures, held_figures = model.config, model.figures, model.figures["held"]
     net = config["net"]
     rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
     weight = config["rejection_weight"]
@@ -400,9 +400,9 @@ much is drafted.
 ## Held out
 
 {figures["held_drafts"]:,} drafts in {figures["held_answers"]:,} answers to prompts kept out of training: loss
-{held["loss"]:.3f}. "More likely kept than not" is right for {held["accuracy"]:.1%} of them
-({held["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
-{held["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
+{held_figures["loss"]:.3f}. "More likely kept than not" is right for {held_figures["accuracy"]:.1%} of them
+({held_figures["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
+{held_figures["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
 
 {table(["drafts", "chance foretold", "true chance"], rows, left=0)}
 

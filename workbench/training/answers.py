@@ -110,7 +110,7 @@ def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
 
 
 def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str]]:
-    """Return `first_turns`, with the first answer that the text has for each."""
+    """Return `first_turns`, each with the answer in the training text."""
     groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
@@ -155,23 +155,23 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
     exchanges = _exchanges(options.data, options.per_task, options.seed)
     prompts = [(group, message) for group, message, _ in exchanges]
-    done, written = _begun(path, options, prompts)
-    report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    turns = [(i, message) for i, (_, message) in enumerate(prompts) if i >= options.after and i not in done]
-    first = [] if any(map(is_held, done)) else _first_held(turns, tokenizer, options.longest_prompt)
+    answered, old_tokens = _begun(path, options, prompts)
+    report(f"answers: {len(prompts):,} prompts, {len(answered):,} of them answered with {old_tokens:,} tokens")
+    turns = [(i, message) for i, (_, message) in enumerate(prompts) if i >= options.after and i not in answered]
+    first = [] if any(map(is_held, answered)) else _first_held(turns, tokenizer, options.longest_prompt)
     early = {i for i, _ in first}
-    rest = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
-    waiting = chain(first, rest)
+    later = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
+    queue = chain(first, later)
     if options.given:
-        return _write_given(options, exchanges, waiting, models, written)
+        return _write_given(options, exchanges, queue, models, old_tokens)
     running: list[tuple[int, Row]] = []
-    kinds = {is_held(n) for n in done}
+    kinds = {is_held(n) for n in answered}
     clock, new, reported_at = RunClock(options.minutes or float("inf")), 0, 0.0
     rate = Rate(options.out / RATE)
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
-        while (written + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
-            for i, ids in islice(waiting, max(0, options.rows - len(running))):
+        while (old_tokens + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
+            for i, ids in islice(queue, max(0, options.rows - len(running))):
                 sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
                 request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
                 running.append((i, engine.submit(request)))
@@ -192,7 +192,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
             running = [item for item in running if item[1].status not in ENDED]
             if clock.seconds - reported_at > REPORT_S:
                 reported_at = clock.seconds
-                report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
+                report(f"answers: {old_tokens + new:,} tokens · {new / clock.seconds:,.0f}/s")
                 rate.now(new, clock.seconds)
     rate.now(new, clock.seconds)
     packed = pack(options.out, tokenizer.eos_token_id, models.target.vocab_size)
@@ -263,8 +263,8 @@ def _first_held(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) 
 
     They are answered before all others, so that even the shortest run has answers for training and for evaluation.
     """
-    held = ((i, encode_turn(tokenizer, message)) for i, message in turns if is_held(i))
-    return list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
+    prompts = ((i, encode_turn(tokenizer, message)) for i, message in turns if is_held(i))
+    return list(islice((item for item in prompts if len(item[1]) <= longest), FIRST_HELD))
 
 
 def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> Iterator[tuple[int, list[int]]]:

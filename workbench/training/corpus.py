@@ -52,14 +52,14 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
         (held if row_held_out(row) else train).extend(source.documents(row))
     rng = random.Random(f"{source.file}/{source.group}/{seed}")
     chosen: list[str] = []
-    left = budget
+    remaining = budget
     for _ in range(source.passes):
         rng.shuffle(train)
         for document in train:
-            if left <= 0:
+            if remaining <= 0:
                 return chosen, held
             chosen.append(document)
-            left -= len(document)
+            remaining -= len(document)
     return chosen, held
 
 
@@ -80,11 +80,11 @@ def build_documents(
         if source.group != "copy":
             held.setdefault(source.group, []).extend(held_out)
         report(f"corpus {source.file} as {source.group}: {sum(map(len, chosen)):,} characters")
-    left = half if documents else 2 * half
+    remaining = half if documents else 2 * half
     for _, document in mixture(seed):
         documents.append(document)
-        left -= len(document)
-        if left <= 0:
+        remaining -= len(document)
+        if remaining <= 0:
             break
     random.Random(seed).shuffle(documents)
     for name, task in TASKS.items():
@@ -115,11 +115,11 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 def exact_documents(tokens: int, seed: int) -> list[str]:
     """Return more documents of the tasks that need exactness, for the windows that `target` adds to every batch."""
     documents: list[str] = []
-    left = tokens * CHARS_PER_TOKEN
+    remaining = tokens * CHARS_PER_TOKEN
     for _, document in mixture(seed + 1, EXACT_TASKS):
         documents.append(document)
-        left -= len(document)
-        if left <= 0:
+        remaining -= len(document)
+        if remaining <= 0:
             return documents
     return documents
 
@@ -152,11 +152,11 @@ def pack_corpus(
     counts["exact"] = len(exact)
     for group, texts in held.items():
         excerpt: list[str] = []
-        left = HELD_OUT_CHARS
+        remaining = HELD_OUT_CHARS
         for document in texts:
             excerpt.append(document)
-            left -= len(document)
-            if left <= 0:
+            remaining -= len(document)
+            if remaining <= 0:
                 break
         ids = encode_documents(tokenizer, excerpt)
         ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")

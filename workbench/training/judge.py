@@ -138,7 +138,7 @@ def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
         ParameterError: all tokens are harmless, or all are wrong.
     """
     assert models.drafter is not None
-    swaps = [swap for each in found for swap in each]
+    swaps = [swap for problem_swaps in found for swap in problem_swaps]
     is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
@@ -164,11 +164,11 @@ def fit(
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        some = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
-        right, wrong = ((x - mean) / spread for x in some)
+        samples = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
+        harmless, wrong = ((x - mean) / spread for x in samples)
         losses = [
-            balanced_loss(net(right[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
-            for a, b in ((None, None), (right[:, width:], wrong[:, width:]))
+            balanced_loss(net(harmless[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
+            for a, b in ((None, None), (harmless[:, width:], wrong[:, width:]))
         ]
         size = net.weight.square().sum() + net.both.square().sum()
         (sum(losses) + options.penalty * size).backward()
@@ -241,11 +241,11 @@ def scores(net: JudgeHead, states: Float[Tensor, "N D"], alone: bool = False) ->
 @torch.no_grad()
 def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -> dict[str, float]:
     """Return figures on held-out problems, at the threshold `CHOSEN`."""
-    right, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
-    passed, refused = _share(right.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
-    order = torch.searchsorted(wrong.sort().values, right).double() / len(wrong)
+    harmless, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
+    passed, refused = _share(harmless.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
+    order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)
     return {
-        "loss": float(balanced_loss(right, wrong, weight)),
+        "loss": float(balanced_loss(harmless, wrong, weight)),
         "balanced accuracy": (passed + refused) / 2,
         "right kept": passed,
         "wrong refused": refused,
@@ -256,8 +256,8 @@ def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
     """Return for each of `THRESHOLDS` the shares of harmless and of wrong tokens that pass."""
-    right, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
-    return [[t, _share(right > t), _share(wrong > t)] for t in THRESHOLDS]
+    harmless, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
+    return [[t, _share(harmless > t), _share(wrong > t)] for t in THRESHOLDS]
 
 
 @torch.no_grad()
@@ -265,9 +265,9 @@ def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
     """Return per task the numbers of harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
     passes, figures = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
-        in_group = torch.tensor([each == group for each in held.groups])
-        right, wrong = in_group & ~held.is_wrong, in_group & held.is_wrong
-        figures[group] = [int(right.sum()), _share(passes[right]), int(wrong.sum()), _share(passes[wrong])]
+        in_group = torch.tensor([name == group for name in held.groups])
+        harmless, wrong = in_group & ~held.is_wrong, in_group & held.is_wrong
+        figures[group] = [int(harmless.sum()), _share(passes[harmless]), int(wrong.sum()), _share(passes[wrong])]
     return figures
 
 
@@ -282,8 +282,8 @@ def card(model: Trained) -> str:
     learnt, calibration = figures["learnt"], figures["calibration"]
     thresholds = [tuple(f"{value:.3f}" for value in row) for row in figures["thresholds"]]
     groups = [
-        (group, f"{right:,}", f"{right_passed:.3f}", f"{wrong:,}", f"{wrong_passed:.3f}")
-        for group, (right, right_passed, wrong, wrong_passed) in figures["by_group"].items()
+        (group, f"{n_harmless:,}", f"{right_passed:.3f}", f"{n_wrong:,}", f"{wrong_passed:.3f}")
+        for group, (n_harmless, right_passed, n_wrong, wrong_passed) in figures["by_group"].items()
     ]
     return f"""\
 A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for

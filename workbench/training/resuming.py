@@ -15,7 +15,7 @@ LENGTH = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from those of the checkpoint: length and place of the training, not its content."""
+"""Options that may differ from those of the checkpoint: length and location of the training, not its content."""
 
 
 def settle(
@@ -64,7 +64,7 @@ def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
 
 
 def is_of(options: Any, *names: str) -> bool:
-    """Return whether a run with these options was started before, by its recorded settings."""
+    """Return whether the recorded settings of a checkpoint agree with these options in all of `names`."""
     settings = {name: str(getattr(options, name)) for name in names}
     return any(settings.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
 
@@ -75,7 +75,7 @@ def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """Return the settings that define the training's content, without its length and place."""
+    """Return the settings that define the training's content, without its length and location."""
     has_several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))

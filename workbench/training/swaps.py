@@ -148,8 +148,8 @@ def find_swaps(
             limit = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
             texts[id(search)] = text
             requests.append(([*search.asked, *text], max(0, limit)))
-        for (search, i), rest in zip(mismatches, _finished(engine, requests), strict=True):
-            text = [*texts[id(search)], *rest]
+        for (search, i), continuation in zip(mismatches, _finished(engine, requests), strict=True):
+            text = [*texts[id(search)], *continuation]
             is_same = (
                 not is_text(search.instance) and final_answer(search.instance, _text(models, text)) == search.final
             )

@@ -102,9 +102,10 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    right = "the one that was written" if "the text has" in agrees else "the target's likeliest"
+    correct_token = "the one that was written" if "the text has" in agrees else "the target's likeliest"
     caption = (
-        f"Share of the places of held-out answers at which the first, or one of the first, tokens of a head is {right}:"
+        "Share of the places of held-out answers at which the first, or one of the first, tokens of a head is "
+        f"{correct_token}:"
     )
     return ["## By rank", "", caption, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
 

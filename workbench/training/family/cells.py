@@ -1,4 +1,4 @@
-"""Shared code of studies: cells that are measured once, and the data that the first cell requires."""
+"""Shared code of studies: finished cells on disk, held-out prompts, and counts per answer."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
-    options, teacher, kept, readings = course.options, course.teacher, course.kept, course.readings
+    options, teacher, vocab, readings = course.options, course.teacher, course.kept, course.readings
     net = course.finished
     start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
@@ -59,7 +59,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     curve = Curve.of(options)
 
     def write(net: FeatureNet) -> None:
-        save_net(net, options.folder, teacher.name, **course.facts(net), **keeping(kept, teacher))
+        save_net(net, options.folder, teacher.name, **course.facts(net), **keeping(vocab, teacher))
 
     def keep(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
@@ -69,9 +69,9 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         return [readings.dialogue(row) for row in rows(step)]
 
     def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return kept[said] == teacher.likeliest(features)
+        return vocab[said] == teacher.likeliest(features)
 
-    shared = Shared(teacher, kept)
+    shared = Shared(teacher, vocab)
     net, result = train_net(options, shared, batch, course.report, groups, net, on_measured=keep, theirs=theirs)
     if start_weights and options.average:
         net.load_state_dict(meant(net.state_dict(), start_weights, options.average))

@@ -107,7 +107,7 @@ def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[
     itself, and is left to training.
 
     Args:
-        course: training setup, whose readings show the sizes of streams and features.
+        course: training setup, whose readings provide the sizes of streams and features.
         net: the net to initialise.
         layer: the finished layer.
         size: sizes of the fused numbers, see `steady`.

@@ -63,9 +63,8 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         n = features.shape[1] - 1 - offset  # number of pairs; blocks are counted from the last
         positions = torch.arange(n, device=features.device)
         inputs, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, block_size))
-        is_used = (on(batch.answer, block_size) & on(batch.answer, block_size - 1))[
-            :, :n
-        ]  # its first token was the target's own
+        # without the first token of an answer, which is the target's own
+        is_used = (on(batch.answer, block_size) & on(batch.answer, block_size - 1))[:, :n]
         block_offset = block_size - 1 - (n - 1 - positions) % block_size  # position in its block, from 0
         if generator is not None and options.glance:
             with torch.no_grad():

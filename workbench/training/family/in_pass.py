@@ -1,6 +1,6 @@
 """Training of probes: learned inputs from which a frozen target predicts later tokens in its own forward pass.
 
-Their labels are the target's own distributions. The target first processes a batch of texts. Probes follow many
+The labels are the target's own distributions. The target first processes a batch of texts. Probes follow many
 positions of each text. A second pass processes all probes over the KV cache of the first pass. The probes after one
 position attend to the text up to it, but not to the probes after other positions.
 """
@@ -125,12 +125,12 @@ def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cut
     mask = still(answer, 1)
     candidates = [row.nonzero().flatten() for row in mask]
     n_cuts = max(1, min(n, max(map(len, candidates))))
-    at = torch.zeros(len(answer), n_cuts, dtype=torch.long, device=answer.device)
+    chosen_positions = torch.zeros(len(answer), n_cuts, dtype=torch.long, device=answer.device)
     for b, positions in enumerate(candidates):
         if len(positions):
             sample = positions[some_of(len(positions), n_cuts, generator)]
-            at[b] = sample[torch.arange(n_cuts) % len(sample)]
-    return Cuts(at, answer)
+            chosen_positions[b] = sample[torch.arange(n_cuts) % len(sample)]
+    return Cuts(chosen_positions, answer)
 
 
 def guesses(
@@ -151,11 +151,13 @@ def guesses(
     """
     (rows, n), n_cuts = ids.shape, cuts.at.shape[1]
     layout = laid_out((net.levels,) * n_cuts, net.ensemble, ids.device)
-    at = cuts.at[:, layout.place]  # [B, P]
-    visible = torch.cat([torch.arange(n, device=at.device) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
+    positions = cuts.at[:, layout.place]  # [B, P]
+    visible = torch.cat(
+        [torch.arange(n, device=positions.device) <= positions[..., None], layout.sees.expand(rows, -1, -1)], -1
+    )
     lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
-    mask = torch.zeros(visible.shape, dtype=model.dtype, device=at.device).masked_fill(~visible, lowest)[:, None]
-    states = reads(net, model, Read(ids, at, layout, mask)).view(rows, n_cuts, net.levels, net.ensemble, -1)
+    mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
+    states = reads(net, model, Read(ids, positions, layout, mask)).view(rows, n_cuts, net.levels, net.ensemble, -1)
     for step in range(net.levels):
         in_answer = still(cuts.answer, step + 1).gather(1, cuts.at)
         truth = on(features, step + 1).gather(1, cuts.at[..., None].expand(-1, -1, features.shape[2]))

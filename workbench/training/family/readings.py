@@ -155,7 +155,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
             f"Give taps from 1 to {target.n_layers - 1}.",
         )
     readings = _begun(options.out, facts)
-    done = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
+    finished = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
     n_tokens = readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
     clock, new, reported_at = RunClock(float("inf")), 0, 0.0
@@ -167,7 +167,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
         file.seek(0, 2)
     for line in read(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
-        if (line["n"], line["temperature"] is None) in done or len(ids) > options.longest or not line["answer"]:
+        if (line["n"], line["temperature"] is None) in finished or len(ids) > options.longest or not line["answer"]:
             continue
         states = read_one(models, ids, options.taps)
         files["ids"].write(np.asarray(ids, dtype=kind).tobytes())
@@ -236,7 +236,7 @@ def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
     old_facts = json.loads(path.read_text()) if path.exists() else facts
     if not differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
         old_facts[WEIGHTS] = facts[WEIGHTS]  # differences in rounding
-    old_facts.setdefault("prompts", facts["prompts"])  # old readings lack it
+    old_facts.setdefault("prompts", facts["prompts"])  # readings of older versions lack it
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")

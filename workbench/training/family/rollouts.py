@@ -98,7 +98,7 @@ def numbered(answer: str) -> str:
 
 
 def is_numbered(text: str) -> bool:
-    """Return whether a text, which may end anywhere, is in this format."""
+    """Return whether a text, which may be cut off anywhere, is in this format."""
     lines = text.strip().split("\n")
     return all(line.startswith(f"{i}. "[: max(1, len(line))]) for i, line in enumerate(lines, 1))
 

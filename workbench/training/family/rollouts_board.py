@@ -93,7 +93,7 @@ def page(told: dict[str, Any]) -> str:
         for name, (v, low, high) in figures(steps).items()
     ]
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
-    same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
+    n_same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
     never = "" if any(s["in_format"] for s in steps) else " (in so few steps none of its answers does so yet)"
     return "\n".join([
         "# A head that learns while the target is trained",
@@ -115,7 +115,7 @@ def page(told: dict[str, Any]) -> str:
         "",
         table(header, rows),
         "",
-        f"Of {n} answers, {same[0]} with the frozen head and {same[1]} with the adaptive one are plain decoding's "
+        f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one are plain decoding's "
         "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
         "",
     ])  # fmt: skip

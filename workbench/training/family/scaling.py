@@ -92,7 +92,7 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
 
     Raises:
         ParameterError: there is no such head or form, no held-out prompt, or the folder holds a study of other
-            settings; too few runs for a law.
+            settings; too few runs to fit a law.
     """
     torch.set_num_threads(options.threads)
     kinds = [kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _taken(head)]

@@ -35,7 +35,7 @@ ALL, TARGET, TEXT, DRAFTER, MIX = MADE = ("all", "target", "given", "drafter", "
 """Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
 each batch is from the target and half from the drafter."""
 Lesson = Callable[[int], tuple[list[Dialogue], int]]
-"""Function of a step: its dialogues, and how many at their end the drafter generated."""
+"""Function from a step's number to its dialogues, and the number of them, at the end, that the drafter generated."""
 
 
 def rows_made(readings: Readings, made: str) -> list[int]:

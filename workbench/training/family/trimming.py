@@ -198,8 +198,8 @@ def _lane(
     else:
         source, config = whole.heads[kind].folder, whole.heads[kind].config
     if counted or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
-        rest = {name: value for name, value in config.items() if name != KEY}
-        new_config = rest | ({KEY: kept} if counted else {})
+        other_entries = {name: value for name, value in config.items() if name != KEY}
+        new_config = other_entries | ({KEY: kept} if counted else {})
         if kind == DRAFTER:
             folder = scratch / f"{counted or 'whole'}-{size}"
             shutil.copytree(source, folder)

@@ -44,8 +44,8 @@ def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> 
     """
     order = np.argsort(-counts, kind="stable").tolist()
     first = sorted(set(always))
-    rest = [token for token in order if token not in set(always)]
-    return sorted([*first, *rest][:size])
+    by_frequency = [token for token in order if token not in set(always)]
+    return sorted([*first, *by_frequency][:size])
 
 
 def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:

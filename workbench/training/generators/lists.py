@@ -13,7 +13,7 @@ def make_sort_words(rng: random.Random) -> Instance:
     count = rng.randint(3, 6)
     words: list[str] = []
     for word in rng.sample(SORT_WORDS, len(SORT_WORDS)):
-        if word[0] not in {chosen[0] for chosen in words}:
+        if word[0] not in {other[0] for other in words}:
             words.append(word)
         if len(words) == count:
             break

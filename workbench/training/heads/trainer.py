@@ -240,8 +240,8 @@ def train_net(
         with half_precision(options.half):
             if options.own and not batch.seen.spans:
                 features = with_own_guesses(net, batch, features, chance(*features.shape[:2]) < options.own)
-            how = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
-            predictions = answered(net, batch, how, features)
+            image_mode = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
+            predictions = answered(net, batch, image_mode, features)
             sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
             with torch.no_grad():

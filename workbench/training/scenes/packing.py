@@ -143,7 +143,7 @@ class Packer:
 
 
 def worded(question: str, rng: random.Random) -> str:
-    """Return a question in a typing variant: on a new line, in small letters, in capitals, without its mark."""
+    """Return a question in a typing variant: on a new line, in small letters, in capitals, without punctuation."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:
