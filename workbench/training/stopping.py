@@ -17,12 +17,12 @@ class StoppedError(WorkbenchError):
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Make SIGTERM set an event instead of ending the process; outside of the main thread, change nothing."""
-    stop_event = threading.Event()
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop_event
+        yield asked
         return
-    old_handler = signal.signal(signal.SIGTERM, lambda *_: stop_event.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
-        yield stop_event
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, old_handler)
+        signal.signal(signal.SIGTERM, before)
