@@ -24,8 +24,8 @@ def _parser() -> argparse.ArgumentParser:
             if isinstance(default, bool):
                 sub.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=f"default {default}")
             else:
-                shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-                sub.add_argument(flag, default=None, help=f"default {shown}")
+                default_text = ",".join(map(str, default)) if isinstance(default, tuple) else default
+                sub.add_argument(flag, default=None, help=f"default {default_text}")
     return parser
 
 

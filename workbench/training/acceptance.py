@@ -52,8 +52,9 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 BINS = 5
 """Number of bins of the reliability table."""
 HELD_EVERY = 10
-"""Besides the prompts that are held out of all training, every tenth prompt is held out here, so that few answers are
-enough."""
+"""One prompt in so many is held out here, in addition to those that are held out of all training.
+
+With few answers, the latter would be too few to evaluate the head."""
 
 
 @dataclass
@@ -126,35 +127,42 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     if models.drafter is None:
         raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Name one: drafter=….")
-    learnt, held = (read_drafts(models, options, is_test, report) for is_test in (False, True))
-    net = _new_head(learnt, options)
+    train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
+    net = _new_head(train_drafts, options)
     count = sum(p.numel() for p in net.parameters())
-    report(f"acceptance: {count:,} parameters, {len(learnt.kept):,} drafts to learn from, {len(held.kept):,} held out")
+    report(
+        f"acceptance: {count:,} parameters, {len(train_drafts.kept):,} drafts to learn from, "
+        f"{len(held_drafts.kept):,} held out"
+    )
     w = options.rejection_weight
 
-    exit_logits = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
-    exit_logits[WEIGHTS] = fingerprint(models.target.model)
+    config = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
+    config[WEIGHTS] = fingerprint(models.target.model)
 
     def on_checkpoint(result: RunResult) -> str:
-        result.held = measured(net, held, w)
-        save_net(net, options.folder, models.target_name, torch.float16, **exit_logits, rejection_weight=w)
+        result.held = measured(net, held_drafts, w)
+        save_net(net, options.folder, models.target_name, torch.float16, **config, rejection_weight=w)
         return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
 
-    losses = _step_losses(net, learnt, w, options)
+    losses = _step_losses(net, train_drafts, w, options)
     result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
-    facts: dict[str, Any] = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
-    facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
+    facts: dict[str, Any] = {
+        "drafts": len(train_drafts.kept),
+        "answers": train_drafts.answers,
+        "held_drafts": len(held_drafts.kept),
+    }
+    facts |= {"held_answers": held_drafts.answers, "reliability": reliability(net, held_drafts, w)}
     if options.swept:
         facts["swept"] = options.swept
         nets = {w: net}
         for other in REJECTION_WEIGHTS:
             if other not in nets:
-                nets[other] = _new_head(learnt, options)
-                losses = _step_losses(nets[other], learnt, other, options)
+                nets[other] = _new_head(train_drafts, options)
+                losses = _step_losses(nets[other], train_drafts, other, options)
                 run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
                          options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
         facts["sweep"] = sweep(
-            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, exit_logits, report
+            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, config, report
         )
     return result, facts
 
@@ -170,8 +178,8 @@ def _step_losses(
 ) -> Callable[[int], tuple[int, dict[str, float]]]:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        some = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
-        loss = weighted_loss(net(learnt.states[some]), learnt.kept[some], weight)
+        sample = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
+        loss = weighted_loss(net(learnt.states[sample]), learnt.kept[sample], weight)
         loss.backward()
         return options.rows, {"loss": float(loss.detach())}
 
@@ -202,7 +210,7 @@ def sweep(
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per
         generated token; `front`: no other setting is as good in both and better in one.
     """
-    method, found = registry.get("draft-model"), list[dict[str, Any]]()
+    method, results = registry.get("draft-model"), list[dict[str, Any]]()
     sampling = SamplingParams(temperature=1.0)
 
     def measure(own: Models, setting: dict[str, Any], params: dict[str, Any]) -> None:
@@ -213,25 +221,27 @@ def sweep(
         rounds = [r for trace in engine.generate_all(requests) for r in trace.rounds]
         n = metrics.emitted(rounds)
         discarded = sum(len(r.nodes) for r in rounds) - metrics.accepted(rounds)
-        found.append(setting | {"discarded": discarded / n, "passes": len(rounds) / n})
-        report(f"acceptance: {found[-1]}")
+        results.append(setting | {"discarded": discarded / n, "passes": len(rounds) / n})
+        report(f"acceptance: {results[-1]}")
 
     for depth in DEPTHS:
         measure(models, {"depth": depth}, {"policy": "fixed", "depth": depth})
     for weight, net in nets.items():
         with TemporaryDirectory() as folder:
             saved = save_net(net, Path(folder), models.target_name, torch.float16, **config, rejection_weight=weight)
-            own = replace(models, heads={AcceptanceHead.kind: HeadInfo("swept", Path(folder), saved)}, shared={})
+            swept_models = replace(
+                models, heads={AcceptanceHead.kind: HeadInfo("swept", Path(folder), saved)}, shared={}
+            )
             for risk in risks:
-                measure(own, {"weight": weight, "risk": risk}, {"policy": "specdec++", "risk": risk})
-    return [row | {"front": _is_on_front(row, found)} for row in found]
+                measure(swept_models, {"weight": weight, "risk": risk}, {"policy": "specdec++", "risk": risk})
+    return [row | {"front": _is_on_front(row, results)} for row in results]
 
 
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether no row is as good in both figures and better in one."""
-    own = row["discarded"], row["passes"]
-    others = [(r["discarded"], r["passes"]) for r in rows]
-    return not any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in others)
+    figures = row["discarded"], row["passes"]
+    all_figures = [(r["discarded"], r["passes"]) for r in rows]
+    return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
 def held_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
@@ -256,7 +266,7 @@ def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: 
 
 
 def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
-    """Return acceptance probabilities; the logits of a head trained with that weight are too low by its logarithm."""
+    """Return acceptance probabilities: training with a rejection weight w lowers the logits by log w; undo this."""
     return (odds + torch.tensor(weight).log()).sigmoid()
 
 
@@ -269,29 +279,31 @@ def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, floa
         the outcome, and that of a constant prediction; the mean divergence from the true probability, in nats; and the
         mean probability, predicted and true.
     """
-    odds, kept = net(held.states), held.kept
-    said = unweighted(odds, weight)
-    right = torch.where(said > 0.5, kept, 1 - kept).mean()
+    odds, accept_probs = net(held.states), held.kept
+    probs = unweighted(odds, weight)
+    accuracy = torch.where(probs > 0.5, accept_probs, 1 - accept_probs).mean()
     divergence = F.kl_div(
-        torch.stack([said, 1 - said]).clamp_min(1e-9).log(), torch.stack([kept, 1 - kept]), reduction="sum"
+        torch.stack([probs, 1 - probs]).clamp_min(1e-9).log(),
+        torch.stack([accept_probs, 1 - accept_probs]),
+        reduction="sum",
     )
     return {
-        "loss": float(weighted_loss(odds, kept, weight)),
-        "accuracy": float(right),
-        "accuracy of a constant": max(float(kept.mean()), 1 - float(kept.mean())),
-        "divergence": float(divergence) / len(kept),
-        "kept, foretold": float(said.mean()),
-        "kept": float(kept.mean()),
+        "loss": float(weighted_loss(odds, accept_probs, weight)),
+        "accuracy": float(accuracy),
+        "accuracy of a constant": max(float(accept_probs.mean()), 1 - float(accept_probs.mean())),
+        "divergence": float(divergence) / len(accept_probs),
+        "kept, foretold": float(probs.mean()),
+        "kept": float(accept_probs.mean()),
     }
 
 
 @torch.no_grad()
 def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
     """Return a reliability table, one row per fifth of the range: drafts, mean predicted and mean true probability."""
-    said = unweighted(net(held.states), weight)
-    place = (said * BINS).long().clamp_max(BINS - 1)
-    bins = [place == i for i in range(BINS) if (place == i).any()]
-    return [[int(b.sum()), round(float(said[b].mean()), 4), round(float(held.kept[b].mean()), 4)] for b in bins]
+    probs = unweighted(net(held.states), weight)
+    bin_index = (probs * BINS).long().clamp_max(BINS - 1)
+    bins = [bin_index == i for i in range(BINS) if (bin_index == i).any()]
+    return [[int(b.sum()), round(float(probs[b].mean()), 4), round(float(held.kept[b].mean()), 4)] for b in bins]
 
 
 def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
@@ -300,7 +312,7 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     Raises:
         ParameterError: there are no answers, or none of this target.
     """
-    states, kept, n, n_tokens = [], [], 0, 0
+    states, accept_probs, n, n_tokens = [], [], 0, 0
     check_whose(options.answers, options.target)
     path = options.answers / ANSWERS
     for line in read(path):
@@ -308,16 +320,16 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
             continue
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + line["n"])
         for _ in range(1 if held else options.draws):
-            some = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
-            states.append(some.states)
-            kept.append(some.kept)
+            drafts = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
+            states.append(drafts.states)
+            accept_probs.append(drafts.kept)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
     if not states:
         raise ParameterError(
             f"{path} holds no answers to {'measure with' if held else 'learn from'}.", "Write more of them."
         )
     report(f"acceptance: {n:,} answers read")
-    return Drafts(torch.cat(states), torch.cat(kept), n)
+    return Drafts(torch.cat(states), torch.cat(accept_probs), n)
 
 
 def drafts_of(
@@ -335,19 +347,21 @@ def drafts_of(
     """
     assert models.drafter is not None
     begin, sampling = len(prompt), SamplingParams(temperature=heat)
-    own, theirs = (said(runner, [*prompt, *answer])[0][begin - 1 : -1] for runner in (models.drafter, models.target))
-    own = fit_vocabulary(own, models.target.vocab_size)
+    draft_logits, target_logits = (
+        said(runner, [*prompt, *answer])[0][begin - 1 : -1] for runner in (models.drafter, models.target)
+    )
+    draft_logits = fit_vocabulary(draft_logits, models.target.vocab_size)
     if heat == 0:
-        y = own.argmax(1)
-        chance = (y == theirs.argmax(1)).float()
+        tokens = draft_logits.argmax(1)
+        accept_probs = (tokens == target_logits.argmax(1)).float()
     else:
-        q, p = to_probs(own, sampling), to_probs(theirs, sampling)
-        y = torch.multinomial(q, 1, generator=generator)[:, 0]
-        chance = (p.gather(1, y[:, None]) / q.gather(1, y[:, None])).clamp(max=1)[:, 0]
-    swapped = torch.rand(len(y), generator=generator) < drawn
-    mixed = torch.where(swapped, y, torch.tensor(list(answer)))
-    states = said(models.drafter, [*prompt, *mixed.tolist()])[1][begin:]
-    return Drafts(states[swapped], chance[swapped], 1)
+        q, p = to_probs(draft_logits, sampling), to_probs(target_logits, sampling)
+        tokens = torch.multinomial(q, 1, generator=generator)[:, 0]
+        accept_probs = (p.gather(1, tokens[:, None]) / q.gather(1, tokens[:, None])).clamp(max=1)[:, 0]
+    is_replaced = torch.rand(len(tokens), generator=generator) < drawn
+    text = torch.where(is_replaced, tokens, torch.tensor(list(answer)))
+    states = said(models.drafter, [*prompt, *text.tolist()])[1][begin:]
+    return Drafts(states[is_replaced], accept_probs[is_replaced], 1)
 
 
 def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
@@ -366,9 +380,9 @@ def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Floa
 
 def card(model: Trained) -> str:
     """Return the text of the head's card below its title."""
-    config, figures, held = model.config, model.figures, model.figures["held"]
+    config, figures, held_figures = model.config, model.figures, model.figures["held"]
     net = config["net"]
-    rows = [(f"{n:,}", f"{told:.2f}", f"{true:.2f}") for n, told, true in figures["reliability"]]
+    rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
     weight = config["rejection_weight"]
     tied = "one block for all, as in the paper's code" if net["tied"] else "each with weights of its own"
     return f"""\
@@ -386,9 +400,9 @@ much is drafted.
 ## Held out
 
 {figures["held_drafts"]:,} drafts in {figures["held_answers"]:,} answers to prompts kept out of training: loss
-{held["loss"]:.3f}. "More likely kept than not" is right for {held["accuracy"]:.1%} of them
-({held["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
-{held["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
+{held_figures["loss"]:.3f}. "More likely kept than not" is right for {held_figures["accuracy"]:.1%} of them
+({held_figures["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
+{held_figures["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
 
 {table(["drafts", "chance foretold", "true chance"], rows, left=0)}
 
@@ -400,7 +414,7 @@ def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
     """Return the section of the card on the sweep; empty without one."""
     if not rows:
         return ""
-    shown = [
+    cells = [
         (
             f"fixed, {row['depth']} tokens" if "depth" in row else f"weight {row['weight']:g}, h = {row['risk']:g}",
             f"{row['discarded']:.3f}",
@@ -416,7 +430,7 @@ Per generated token, at temperature 1, on {problems} held-out problems, for head
 rejection; no intervals. A setting is on the Pareto front if no other discards as few drafts in as few target passes
 and is better in one of them.
 
-{table(["setting", "discarded drafts", "target passes", "on the front"], shown)}
+{table(["setting", "discarded drafts", "target passes", "on the front"], cells)}
 """
 
 

@@ -44,7 +44,7 @@ TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Temperatures of the prompts, in turn."""
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
 ALIKE = 192
-"""Number of prompts that are sorted by length together, so that those of one length are answered together."""
+"""Number of prompts that are sorted by length at a time, so that a batch contains prompts of similar length."""
 ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
 """One prompt in so many is held out for evaluation: its answer goes to the held-out file. See `is_held`."""
@@ -106,27 +106,27 @@ def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
 
     Groups take turns, so that every prefix of the list contains all of them. Held-out rows are not included.
     """
-    return [(group, said) for group, said, _ in _exchanges(data, per_task, seed)]
+    return [(group, message) for group, message, _ in _exchanges(data, per_task, seed)]
 
 
 def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str]]:
-    """Return `first_turns`, with the first answer that the text has for each."""
+    """Return `first_turns`, each with the answer in the training text."""
     groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
             for document in () if row_held_out(row) else source.documents(row):
-                said = document.removeprefix(USER).partition(ASSISTANT)
-                if document.startswith(USER) and said[1]:
-                    answer = said[2].partition(END)[0].strip()
-                    groups.setdefault(source.group, {})[said[0].strip()] = answer
+                parts = document.removeprefix(USER).partition(ASSISTANT)
+                if document.startswith(USER) and parts[1]:
+                    answer = parts[2].partition(END)[0].strip()
+                    groups.setdefault(source.group, {})[parts[0].strip()] = answer
     for name in EDITING:
-        own = islice(TASKS[name].stream(seed, held_out=False), per_task)
-        groups.setdefault(f"own {name}", {}).update({instance.prompt: instance.answer for instance in own})
+        instances = islice(TASKS[name].stream(seed, held_out=False), per_task)
+        groups.setdefault(f"own {name}", {}).update({instance.prompt: instance.answer for instance in instances})
     orders = []
     for group, texts in sorted(groups.items()):
         order = list(texts)
         random.Random(f"answers/{group}/{seed}").shuffle(order)
-        orders.append([(group, said, texts[said]) for said in order])
+        orders.append([(group, message, texts[message]) for message in order])
     longest = max(map(len, orders), default=0)
     return [order[i] for i in range(longest) for order in orders if i < len(order)]
 
@@ -154,44 +154,47 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     models = load_models(options.target, None, options.device, options.dtype)
     tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
     exchanges = _exchanges(options.data, options.per_task, options.seed)
-    prompts = [(group, said) for group, said, _ in exchanges]
-    done, written = _begun(path, options, prompts)
-    report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    turns = [(i, said) for i, (_, said) in enumerate(prompts) if i >= options.after and i not in done]
-    first = [] if any(map(is_held, done)) else _first_held(turns, tokenizer, options.longest_prompt)
+    prompts = [(group, message) for group, message, _ in exchanges]
+    answered, old_tokens = _begun(path, options, prompts)
+    report(f"answers: {len(prompts):,} prompts, {len(answered):,} of them answered with {old_tokens:,} tokens")
+    turns = [(i, message) for i, (_, message) in enumerate(prompts) if i >= options.after and i not in answered]
+    first = [] if any(map(is_held, answered)) else _first_held(turns, tokenizer, options.longest_prompt)
     early = {i for i, _ in first}
-    rest = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
-    waiting = chain(first, rest)
+    later = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
+    queue = chain(first, later)
     if options.given:
-        return _write_given(options, exchanges, waiting, models, written)
+        return _write_given(options, exchanges, queue, models, old_tokens)
     running: list[tuple[int, Row]] = []
-    kinds = {is_held(n) for n in done}
-    clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
-    noted = Rate(options.out / RATE)
+    kinds = {is_held(n) for n in answered}
+    clock, new, reported_at = RunClock(options.minutes or float("inf")), 0, 0.0
+    rate = Rate(options.out / RATE)
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
-        while (written + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
-            for i, ids in islice(waiting, max(0, options.rows - len(running))):
+        while (old_tokens + new < options.tokens or (first and len(kinds) < 2)) and clock.progress(0) < 1.0:
+            for i, ids in islice(queue, max(0, options.rows - len(running))):
                 sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
                 request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
                 running.append((i, engine.submit(request)))
             if not running:
                 break
             engine.step()
-            for i, row in [item for item in running if item[1].status in ENDED]:
-                asked, answer = row.committed[: row.prompt_length], row.committed[row.prompt_length :]
-                line = {"n": i, "group": prompts[i][0], "temperature": row.sampling.temperature}
-                line |= {"prompt": asked, "answer": answer}
+            for i, sequence in [item for item in running if item[1].status in ENDED]:
+                prompt_ids, answer = (
+                    sequence.committed[: sequence.prompt_length],
+                    sequence.committed[sequence.prompt_length :],
+                )
+                line = {"n": i, "group": prompts[i][0], "temperature": sequence.sampling.temperature}
+                line |= {"prompt": prompt_ids, "answer": answer}
                 file.write(json.dumps(line) + "\n")
                 new += len(answer)
                 kinds.add(is_held(i))
             file.flush()
             running = [item for item in running if item[1].status not in ENDED]
-            if clock.seconds - told > REPORT_S:
-                told = clock.seconds
-                report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
-                noted.now(new, clock.seconds)
-    noted.now(new, clock.seconds)
+            if clock.seconds - reported_at > REPORT_S:
+                reported_at = clock.seconds
+                report(f"answers: {old_tokens + new:,} tokens · {new / clock.seconds:,.0f}/s")
+                rate.now(new, clock.seconds)
+    rate.now(new, clock.seconds)
     packed = pack(options.out, tokenizer.eos_token_id, models.target.vocab_size)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
@@ -206,15 +209,15 @@ def _write_given(
     """Write the text's own answers to the waiting prompts, up to the requested number of tokens; return the figures."""
     clock, new, tokenizer = RunClock(options.minutes or float("inf")), 0, models.tokenizer
     with (options.out / ANSWERS).open("a", encoding="utf-8") as file:
-        for i, asked in waiting:
+        for i, prompt_ids in waiting:
             if written + new >= options.tokens or clock.progress(0) >= 1.0:
                 break
-            group, _, given = exchanges[i]
-            if is_held(i) or not given:
+            group, _, answer_text = exchanges[i]
+            if is_held(i) or not answer_text:
                 continue
-            answer = [*tokenizer(given, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            answer = [*tokenizer(answer_text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
             answer = answer[: options.max_new_tokens]
-            line = {"n": i, "group": group, "temperature": None, "prompt": asked, "answer": answer}
+            line = {"n": i, "group": group, "temperature": None, "prompt": prompt_ids, "answer": answer}
             file.write(json.dumps(line) + "\n")
             new += len(answer)
     packed = pack(options.out, models.tokenizer.eos_token_id, models.target.vocab_size)
@@ -224,8 +227,8 @@ def _write_given(
 def rate_of(folder: Path) -> float | None:
     """Return the rate at which a folder's answers were written, in tokens per second; None if it was not recorded."""
     try:
-        said = json.loads((folder / RATE).read_text(encoding="utf-8"))
-        return said["tokens"] / said["seconds"]
+        totals = json.loads((folder / RATE).read_text(encoding="utf-8"))
+        return totals["tokens"] / totals["seconds"]
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None
 
@@ -242,8 +245,8 @@ class Rate:
 
     def now(self, tokens: int, seconds: float) -> None:
         """Save the totals with this run's tokens and seconds so far."""
-        said = {"tokens": self._before["tokens"] + tokens, "seconds": round(self._before["seconds"] + seconds, 3)}
-        write_whole(self._path, (json.dumps(said) + "\n").encode())
+        totals = {"tokens": self._before["tokens"] + tokens, "seconds": round(self._before["seconds"] + seconds, 3)}
+        write_whole(self._path, (json.dumps(totals) + "\n").encode())
 
 
 def encode_turn(tokenizer: Any, said: str) -> list[int]:
@@ -260,8 +263,8 @@ def _first_held(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) 
 
     They are answered before all others, so that even the shortest run has answers for training and for evaluation.
     """
-    held = ((i, encode_turn(tokenizer, said)) for i, said in turns if is_held(i))
-    return list(islice((item for item in held if len(item[1]) <= longest), FIRST_HELD))
+    prompts = ((i, encode_turn(tokenizer, message)) for i, message in turns if is_held(i))
+    return list(islice((item for item in prompts if len(item[1]) <= longest), FIRST_HELD))
 
 
 def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> Iterator[tuple[int, list[int]]]:
@@ -269,9 +272,9 @@ def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> 
 
     Every `ALIKE` prompts are sorted by length: sequences of one length waste no attention on padding.
     """
-    left = ((i, encode_turn(tokenizer, said)) for i, said in turns)
-    while some := list(islice(left, ALIKE)):
-        yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
+    prompts = ((i, encode_turn(tokenizer, message)) for i, message in turns)
+    while batch := list(islice(prompts, ALIKE)):
+        yield from sorted((item for item in batch if len(item[1]) <= longest), key=lambda item: len(item[1]))
 
 
 def check_whose(folder: Path, target: str, given: bool = False) -> str:
@@ -292,19 +295,19 @@ def check_whose(folder: Path, target: str, given: bool = False) -> str:
     if not path.exists():
         raise ParameterError(f"There are no answers in {folder}.", "Write them first: workbench train answers.")
     with path.open(encoding="utf-8") as file:
-        first = json.loads(file.readline() or "{}")
-    whose = str(first.get("target"))
-    if named(whose) != named(target):
+        settings = json.loads(file.readline() or "{}")
+    answers_target = str(settings.get("target"))
+    if named(answers_target) != named(target):
         raise ParameterError(
-            f"{folder} holds answers of {whose}, not of {target}.",
-            f"Give target={whose}, or have {target} write answers into another folder.",
+            f"{folder} holds answers of {answers_target}, not of {target}.",
+            f"Give target={answers_target}, or have {target} write answers into another folder.",
         )
-    if first.get("given") and not given:
+    if settings.get("given") and not given:
         raise ParameterError(
             f"{folder} holds answers that the training text gives, not what {target} says.",
             "Have it write its own into another folder: workbench train answers, without given.",
         )
-    return str(first.get("prompts", ""))
+    return str(settings.get("prompts", ""))
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -351,13 +354,15 @@ def _begun(path: Path, options: AnswersOptions, prompts: Sequence[tuple[str, str
         path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return set(), 0
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]  # an incomplete last line is written again
-    if len(whole) < len(data):
+    complete = data[: data.rfind(b"\n") + 1]  # an incomplete last line is written again
+    if len(complete) < len(data):
         with path.open("r+b") as file:
-            file.truncate(len(whole))
-    before = json.loads(whole.partition(b"\n")[0] or b"{}")
-    if before != settings:
-        changed = ", ".join(f"{name}={before.get(name)}" for name in settings if before.get(name) != settings[name])
+            file.truncate(len(complete))
+    old_settings = json.loads(complete.partition(b"\n")[0] or b"{}")
+    if old_settings != settings:
+        changed = ", ".join(
+            f"{name}={old_settings.get(name)}" for name in settings if old_settings.get(name) != settings[name]
+        )
         raise ParameterError(f"{path} was made with {changed}.", "Give the same again to go on, or another out.")
     lines = list(read(path))
     return {line["n"] for line in lines}, sum(len(line["answer"]) for line in lines)

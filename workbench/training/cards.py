@@ -99,19 +99,19 @@ def training_runs(figures: Figures, hardware: str, counted: str = "") -> str:
     runs = runs_of(figures)
     if len(runs) == 1:
         return f"\n## Training run\n\n{_training_run(figures, hardware, '', counted)}"
-    told = (_training_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
-    return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(told)
+    sections = (_training_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
+    return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(sections)
 
 
 def _training_run(figures: Figures, hardware: str, number: str, counted: str) -> str:
-    chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
+    options = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
         f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{counted}, {minutes_of(figures)} by the"
         f" clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
-        + (f"- Options: {chosen}.\n" if chosen else "")
+        + (f"- Options: {options}.\n" if options else "")
         + "".join(f"- {note}\n" for note in figures.get("notes", []))
     )
 

@@ -1,4 +1,4 @@
-"""More prompts of the bundled kinds, for measuring claims: questions, and problems that training never included.
+"""More prompts of the bundled kinds, for measuring claims: chat messages, and problems that are not in training text.
 
 `bench/claim_prompts.jsonl` holds the result of `text`, because `workbench.bench` imports nothing of
 `workbench.training`; `workbench docs` writes it.
@@ -73,16 +73,16 @@ def text() -> str:
     """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():
-        rng, found = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
-        while len(found) < (N_COPIES if kind == "copy" else N):
-            number = len(found)
+        rng, prompts = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
+        while len(prompts) < (N_COPIES if kind == "copy" else N):
+            number = len(prompts)
             if kind == "code" and number % 2:  # few functions are held out: every other prompt edits two of them
-                found[MAKERS["refactoring"][number // 2 % 2](rng)] = True
+                prompts[MAKERS["refactoring"][number // 2 % 2](rng)] = True
                 continue
             instance = TASKS[tasks[number % len(tasks)]].draw(rng, held_out=True)
             raw = kind == "stories" and number % 5 < 2  # as in training, two stories in five are text to continue
-            found[re.split(r"(?<=[.]) ", instance.answer)[0] if raw else instance.prompt] = not raw
-        lines += [_line(kind, i, prompt, chat) for i, (prompt, chat) in enumerate(found.items())]
+            prompts[re.split(r"(?<=[.]) ", instance.answer)[0] if raw else instance.prompt] = not raw
+        lines += [_line(kind, i, prompt, chat) for i, (prompt, chat) in enumerate(prompts.items())]
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
 
 

@@ -37,11 +37,11 @@ class RunClock:
     @contextmanager
     def standing(self) -> Iterator[None]:
         """Exclude the time spent inside this block from the run's minutes."""
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         finally:
-            self._started += time.monotonic() - begun
+            self._started += time.monotonic() - start
 
     def progress(self, step: int) -> float:
         """Return the finished share of the run."""

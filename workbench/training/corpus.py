@@ -52,14 +52,14 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
         (held if row_held_out(row) else train).extend(source.documents(row))
     rng = random.Random(f"{source.file}/{source.group}/{seed}")
     chosen: list[str] = []
-    left = budget
+    remaining = budget
     for _ in range(source.passes):
         rng.shuffle(train)
         for document in train:
-            if left <= 0:
+            if remaining <= 0:
                 return chosen, held
             chosen.append(document)
-            left -= len(document)
+            remaining -= len(document)
     return chosen, held
 
 
@@ -75,23 +75,23 @@ def build_documents(
     documents: list[str] = []
     held: dict[str, list[str]] = {}
     for source in SOURCES:
-        chosen, kept = source_documents(source, folder, int(half * source.share), seed)
+        chosen, held_out = source_documents(source, folder, int(half * source.share), seed)
         documents += chosen
         if source.group != "copy":
-            held.setdefault(source.group, []).extend(kept)
+            held.setdefault(source.group, []).extend(held_out)
         report(f"corpus {source.file} as {source.group}: {sum(map(len, chosen)):,} characters")
-    left = half if documents else 2 * half
+    remaining = half if documents else 2 * half
     for _, document in mixture(seed):
         documents.append(document)
-        left -= len(document)
-        if left <= 0:
+        remaining -= len(document)
+        if remaining <= 0:
             break
     random.Random(seed).shuffle(documents)
     for name, task in TASKS.items():
         group = "own stories" if name == "story" else "own tasks"
         count = 150 if name == "story" else 40
         held.setdefault(group, []).extend(i.render() for i in islice(task.stream(seed, held_out=True), count))
-    return documents, {group: kept for group, kept in held.items() if kept}
+    return documents, {group: held_out for group, held_out in held.items() if held_out}
 
 
 def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
@@ -115,11 +115,11 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 def exact_documents(tokens: int, seed: int) -> list[str]:
     """Return more documents of the tasks that need exactness, for the windows that `target` adds to every batch."""
     documents: list[str] = []
-    left = tokens * CHARS_PER_TOKEN
+    remaining = tokens * CHARS_PER_TOKEN
     for _, document in mixture(seed + 1, EXACT_TASKS):
         documents.append(document)
-        left -= len(document)
-        if left <= 0:
+        remaining -= len(document)
+        if remaining <= 0:
             return documents
     return documents
 
@@ -150,15 +150,15 @@ def pack_corpus(
     exact = encode_documents(tokenizer, exact_documents(len(tokens) // EXACT_SHARE, seed))
     exact.tofile(out / "exact.bin")
     counts["exact"] = len(exact)
-    for group, kept in held.items():
-        short: list[str] = []
-        left = HELD_OUT_CHARS
-        for document in kept:
-            short.append(document)
-            left -= len(document)
-            if left <= 0:
+    for group, texts in held.items():
+        excerpt: list[str] = []
+        remaining = HELD_OUT_CHARS
+        for document in texts:
+            excerpt.append(document)
+            remaining -= len(document)
+            if remaining <= 0:
                 break
-        ids = encode_documents(tokenizer, short)
+        ids = encode_documents(tokenizer, excerpt)
         ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")
         counts[f"held-{group}"] = len(ids)
     write_whole(out / "corpus.json", (json.dumps(counts, indent=2) + "\n").encode())

@@ -114,14 +114,14 @@ def write_own_text(options: DistillOptions, minutes: float, report: Report, rows
     streams = {name: task.stream(options.seed + 77, held_out=False) for name, task in TASKS.items()}
     names = sorted(TASKS)
     ids: list[int] = []
-    turn = 0
+    batch_number = 0
     while clock.progress(0) < 1.0:
-        name = "story" if turn % 2 == 0 else names[turn // 2 % len(names)]
+        name = "story" if batch_number % 2 == 0 else names[batch_number // 2 % len(names)]
         prompts = [instance.prompt for instance in islice(streams[name], rows)]
         answers = greedy_batch(target, tokenizer, prompts, 200 if name in {"story", "summary"} else 80)
         for prompt, answer in zip(prompts, answers, strict=True):
             ids += tokenizer(f"{USER}{prompt}{ASSISTANT}", add_special_tokens=False)["input_ids"] + answer
-        turn += 1
+        batch_number += 1
     np.asarray(ids, dtype=np.uint16).tofile(options.own_text)
     report(f"drafter: {len(ids):,} tokens written by the target in {clock.seconds / 60:.1f} min")
     return len(ids)
@@ -138,15 +138,15 @@ def greedy_acceptance(
         rows: Prompt and greedy continuation, one list of ids per sequence.
         start: Prompt length of each sequence; only the continuation counts.
     """
-    agreed = total = 0
+    matches = total = 0
     with torch.inference_mode():
-        for row, first in zip(rows, start, strict=True):
-            ids = torch.tensor([row[:-1]])
-            drafted = drafter(ids).logits[0, first - 1 :].argmax(-1)
-            written = torch.tensor(row[first:])
-            agreed += int((drafted == written).sum())
-            total += len(written)
-    return agreed / max(total, 1)
+        for sequence, first in zip(rows, start, strict=True):
+            ids = torch.tensor([sequence[:-1]])
+            draft_tokens = drafter(ids).logits[0, first - 1 :].argmax(-1)
+            target_tokens = torch.tensor(sequence[first:])
+            matches += int((draft_tokens == target_tokens).sum())
+            total += len(target_tokens)
+    return matches / max(total, 1)
 
 
 def held_continuations(
@@ -173,10 +173,10 @@ def distillation_loss(
         text_weight: Weight of the text.
         losses: Divergences of the distributions.
     """
-    said = student.float()
-    nothing = said.new_empty(len(said), 0)
-    divergence, _ = losses(Places(nothing, nothing, said, teacher.float()))
-    text = F.cross_entropy(said, labels, reduction="sum") / (labels >= 0).sum().clamp_min(1)
+    logits = student.float()
+    no_features = logits.new_empty(len(logits), 0)
+    divergence, _ = losses(Places(no_features, no_features, logits, teacher.float()))
+    text = F.cross_entropy(logits, labels, reduction="sum") / (labels >= 0).sum().clamp_min(1)
     return divergence + text_weight * text
 
 
@@ -207,14 +207,14 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
     report(f"drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters")
     optimizers = options.optimizers(drafter)
     text = Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)
-    own = None
+    target_text = None
     if options.own_text.exists() and options.own_share > 0:
-        own = Windows(options.own_text, options.window, options.rows, options.seed)
+        target_text = Windows(options.own_text, options.window, options.rows, options.seed)
     held = held_continuations(target, tokenizer, "story", 16, min(200, 2 * options.window))
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        from_own = own is not None and int((step + 1) * options.own_share) > int(step * options.own_share)
-        ids = (own if from_own and own else text).batch(step)
+        from_own = target_text is not None and int((step + 1) * options.own_share) > int(step * options.own_share)
+        ids = (target_text if from_own and target_text else text).batch(step)
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         count = ids.shape[0] * (ids.shape[1] - 1)
         chosen = torch.randperm(count, generator=generator)[: options.positions]
@@ -225,8 +225,8 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
             student = drafter.lm_head(drafter.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
             loss = distillation_loss(student, teacher, labels, options.text_weight, losses)
         loss.backward()
-        agreed = (student.argmax(-1) == teacher.argmax(-1)).float().mean()
-        return ids.numel(), {"loss": float(loss.detach()), "agreement": float(agreed)}
+        agreement = (student.argmax(-1) == teacher.argmax(-1)).float().mean()
+        return ids.numel(), {"loss": float(loss.detach()), "agreement": float(agreement)}
 
     def on_checkpoint(result: RunResult) -> str:
         drafter.eval()

@@ -59,7 +59,7 @@ def exact_match(
         rows: Prompts per batch.
     """
     instances = list(islice(TASKS[task].stream(9, held_out=True), count))
-    right = 0
+    n_right = 0
     wrong: list[tuple[str, str]] = []
     for start in range(0, count, rows):
         part = instances[start : start + rows]
@@ -69,10 +69,10 @@ def exact_match(
         for instance, ids in zip(part, answers, strict=True):
             output = str(tokenizer.decode(ids, skip_special_tokens=True))
             if ids[-1] == tokenizer.eos_token_id and TASKS[task].check(instance, output):
-                right += 1
+                n_right += 1
             elif len(wrong) < 5:
                 wrong.append((instance.prompt, output))
-    return right / count, wrong
+    return n_right / count, wrong
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:

@@ -121,14 +121,14 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     groups = options.groups or tuple(TASKS)
-    found, held_out = (
+    swap_lists, held_out = (
         find_swaps(models, problems(groups, n, options.seed, is_held), options.tokens, options.together, report)
         for n, is_held in ((options.count, False), (options.held, True))
     )
-    calibrating = found[::CALIBRATED]
-    learning = [swaps for i, swaps in enumerate(found) if i % CALIBRATED]
-    learnt, calibration, held = (read_swaps(models, swaps) for swaps in (learning, calibrating, held_out))
-    return fit(models, learnt, calibration, held, options, report)
+    calibrating = swap_lists[::CALIBRATED]
+    learning = [swaps for i, swaps in enumerate(swap_lists) if i % CALIBRATED]
+    train_tokens, calibration, held_tokens = (read_swaps(models, swaps) for swaps in (learning, calibrating, held_out))
+    return fit(models, train_tokens, calibration, held_tokens, options, report)
 
 
 def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
@@ -138,18 +138,18 @@ def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
         ParameterError: all tokens are harmless, or all are wrong.
     """
     assert models.drafter is not None
-    swaps = [swap for each in found for swap in each]
+    swaps = [swap for problem_swaps in found for swap in problem_swaps]
     is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
             f"Of {len(swaps)} swaps {int(is_wrong.sum())} are wrong: a judge needs both kinds.",
             "Ask for more problems: count=…, held=….",
         )
-    both = [
+    states = [
         torch.cat([said(runner, [*swap.before, swap.token])[1][-1] for runner in (models.target, models.drafter)])
         for swap in swaps
     ]
-    return Tokens(torch.stack(both), is_wrong, tuple(swap.group for swap in swaps), len(found))
+    return Tokens(torch.stack(states), is_wrong, tuple(swap.group for swap in swaps), len(found))
 
 
 def fit(
@@ -164,11 +164,11 @@ def fit(
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        some = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
-        right, wrong = ((x - mean) / spread for x in some)
+        samples = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
+        harmless, wrong = ((x - mean) / spread for x in samples)
         losses = [
-            balanced_loss(net(right[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
-            for a, b in ((None, None), (right[:, width:], wrong[:, width:]))
+            balanced_loss(net(harmless[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
+            for a, b in ((None, None), (harmless[:, width:], wrong[:, width:]))
         ]
         size = net.weight.square().sum() + net.both.square().sum()
         (sum(losses) + options.penalty * size).backward()
@@ -183,10 +183,10 @@ def fit(
         return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens refused"
 
     result = run_loop(options.loop("judge"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
-    saved = calibrated(folded(net, mean, spread), calibration)
+    judge = calibrated(folded(net, mean, spread), calibration)
     facts: dict[str, Any] = {"groups": sorted(set(learnt.groups)), "wrong_weight": options.wrong_weight}
-    facts |= {"penalty": options.penalty, "thresholds": by_threshold(saved, held), "by_group": by_group(saved, held)}
-    facts["target_alone"] = measured(saved, held, options.wrong_weight, alone=True)
+    facts |= {"penalty": options.penalty, "thresholds": by_threshold(judge, held), "by_group": by_group(judge, held)}
+    facts["target_alone"] = measured(judge, held, options.wrong_weight, alone=True)
     for name, tokens in (("learnt", learnt), ("calibration", calibration), ("held_out", held)):
         facts[name] = {"problems": tokens.problems, "right": len(tokens.right), "wrong": len(tokens.wrong)}
     return result, facts
@@ -220,17 +220,17 @@ def calibrated(net: JudgeHead, tokens: Tokens, share: float = PASSING) -> JudgeH
 
     With fewer than 1 / share wrong tokens none passes. A judge that is already stricter is not changed.
     """
-    saved = JudgeHead(net.width, net.draft_width)
-    saved.load_state_dict(net.state_dict())
-    for alone, bias in ((True, saved.bias), (False, saved.both_bias if net.draft_width else saved.bias)):
-        odds = scores(saved, tokens.wrong, alone).sort(descending=True).values
+    judge = JudgeHead(net.width, net.draft_width)
+    judge.load_state_dict(net.state_dict())
+    for alone, bias in ((True, judge.bias), (False, judge.both_bias if net.draft_width else judge.bias)):
+        odds = scores(judge, tokens.wrong, alone).sort(descending=True).values
         highest = float(odds[min(len(odds) - 1, int(share * len(odds)))])
         if highest > 0:
             below = torch.tensor(float(bias) - highest).half()  # it is saved in half precision: round down
             while float(below) > float(bias) - highest:
                 below = torch.nextafter(below, torch.tensor(-math.inf).half())
             bias.copy_(below.float())
-    return saved.settle()
+    return judge.settle()
 
 
 def scores(net: JudgeHead, states: Float[Tensor, "N D"], alone: bool = False) -> Float[Tensor, " N"]:
@@ -241,13 +241,13 @@ def scores(net: JudgeHead, states: Float[Tensor, "N D"], alone: bool = False) ->
 @torch.no_grad()
 def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -> dict[str, float]:
     """Return figures on held-out problems, at the threshold `CHOSEN`."""
-    right, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
-    kept, refused = _share(right.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
-    order = torch.searchsorted(wrong.sort().values, right).double() / len(wrong)
+    harmless, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
+    passed, refused = _share(harmless.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
+    order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)
     return {
-        "loss": float(balanced_loss(right, wrong, weight)),
-        "balanced accuracy": (kept + refused) / 2,
-        "right kept": kept,
+        "loss": float(balanced_loss(harmless, wrong, weight)),
+        "balanced accuracy": (passed + refused) / 2,
+        "right kept": passed,
         "wrong refused": refused,
         "area under the curve": float(order.mean()),
     }
@@ -256,19 +256,19 @@ def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -
 @torch.no_grad()
 def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
     """Return for each of `THRESHOLDS` the shares of harmless and of wrong tokens that pass."""
-    right, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
-    return [[t, _share(right > t), _share(wrong > t)] for t in THRESHOLDS]
+    harmless, wrong = scores(net, held.right).sigmoid(), scores(net, held.wrong).sigmoid()
+    return [[t, _share(harmless > t), _share(wrong > t)] for t in THRESHOLDS]
 
 
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
     """Return per task the numbers of harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
-    passes, found = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
+    passes, figures = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
-        own = torch.tensor([each == group for each in held.groups])
-        right, wrong = own & ~held.is_wrong, own & held.is_wrong
-        found[group] = [int(right.sum()), _share(passes[right]), int(wrong.sum()), _share(passes[wrong])]
-    return found
+        in_group = torch.tensor([name == group for name in held.groups])
+        harmless, wrong = in_group & ~held.is_wrong, in_group & held.is_wrong
+        figures[group] = [int(harmless.sum()), _share(passes[harmless]), int(wrong.sum()), _share(passes[wrong])]
+    return figures
 
 
 def _share(which: Bool[Tensor, " n"]) -> float:
@@ -282,8 +282,8 @@ def card(model: Trained) -> str:
     learnt, calibration = figures["learnt"], figures["calibration"]
     thresholds = [tuple(f"{value:.3f}" for value in row) for row in figures["thresholds"]]
     groups = [
-        (group, f"{right:,}", f"{kept:.3f}", f"{wrong:,}", f"{passed:.3f}")
-        for group, (right, kept, wrong, passed) in figures["by_group"].items()
+        (group, f"{n_harmless:,}", f"{right_passed:.3f}", f"{n_wrong:,}", f"{wrong_passed:.3f}")
+        for group, (n_harmless, right_passed, n_wrong, wrong_passed) in figures["by_group"].items()
     ]
     return f"""\
 A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for

@@ -149,7 +149,7 @@ def run_loop(
     clock = options.clock
     watch = Watch.of(options.name, clock, options.curves, options.on_policy, result.steps)
     parameters = [p for p in trained.parameters() if p.requires_grad]
-    saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
+    saved_at, logged_at, logged_tokens = clock.seconds, clock.seconds, result.tokens
     measured_at = -1
     with stopping() if options.checkpoint else nullcontext(Event()) as stop:  # else SIGTERM ends the process
         while (progress := clock.progress(result.steps)) < 1.0:
@@ -163,11 +163,11 @@ def run_loop(
                 result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
             watch.trained(result.steps, losses)
             if result.steps % options.log_every == 0 or result.steps == 1:
-                rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
-                seen_at, seen_tokens = clock.seconds, result.tokens
-                shown = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
+                rate = (result.tokens - logged_tokens) / max(clock.seconds - logged_at, 1e-6)
+                logged_at, logged_tokens = clock.seconds, result.tokens
+                values = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
                 report(
-                    f"{options.name}: step {result.steps} {shown} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
+                    f"{options.name}: step {result.steps} {values} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
                     f" · {clock.left(result.steps)} left"
                 )
             if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
@@ -205,10 +205,10 @@ def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
     Raises:
         WorkbenchError: a loss is not finite.
     """
-    astray = [loss for loss, value in losses.items() if not math.isfinite(value)]
-    if astray:
+    not_finite = [loss for loss, value in losses.items() if not math.isfinite(value)]
+    if not_finite:
         raise WorkbenchError(
-            f"{name}: {', '.join(astray)} is no number any more at step {step}: the training has gone astray.",
+            f"{name}: {', '.join(not_finite)} is no number any more at step {step}: the training has gone astray.",
             "Train with smaller steps (matrix_rate, other_rate) or by another loss; what was saved is as it was.",
         )
 
@@ -256,8 +256,8 @@ def _restore(
     state = _state(options.checkpoint)
     try:
         trained.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        for optimizer, optimizer_state in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError) as error:
         raise ParameterError(
             f"{options.checkpoint} is of another net than this run trains, or was kept by another version.",

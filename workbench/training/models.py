@@ -161,8 +161,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Pat
     """Write a tokenizer, or a processor with its tokenizer, without indentation, which would double the file's size."""
     tokenizer.save_pretrained(out)
     file = out / "tokenizer.json"
-    words = json.loads(file.read_text(encoding="utf-8"))
-    write_whole(file, json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode())
+    content = json.loads(file.read_text(encoding="utf-8"))
+    write_whole(file, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -183,17 +183,17 @@ def save_weights(
 ) -> None:
     """Write a model like `save_half`: its own weights, or the given ones under their names in the files."""
     half.half()
-    given = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
+    half_weights = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"
     half.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as beside:
-        half.save_pretrained(beside, state_dict=given, max_shard_size=SHARD_SIZE)
+    with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as part_folder:
+        half.save_pretrained(part_folder, state_dict=half_weights, max_shard_size=SHARD_SIZE)
         for old in out.glob("model*.safetensors*"):  # the old files stay until all new ones are written
             old.unlink()
-        for new in Path(beside).iterdir():
+        for new in Path(part_folder).iterdir():
             new.chmod(0o644)
             new.replace(out / new.name)
     write_whole(out / "config.json", in_lines(json.loads((out / "config.json").read_text(encoding="utf-8"))))

@@ -1,4 +1,4 @@
-"""Muon for CPUs without fast bfloat16 products, where PyTorch's own takes most of a training step."""
+"""Muon for CPUs without fast bfloat16 products, where `torch.optim.Muon` takes most of a training step."""
 
 from __future__ import annotations
 

@@ -30,20 +30,20 @@ def kind_name(kind: Any) -> str:
     Raises:
         KeyError: this type is not in `KINDS`; add it there.
     """
-    for name, known in KINDS.items():
-        if known == kind:
+    for name, option_type in KINDS.items():
+        if option_type == kind:
             return name
     raise KeyError(kind)
 
 
 def docs_of(kind: type) -> dict[str, str]:
     """Return the description of each option, from the docstrings of a dataclass of options and of its bases."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
-        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE)
-        found |= {name: " ".join(text.split()) for name, text in entries}
-    return found
+    descriptions: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE)
+        descriptions |= {name: " ".join(text.split()) for name, text in entries}
+    return descriptions
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:

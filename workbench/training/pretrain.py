@@ -99,27 +99,29 @@ class TargetObjective:
         Args:
             ids: Windows, int64 [B, T].
             step: Step number; selects the early layer and the user tokens.
-            known: Predictable tokens of the last windows, bool [b, T]; in the other windows all are.
+            known: Predictable tokens of the last windows, bool [b, T]; in the other windows all tokens count.
         """
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         inside = user_positions(ids, self.user, self.closers)
-        keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
+        loss_mask = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
         if known is not None:
-            keep[-len(known) :] = known
+            loss_mask[-len(known) :] = known
         if step % 4:
-            ids, keep = ids.reshape(-1, ids.shape[1] // 2), keep.reshape(-1, ids.shape[1] // 2)
+            ids, loss_mask = ids.reshape(-1, ids.shape[1] // 2), loss_mask.reshape(-1, ids.shape[1] // 2)
         # Windows keep their length, a multiple of 32, because odd lengths are slower; the last token predicts nothing.
-        labels, keep = ids.roll(-1, dims=1), keep.roll(-1, dims=1)
-        keep[:, -1] = False
+        labels, loss_mask = ids.roll(-1, dims=1), loss_mask.roll(-1, dims=1)
+        loss_mask[:, -1] = False
         layer = options.exit_layers[step % len(options.exit_layers)]
-        few = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
+        n_early = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
         with half_precision():
             states = self.trunk(ids, output_hidden_states=True, use_cache=False).hidden_states
-            tops = self._losses(states[-1], labels, keep)
-            early = self._losses(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few]).mean()
-        spans = 0 if known is None else int(keep.reshape(-1)[-known.numel() :].sum())
-        return tops.mean(), early, float(tops.detach()[-spans:].mean()) if spans else 0.0
+            last_losses = self._losses(states[-1], labels, loss_mask)
+            early = self._losses(
+                self.model.model.norm(states[layer][:n_early]), labels[:n_early], loss_mask[:n_early]
+            ).mean()
+        spans = 0 if known is None else int(loss_mask.reshape(-1)[-known.numel() :].sum())
+        return last_losses.mean(), early, float(last_losses.detach()[-spans:].mean()) if spans else 0.0
 
     def _losses(self, states: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
         logits = self.model.lm_head(states[keep])
@@ -155,20 +157,22 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
         tops = exits = 0.0
         for part in range(options.parts):
             index = step * options.parts + part
-            ids, known = mixed.batch(index), None
+            ids, predictable = mixed.batch(index), None
             extra = [exact.batch(index)] if options.exact_rows else []
             if options.repeat_rows and step < options.repeat_steps:
-                spans, known = repeat_windows(index, options.repeat_rows, options.window, ids.unique(), options.seed)
+                spans, predictable = repeat_windows(
+                    index, options.repeat_rows, options.window, ids.unique(), options.seed
+                )
                 ids, extra = ids[: -options.repeat_rows], [*extra, spans]
             ids = torch.cat([ids, *extra])
-            top, early, spans_loss = objective.losses(ids, step, known)
+            top, early, spans_loss = objective.losses(ids, step, predictable)
             ((top + options.exit_weight * early) / options.parts).backward()
             tops += float(top.detach()) / options.parts
             exits += float(early.detach()) / options.parts
         if not math.isfinite(tops):
             raise FloatingPointError(f"the loss is {tops} at step {step}: lower the learning rates")
-        shown = {"loss": tops, "exit": exits} | ({"spans": spans_loss} if known is not None else {})
-        return options.rows * options.parts * options.window, shown
+        figures = {"loss": tops, "exit": exits} | ({"spans": spans_loss} if predictable is not None else {})
+        return options.rows * options.parts * options.window, figures
 
     def on_checkpoint(result: RunResult) -> str:
         held = held_losses(model, options.corpus, options.window)

@@ -71,12 +71,12 @@ def begun_with(folder: Path | None) -> dict[str, Any]:
 
 def chosen(options: Any) -> dict[str, str]:
     """Return the options that differ from their defaults, in the format of `--set`; without paths, which are local."""
-    found = {}
+    changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
         if value != entry.default and not isinstance(value, Path):
-            found[entry.name] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return found
+            changed[entry.name] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return changed
 
 
 def of_heads(taken: Collection[str] = ()) -> dict[str, Recipe]:
@@ -116,8 +116,8 @@ def _of_head(head: Head, train: Callable[..., RunResult]) -> Recipe:
         write_card(chose.out, lambda model: _card(head, model))
         return figures
 
-    says = (inspect.getdoc(train) or head.idea).split("\n")[0].rstrip(".")
-    return Recipe(head.recipe, says, typing.cast(type, options), run)
+    summary = (inspect.getdoc(train) or head.idea).split("\n")[0].rstrip(".")
+    return Recipe(head.recipe, summary, typing.cast(type, options), run)
 
 
 def _card(head: Head, model: Trained) -> str:

@@ -131,15 +131,15 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
 
 
 def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
-    begun = begun_with(options.begin)
+    earlier_figures = begun_with(options.begin)
     result, facts = train_chat_drafter(options, report)
-    return finish(result, options.out, {"options": chosen(options), **facts, **begun})
+    return finish(result, options.out, {"options": chosen(options), **facts, **earlier_figures})
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
-    begun = begun_with(options.begin)
+    earlier_figures = begun_with(options.begin)
     result, facts = train_chat_heads(options, report)
-    return finish(result, options.folder, {"options": chosen(options), **facts, **begun})
+    return finish(result, options.folder, {"options": chosen(options), **facts, **earlier_figures})
 
 
 def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
 
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; if the run starts from a finished model, include the figures of that model's training."""
-    begun = begun_with(options.begin)
-    return finish(train(options, report), options.out, {"options": chosen(options), **begun})
+    earlier_figures = begun_with(options.begin)
+    return finish(train(options, report), options.out, {"options": chosen(options), **earlier_figures})
 
 
 RECIPES: dict[str, Recipe] = {
@@ -294,21 +294,23 @@ RECIPES: dict[str, Recipe] = {
 
 def _whole_options(head: Head) -> type:
     """Return the options class of the one command for a kind of head: the shared options, and the kind's own."""
-    kinds, given = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
+    kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
     shared = [f.name for f in dataclasses.fields(WholeOptions) if f.name in head.settings and f.name != "loss"]
-    own = [(name, kinds[name], dataclasses.field(default=getattr(given, name))) for name in (*shared, *head.options)]
-    told = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
-    more = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{told}\n"}
-    return dataclasses.make_dataclass("WholeOptions", own, bases=(WholeOptions,), namespace=more)
+    fields = [
+        (name, kinds[name], dataclasses.field(default=getattr(defaults, name))) for name in (*shared, *head.options)
+    ]
+    attributes = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
+    namespace = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{attributes}\n"}
+    return dataclasses.make_dataclass("WholeOptions", fields, bases=(WholeOptions,), namespace=namespace)
 
 
 RECIPES |= {
     kind: Recipe(
-        kind, f"{kind} heads for any target by one command: answers, hidden states, training, card", asked, run
+        kind, f"{kind} heads for any target by one command: answers, hidden states, training, card", options_class, run
     )
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
-    for asked, run in [(_whole_options(head), partial(train_whole, kind))]
+    for options_class, run in [(_whole_options(head), partial(train_whole, kind))]
 }
 
 

@@ -30,19 +30,19 @@ def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 
     usable = pool[pool >= FIRST_PLAIN_TOKEN].numpy()
     halves = [_half(rng, length // 2, usable) for _ in range(rows * 2)]
     ids = np.stack([half[0] for half in halves]).reshape(rows, length)
-    known = np.stack([half[1] for half in halves]).reshape(rows, length)
-    return torch.from_numpy(ids), torch.from_numpy(known)
+    predictable = np.stack([half[1] for half in halves]).reshape(rows, length)
+    return torch.from_numpy(ids), torch.from_numpy(predictable)
 
 
 def _half(rng: np.random.Generator, length: int, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     span = rng.choice(pool, int(rng.integers(6, max(8, length // 5))))
     ids = np.empty(0, dtype=np.int64)
-    known = np.empty(0, dtype=bool)
-    again = np.ones(len(span), dtype=bool)
-    again[0] = False  # the first token of a repetition cannot be predicted
+    predictable = np.empty(0, dtype=bool)
+    repeat_mask = np.ones(len(span), dtype=bool)
+    repeat_mask[0] = False  # the first token of a repetition cannot be predicted
     while len(ids) < length:
         filler = rng.choice(pool, int(rng.integers(0, 9)))
         first = len(ids) == 0
         ids = np.concatenate([ids, span, filler])
-        known = np.concatenate([known, again & (not first), np.zeros(len(filler), dtype=bool)])
-    return ids[:length], known[:length]
+        predictable = np.concatenate([predictable, repeat_mask & (not first), np.zeros(len(filler), dtype=bool)])
+    return ids[:length], predictable[:length]

@@ -15,7 +15,7 @@ LENGTH = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
-"""Options that may differ from those of the checkpoint: length and place of the training, not its content."""
+"""Options that may differ from those of the checkpoint: length and location of the training, not its content."""
 
 
 def settle(
@@ -36,12 +36,12 @@ def settle(
     if checkpoint is None or not hasattr(options, "resume"):
         return options
     checkpoints, settings = _checkpoints(options, checkpoint), _settings(options)
-    there = [path for path in checkpoints if path.exists()]
-    resume = bool(there) if asked.get("resume") is None else options.resume
+    existing = [path for path in checkpoints if path.exists()]
+    resume = bool(existing) if asked.get("resume") is None else options.resume
     if resume:
         check_same(options, unsaid)
     for path in checkpoints:  # settings last, so that a kill never leaves them beside another run's checkpoint
-        if path in there and not resume:
+        if path in existing and not resume:
             report(f"starts over; the earlier checkpoint is {set_aside(path)}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(_beside(path), (json.dumps(settings, indent=1) + "\n").encode())
@@ -64,23 +64,23 @@ def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
 
 
 def is_of(options: Any, *names: str) -> bool:
-    """Return whether a run with these options was started before, by its recorded settings."""
-    wanted = {name: str(getattr(options, name)) for name in names}
-    return any(wanted.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
+    """Return whether the recorded settings of a checkpoint agree with these options in all of `names`."""
+    settings = {name: str(getattr(options, name)) for name in names}
+    return any(settings.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
 
 
 def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
-    several = getattr(options, "checkpoints", None)
-    return several() if several else [checkpoint]
+    list_checkpoints = getattr(options, "checkpoints", None)
+    return list_checkpoints() if list_checkpoints else [checkpoint]
 
 
 def _settings(options: Any) -> dict[str, str]:
-    """Return the settings that define the training's content, without its length and place."""
-    several = hasattr(options, "checkpoints")
+    """Return the settings that define the training's content, without its length and location."""
+    has_several = hasattr(options, "checkpoints")
     return {
         f.name: str(getattr(options, f.name))
         for f in dataclasses.fields(options)
-        if f.name not in LENGTH and not (several and f.name == "method")  # then the file name contains the method
+        if f.name not in LENGTH and not (has_several and f.name == "method")  # then the file name contains the method
     }
 
 
@@ -97,15 +97,17 @@ def _noted(checkpoint: Path) -> dict[str, str] | None:
 
 
 def _check_same(checkpoint: Path, settings: Mapping[str, str], unsaid: Mapping[str, str]) -> None:
-    before = _noted(checkpoint)
-    if before is None:  # the checkpoint's own content is checked when it is loaded
+    recorded = _noted(checkpoint)
+    if recorded is None:  # the checkpoint's own content is checked when it is loaded
         return
-    before = {name: settings.get(name, value) if unsaid.get(name) == value else value for name, value in before.items()}
-    changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
+    recorded = {
+        name: settings.get(name, value) if unsaid.get(name) == value else value for name, value in recorded.items()
+    }
+    changed = [name for name in settings if recorded.get(name, settings[name]) != settings[name]]
     if changed:
-        was = ", ".join(f"{name}={before[name]}" for name in changed)
+        old_values = ", ".join(f"{name}={recorded[name]}" for name in changed)
         raise ParameterError(
-            f"The checkpoint {checkpoint} was trained with {was}.",
+            f"The checkpoint {checkpoint} was trained with {old_values}.",
             "Give the same again to go on; resume=false starts over and keeps the old one aside.",
         )
 

@@ -132,35 +132,35 @@ def find_swaps(
     engine = Engine(models, max_rows=rows, record=False)
     searches = [_Search(instance, encode_turn(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _finished(engine, [(search.asked, tokens) for search in searches])
-    found = dict[int, list[Swap]]()
+    swaps = dict[int, list[Swap]]()
     for search, answer in zip(searches, answers, strict=True):
         search.answer, search.final = answer, final_answer(search.instance, _text(models, answer))
         if search.final is not None:
-            found[id(search)] = []
-    running = [search for search in searches if id(search) in found]
+            swaps[id(search)] = []
+    running = [search for search in searches if id(search) in swaps]
     report(f"judge: {len(running):,} of {len(searches):,} problems have a final answer")
     while running:
-        tried = [(search, i) for search in running if (i := _mismatch(models, search)) is not None]
+        mismatches = [(search, i) for search in running if (i := _mismatch(models, search)) is not None]
         texts = dict[int, list[int]]()
-        asked = list[tuple[list[int], int]]()
-        for search, i in tried:
+        requests = list[tuple[list[int], int]]()
+        for search, i in mismatches:
             text = [*search.answer[:i], search.best[i]]
-            left = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
+            limit = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
             texts[id(search)] = text
-            asked.append(([*search.asked, *text], max(0, left)))
-        for (search, i), rest in zip(tried, _finished(engine, asked), strict=True):
-            text = [*texts[id(search)], *rest]
+            requests.append(([*search.asked, *text], max(0, limit)))
+        for (search, i), continuation in zip(mismatches, _finished(engine, requests), strict=True):
+            text = [*texts[id(search)], *continuation]
             is_same = (
                 not is_text(search.instance) and final_answer(search.instance, _text(models, text)) == search.final
             )
-            before = (*search.asked, *search.answer[:i])
-            found[id(search)].append(Swap(search.instance.task, before, search.best[i], not is_same))
+            prefix = (*search.asked, *search.answer[:i])
+            swaps[id(search)].append(Swap(search.instance.task, prefix, search.best[i], not is_same))
             search.border = i + 1
             if is_same:
                 search.answer, search.best = text, []
-        running = [search for search, _ in tried]
-        report(f"judge: {sum(map(len, found.values())):,} swaps, {len(running):,} problems left")
-    return list(found.values())
+        running = [search for search, _ in mismatches]
+        report(f"judge: {sum(map(len, swaps.values())):,} swaps, {len(running):,} problems left")
+    return list(swaps.values())
 
 
 def _mismatch(models: Models, search: _Search) -> int | None:
@@ -169,8 +169,8 @@ def _mismatch(models: Models, search: _Search) -> int | None:
     if not search.best:
         logits = said(models.drafter, [*search.asked, *search.answer])[0][len(search.asked) - 1 : -1]
         search.best = fit_vocabulary(logits, models.target.vocab_size).argmax(1).tolist()
-    places = range(search.border, len(search.answer))
-    return next((i for i in places if search.best[i] != search.answer[i]), None)
+    positions = range(search.border, len(search.answer))
+    return next((i for i in positions if search.best[i] != search.answer[i]), None)
 
 
 def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[list[int]]:
@@ -178,10 +178,10 @@ def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[li
     method = registry.get("autoregressive")
     order = sorted((i for i, (_, n) in enumerate(asked) if n), key=lambda i: len(asked[i][0]))
     traces = engine.generate_all(Request(asked[i][0], method, SamplingParams(), asked[i][1]) for i in order)
-    found: list[list[int]] = [[] for _ in asked]
+    continuations: list[list[int]] = [[] for _ in asked]
     for i, trace in zip(order, traces, strict=True):
-        found[i] = trace.token_ids
-    return found
+        continuations[i] = trace.token_ids
+    return continuations
 
 
 def _text(models: Models, tokens: Sequence[int]) -> str:

@@ -85,10 +85,10 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
         hardware: Description of the machine; the processor's name by default.
     """
     hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
-    told: dict[str, Callable[[Trained, Figures, str], str]] = {
+    card_functions: dict[str, Callable[[Trained, Figures, str], str]] = {
         "text-target": _target, "text-drafter": _drafter,
     }  # fmt: skip
-    cards.write_cards(models, {name: _of(card, results, hardware) for name, card in told.items()})
+    cards.write_cards(models, {name: _of(card, results, hardware) for name, card in card_functions.items()})
 
 
 def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware: str) -> Callable[[Trained], str]:

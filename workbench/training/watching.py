@@ -43,8 +43,8 @@ class Watch:
         if folder is None:
             return cls(name, clock, on_policy, None)
         try:
-            before = read_curves(folder).get(EVALUATING, []) if steps else []
-            spent = next((value for step, value in reversed(before) if step <= steps), 0.0)
+            points = read_curves(folder).get(EVALUATING, []) if steps else []
+            spent = next((value for step, value in reversed(points) if step <= steps), 0.0)
             return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0), spent)
         except ImportError:
             raise WorkbenchError(
@@ -65,12 +65,12 @@ class Watch:
         self.writer.add(step, {f"{HELD}/{_position(name)}": value for name, value in held.items()})
         if self.on_policy is None:
             return
-        begun = time.monotonic()
+        start = time.monotonic()
         with self.clock.standing():
-            found = self.on_policy()
-        self.evaluating += time.monotonic() - begun
-        self.writer.add(step, found | {EVALUATING: self.evaluating})
-        report(f"{self.name}: on policy: " + " ".join(f"{name} {value:.3f}" for name, value in found.items()))
+            figures = self.on_policy()
+        self.evaluating += time.monotonic() - start
+        self.writer.add(step, figures | {EVALUATING: self.evaluating})
+        report(f"{self.name}: on policy: " + " ".join(f"{name} {value:.3f}" for name, value in figures.items()))
 
 
 def _position(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The bundled prompts by kind of work: the generators' problems that training never included, and hand-written ones.
+"""The bundled prompts by kind of work: held-out problems of the generators, and hand-written prompts.
 
 `bench/work.jsonl` holds the result of `text`, so that `workbench.bench` does not need `workbench.training`; `workbench
 docs` writes it.
@@ -66,7 +66,7 @@ def _sentences(rng: random.Random, n: int) -> str:
     return " ".join(story.sentences[start : start + n])
 
 
-# -- what the generators have no task for ------------------------------------------------------------------------------
+# -- prompts for which the generators have no task ---------------------------------------------------------------------
 
 
 def _again(rng: random.Random) -> str:
@@ -82,9 +82,9 @@ def _change(rng: random.Random) -> str:
 
 def _asked_of_two(rng: random.Random) -> str:
     """Return a question about one of two texts, to be answered with sentences of that text."""
-    one, other = (_story(rng) for _ in range(2))
-    words = [w for w in _words(other) if not re.search(rf"\b{w}\b", one.text)]
-    texts = [one.text, other.text] if rng.random() < 0.5 else [other.text, one.text]
+    story, other_story = (_story(rng) for _ in range(2))
+    words = [w for w in _words(other_story) if not re.search(rf"\b{w}\b", story.text)]
+    texts = [story.text, other_story.text] if rng.random() < 0.5 else [other_story.text, story.text]
     if not words:
         return _asked_of_two(rng)
     question = f"What does the text say about {rng.choice(words)}? Answer with sentences of the text."
@@ -92,14 +92,14 @@ def _asked_of_two(rng: random.Random) -> str:
 
 
 def _words(story: Story) -> Iterator[str]:
-    found = dict.fromkeys(story.facts[name] for name in _TELLING)
-    return (word for word in found if re.search(rf"\b{word}\b", story.text))
+    facts = dict.fromkeys(story.facts[name] for name in _TELLING)
+    return (word for word in facts if re.search(rf"\b{word}\b", story.text))
 
 
 def _asked_of_records(rng: random.Random) -> str:
     records = list({r["name"]: r for r in itertools.islice(_records(rng), 5)}.values())
-    listed = "\n".join(map(json.dumps, records))
-    return f"{listed}\nQuestion: What is known of {rng.choice(records)['name']}? Answer with the whole record."
+    lines = "\n".join(map(json.dumps, records))
+    return f"{lines}\nQuestion: What is known of {rng.choice(records)['name']}? Answer with the whole record."
 
 
 def _records(rng: random.Random) -> Iterator[dict[str, str | int]]:
@@ -113,8 +113,8 @@ def _to_json(rng: random.Random) -> str:
 def _told(rng: random.Random) -> str:
     """Return a prompt to write a record, given in sentences, as JSON."""
     name, job, city, food = (rng.choice(pool) for pool in (NAMES, JOBS, CITIES, FOODS))
-    said = f"{name} is {rng.randint(18, 80)} years old and works as a {job} in {city}. {name} likes {food} best."
-    return f"{said}\nWrite this as JSON with name, age, job, city and food."
+    sentences = f"{name} is {rng.randint(18, 80)} years old and works as a {job} in {city}. {name} likes {food} best."
+    return f"{sentences}\nWrite this as JSON with name, age, job, city and food."
 
 
 def _refactored(rng: random.Random) -> str:
@@ -129,20 +129,21 @@ def _with_types(rng: random.Random) -> str:
 
 
 def _functions(rng: random.Random) -> str:
-    one = _held_out("code", rng)
-    other = next(each for each in iter(lambda: _held_out("code", rng), None) if each.key != one.key)
-    return f"{one.answer}\n\n\n{other.answer}"
+    first = _held_out("code", rng)
+    second = next(candidate for candidate in iter(lambda: _held_out("code", rng), None) if candidate.key != first.key)
+    return f"{first.answer}\n\n\n{second.answer}"
 
 
 _NAMES_OF_CODE = ("get", "find", "make", "new", "safe")
 
 
 def _in_words(rng: random.Random) -> str:
-    one, other = rng.sample(NAMES, 2)
-    what, b, c = rng.choice([toy for toy in TOYS if toy != "box"]), rng.randint(3, 15), rng.randint(2, 6)
+    giver, receiver = rng.sample(NAMES, 2)
+    item, b, c = rng.choice([toy for toy in TOYS if toy != "box"]), rng.randint(3, 15), rng.randint(2, 6)
     return (
-        f"{one} has {b + c * rng.randint(3, 9)} {what}s and gives {b} of them to {other}. Then {one} packs the rest "
-        f"into {c} boxes. How many {what}s does {one} have left, and how many go into each box? Show the steps."
+        f"{giver} has {b + c * rng.randint(3, 9)} {item}s and gives {b} of them to {receiver}. Then {giver} packs the "
+        f"rest into {c} boxes. How many {item}s does {giver} have left, and how many go into each box? "
+        "Show the steps."
     )
 
 

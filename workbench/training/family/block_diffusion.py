@@ -1,4 +1,4 @@
-"""Training of block diffusion drafters: from the target's distributions, in blocks that begin at positions of answers.
+"""Training of block diffusion drafters: on the target's distributions, in blocks that begin at positions of answers.
 
 Each time an answer is read, new positions are sampled in it. After each of them follows a block of masked tokens. In
 some blocks a part of the tokens stays visible, as in drafting in several steps.
@@ -60,11 +60,11 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         anchors, is_there = drawn(batch.answer, generator)
         is_known = in_sight(anchors.shape, net.block, generator).to(anchors.device)
         states = net.blocks(tapped(course, batch.rows, taps), batch.embeds, anchors, is_known)
-        for place in range(1, net.block):
-            use = is_there & still(batch.answer, place - 1).gather(1, anchors) & ~is_known[..., place]
-            yield states[:, :, place][use], deciding(batch.places, anchors + place)[use]
+        for offset in range(1, net.block):
+            mask = is_there & still(batch.answer, offset - 1).gather(1, anchors) & ~is_known[..., offset]
+            yield states[:, :, offset][mask], deciding(batch.places, anchors + offset)[mask]
 
-    weights = [math.exp(-place / DECAY) for place in range(net.block - 1)]
+    weights = [math.exp(-offset / DECAY) for offset in range(net.block - 1)]
     return train_drafts(
         course,
         net,
@@ -87,10 +87,10 @@ def drawn(
         answer: whether a position is such a position.
         generator: random generator; None: always the same positions, for measuring.
     """
-    most = MEASURED if generator is None else ANCHORS
-    chance = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
-    found = chance.masked_fill(~answer, -1.0).topk(min(most, int(answer.sum(1).max())), dim=1)
-    return found.indices, found.values >= 0
+    limit = MEASURED if generator is None else ANCHORS
+    noise = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
+    top = noise.masked_fill(~answer, -1.0).topk(min(limit, int(answer.sum(1).max())), dim=1)
+    return top.indices, top.values >= 0
 
 
 def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
@@ -98,8 +98,8 @@ def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[
     is_known = torch.zeros(*shape, block, dtype=torch.bool)
     if generator is not None:
         share = torch.rand(*shape, 1, generator=generator)
-        partly = torch.rand(*shape, 1, generator=generator) < PARTLY
-        is_known = partly & (torch.rand(is_known.shape, generator=generator) < share)
+        has_more = torch.rand(*shape, 1, generator=generator) < PARTLY
+        is_known = has_more & (torch.rand(is_known.shape, generator=generator) < share)
     is_known[..., 0] = True
     return is_known
 

@@ -1,6 +1,6 @@
 """A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
 
-In a small model with a large vocabulary nine tenths of the weights are rows of tokens, and a million tokens of answers
+In a small model with a large vocabulary nine tenths of the weights are token embeddings, and a million answer tokens
 train few of them. The target's rows already encode the tokens' meaning. So the draft model learns only projections: the
 input x = A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the target's rows of a token, D wide; s is a hidden state
 of the drafter, H wide; A and B are [H, D].
@@ -34,8 +34,8 @@ class DrafterInTraining(nn.Module):
         self, config: LlamaConfig, embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"], seed: int
     ) -> None:
         super().__init__()
-        whole = build_model(config, seed)
-        self.config, self.model = config, whole.model
+        full_model = build_model(config, seed)
+        self.config, self.model = config, full_model.model
         self.model.embed_tokens = nn.Embedding(1, 1)  # never used
         self.model.embed_tokens.requires_grad_(False)
         self._theirs = (embedding, head)  # in a tuple they are not saved in the state
@@ -49,15 +49,15 @@ class DrafterInTraining(nn.Module):
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
         """Return the hidden states before the LM head; `more` goes to the decoder: a cache, a mask."""
-        streams = self.enter(nn.functional.embedding(ids, self._theirs[0]))
-        return self.model(inputs_embeds=streams, **{"use_cache": False} | more)[0]
+        embeds = self.enter(nn.functional.embedding(ids, self._theirs[0]))
+        return self.model(inputs_embeds=embeds, **{"use_cache": False} | more)[0]
 
     def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
         """Return the LM head's rows of some tokens."""
         return self.leave(self._theirs[1][kept])
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights under the names that they have in the model's folder."""
+        """Return the weights under their names in the model's folder."""
         inner = {f"model.{name}": weight for name, weight in self.model.state_dict().items() if "embed" not in name}
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 
@@ -67,9 +67,9 @@ class DrafterInTraining(nn.Module):
         Raises:
             ValueError: one is missing or has another shape.
         """
-        mine = self.weights()
-        if mine.keys() != weights.keys() or any(mine[name].shape != weights[name].shape for name in mine):
+        current = self.weights()
+        if current.keys() != weights.keys() or any(current[name].shape != weights[name].shape for name in current):
             raise ValueError("its weights have other names or shapes")
         with torch.no_grad():
-            for name, weight in mine.items():
+            for name, weight in current.items():
                 weight.copy_(weights[name])

@@ -1,4 +1,4 @@
-"""Model cards of a chat model's drafters, from the figures that training and evaluation measured."""
+"""Model cards of a chat model's drafters, from figures measured during training and evaluation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from workbench.training.heads.artefact import STORED
 BITS = "bits"
 """Key of the measured figures: bits per stored weight, if not 16."""
 RANKED, BEST = "head_accuracy", (1, 3, 10)
-"""Key in the configuration of heads with a static tree: how often the r-th best guess of each head is right; and the
-numbers of best guesses that a card shows."""
+"""`RANKED`: key in the configuration of heads with a static tree: how often the r-th best guess of each head is right.
+`BEST`: numbers of best guesses for which a card shows the accuracy."""
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
 
 
@@ -53,42 +53,44 @@ def card(model: Trained) -> str:
         f" {measured['dtype']}. A place counts in the rounds that came to it; τ is the mean accepted length, the"
         " target's own token among it.",
     ]
-    for name, found in measured.items():
-        if isinstance(found, dict):
-            lines += ["", *_measured(name, found)]
+    for name, section in measured.items():
+        if isinstance(section, dict):
+            lines += ["", *_measured(name, section)]
     return "\n".join(lines)
 
 
 def _command(kind: str, figures: Figures) -> str:
-    """Return the command that trained it."""
+    """Return the command that trained the drafter."""
     head = registry.heads().get(kind)
-    asked, one = figures.get("asked", figures["options"]), "recipe" in figures
+    settings, is_single = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
-    options = "".join(f" --set {key}={value}" for key, value in asked.items() if key not in ("method", "resume"))
-    return f"`workbench train {recipe}{options}`{'' if one else ' in the folders of those answers and readings'}"
+    options = "".join(f" --set {key}={value}" for key, value in settings.items() if key not in ("method", "resume"))
+    return f"`workbench train {recipe}{options}`{'' if is_single else ' in the folders of those answers and readings'}"
 
 
 def _voice(net: Figures) -> str:
-    """Return whether a net has an LM head of its own, in words; empty if it never can."""
+    """Return whether a net has an LM head of its own, in words; empty for kinds that never have one."""
     if "draft_vocab_size" not in net:
         return ""
-    own = net["draft_vocab_size"]
+    n_tokens = net["draft_vocab_size"]
     return (
-        f" Its own LM head has {own:,} tokens." if own else " It has no LM head of its own and speaks by the target's."
+        f" Its own LM head has {n_tokens:,} tokens."
+        if n_tokens
+        else " It has no LM head of its own and speaks by the target's."
     )
 
 
 def _sources(measured: Figures) -> str:
-    """Return where prompts came from: groups that are not the project's own are public sets."""
-    groups = {group for found in measured.values() if isinstance(found, dict) for group in found["groups"]}
-    own = "the project's own generators"
-    return f"public sets and from {own}" if any(not group.startswith("own ") for group in groups) else own
+    """Return the sources of the prompts, in words: groups that are not the project's own are public sets."""
+    groups = {group for section in measured.values() if isinstance(section, dict) for group in section["groups"]}
+    generators = "the project's own generators"
+    return f"public sets and from {generators}" if any(not group.startswith("own ") for group in groups) else generators
 
 
 def _weighed(config: Figures, figures: Figures) -> str:
     """Return a note that the shown losses are weighted sums, for heads or steps with several losses."""
-    one = any(name.startswith(("head ", "step ")) for name in figures["losses"])
-    return f" (each is the sum `{config['loss']}`)" if one and "+" in config.get("loss", "") else ""
+    has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
+    return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
 
 def _licence(target: str) -> str:
@@ -100,11 +102,12 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    right = "the one that was written" if "the text has" in agrees else "the target's likeliest"
-    said = (
-        f"Share of the places of held-out answers at which the first, or one of the first, tokens of a head is {right}:"
+    correct_token = "the one that was written" if "the text has" in agrees else "the target's likeliest"
+    caption = (
+        "Share of the places of held-out answers at which the first, or one of the first, tokens of a head is "
+        f"{correct_token}:"
     )
-    return ["## By rank", "", said, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
+    return ["## By rank", "", caption, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
 
 
 def _stored(stored: Figures, measured: Figures) -> str:
@@ -119,8 +122,8 @@ def _stored(stored: Figures, measured: Figures) -> str:
 def _begun(before: Figures, average: str | None) -> str:
     """Return the earlier training runs that this one started from, and the share of their weights in it."""
     share = float(average or 0)
-    mixed = f" The weights are a mean: {share:.0%} are those." if share else ""
-    line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{mixed}"
+    average_note = f" The weights are a mean: {share:.0%} are those." if share else ""
+    line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{average_note}"
     while "begun" in before:
         before = before["begun"]
         line += f" These had begun with others, {_trained(before)}."
@@ -142,14 +145,14 @@ def _rate(figures: Figures) -> str:
 
 def _given(figures: Figures) -> str:
     """Return the amount of training text that the target did not write."""
-    given = figures.get("given_tokens", 0)
-    return f", and {given:,} tokens of answers that those sets give (`--set given=true`)" if given else ""
+    n_tokens = figures.get("given_tokens", 0)
+    return f", and {n_tokens:,} tokens of answers that those sets give (`--set given=true`)" if n_tokens else ""
 
 
 def _but(kind: str) -> str:
     """Return the approximate methods that use this drafter and may change the output."""
-    loose = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
-    return f", unless an approximate rule judges it (`{'`, `'.join(loose)}`)" if loose else ""
+    approximate = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
+    return f", unless an approximate rule judges it (`{'`, `'.join(approximate)}`)" if approximate else ""
 
 
 def _vocabulary(config: Figures, figures: Figures) -> str:
@@ -162,7 +165,10 @@ def _vocabulary(config: Figures, figures: Figures) -> str:
 
 def _measured(name: str, figures: Figures) -> list[str]:
     params = ", ".join(f"{key}={value}" for key, value in figures["params"].items())
-    rows = [(str(depth), f"{tried:,}", f"{kept / tried:.1%}") for depth, tried, kept in figures["by_depth"]]
+    rows = [
+        (str(depth), f"{n_tested:,}", f"{n_accepted / n_tested:.1%}")
+        for depth, n_tested, n_accepted in figures["by_depth"]
+    ]
     groups = ", ".join(f"{group} {tau:.2f}" for group, tau in figures["groups"].items())
     return [
         f"### As a {name}: `{figures['method']}`, {params or 'as it is by default'}",

@@ -1,4 +1,4 @@
-"""Shared code of studies: cells that are measured once, and the data required before the first."""
+"""Shared code of studies: finished cells on disk, held-out prompts, and counts per answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sum_of(prompts: list[tuple[str, list[int]]]) -> str:
 def tallies(answers: Sequence[Sequence[Round]]) -> dict[str, list[int]]:
     """Return per answer the accepted, tested and emitted tokens, and the target's rounds."""
     figures = {"accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len}
-    return {name: [of(rounds) for rounds in answers] for name, of in figures.items()}
+    return {name: [count(rounds) for rounds in answers] for name, count in figures.items()}
 
 
 def done(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -56,7 +56,7 @@ def done(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     if not path.exists():
         return None
     cell = json.loads(path.read_text(encoding="utf-8"))
-    changed = [f"{name}={was}" for name, was in cell["settings"].items() if settings.get(name) != was]
+    changed = [f"{name}={value}" for name, value in cell["settings"].items() if settings.get(name) != value]
     if changed:
         raise ParameterError(
             f"{folder} was made with {', '.join(changed)}.", "Give the same again to go on, or another out."

@@ -1,4 +1,4 @@
-"""Training of Chimera: each head from the target's distribution, over states in place of those of the true tokens."""
+"""Training of Chimera: each head on the target's distribution, with the fusion layer's states for draft tokens."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ def guesses(
     net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
-    use = still(answer, 1).nonzero()
-    use = use if some is None else use[some]
-    rows, places = use.unbind(1)
+    indices = still(answer, 1).nonzero()
+    indices = indices if some is None else indices[some]
+    rows, positions = indices.unbind(1)
     for level, states in enumerate(stand_ins(net, net.project(embedding[ids]), features.float())):
-        right = still(answer, level + 1)[rows, places]
-        if right.any():
-            guess = net(features[rows, places].float(), states[rows, places], level)
-            yield guess[right], on(features, level + 1)[rows, places][right].float()
+        in_answer = still(answer, level + 1)[rows, positions]
+        if in_answer.any():
+            guess = net(features[rows, positions].float(), states[rows, positions], level)
+            yield guess[in_answer], on(features, level + 1)[rows, positions][in_answer].float()
 
 
 def stand_ins(
     net: ChimeraHeads, told: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
 ) -> Iterator[Float[Tensor, "B n C"]]:
-    """Yield the fusion layer's states of each draft level, after every position of the texts at once.
+    """Yield the fusion layer's states of each draft level, for drafts after every position of the texts at once.
 
-    In level k, column s stands for position s + 1 + k. It attends to what a draft there would: the true states up to s,
-    its own column in each earlier level, and itself. A mask without that diagonal would hide the draft from itself.
+    In level k, column s stands for position s + 1 + k. Like a real draft there, it attends to the true states up to s,
+    to its own column in each earlier level, and to itself. Without that diagonal in the mask, a draft could not attend
+    to its own earlier tokens.
 
     Args:
         net: the heads.
@@ -51,17 +52,17 @@ def stand_ins(
         features: the target's features.
     """
     layer, n = net.layer, features.shape[1]
-    places = torch.arange(n, device=features.device)
-    own = torch.eye(n, dtype=torch.bool, device=features.device)
-    known, mask = layer.held(net.enter(features), places), own.new_ones(n, n).tril()
+    positions = torch.arange(n, device=features.device)
+    diagonal = torch.eye(n, dtype=torch.bool, device=features.device)
+    cached_kv, mask = layer.held(net.enter(features), positions), diagonal.new_ones(n, n).tril()
     for level in range(net.blocks):
         x = net.trigram(torch.cat([_placed(told, level + 2 - back) for back in range(TOKENS, 0, -1)], -1))
-        here, mask = places + 1 + level, torch.cat([mask, own], 1)
-        queries, *mine = layer.turned(layer.before(x), here)
-        keys, values = torch.cat([known, torch.stack(mine)], 3)
-        read = nn.functional.scaled_dot_product_attention(queries, keys, values, mask)
-        states = layer.after(layer.fed(layer.mixed(read, x)))
-        known = torch.cat([known, layer.held(states, here)], 3)
+        draft_positions, mask = positions + 1 + level, torch.cat([mask, diagonal], 1)
+        queries, *new_kv = layer.turned(layer.before(x), draft_positions)
+        keys, values = torch.cat([cached_kv, torch.stack(new_kv)], 3)
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, mask)
+        states = layer.after(layer.fed(layer.mixed(attended, x)))
+        cached_kv = torch.cat([cached_kv, layer.held(states, draft_positions)], 3)
         yield states
 
 

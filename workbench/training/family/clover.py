@@ -1,4 +1,4 @@
-"""Training of Clover: each level from the target's feature and distribution, after the true tokens before it."""
+"""Training of Clover: each level on the target's feature and distribution, with the true tokens before it as input."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def guesses(
     net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
-    use = still(answer, 1).nonzero()
-    use = use if some is None else use[some]
-    rows, places = use.unbind(1)
-    state = net.over(features.float(), net.project(embedding[on(ids, 1)]))[rows, places]
+    indices = still(answer, 1).nonzero()
+    indices = indices if some is None else indices[some]
+    rows, positions = indices.unbind(1)
+    state = net.over(features.float(), net.project(embedding[on(ids, 1)]))[rows, positions]
     for level in range(net.blocks):
-        told = net.project(embedding[on(ids, level + 1)[rows, places]])
-        state, guess = net.step(state, told) if level else net.begin(state, told)
-        right = still(answer, level + 1)[rows, places]
-        if right.any():
-            yield guess[right], on(features, level + 1)[rows, places][right].float()
+        token_inputs = net.project(embedding[on(ids, level + 1)[rows, positions]])
+        state, guess = net.step(state, token_inputs) if level else net.begin(state, token_inputs)
+        in_answer = still(answer, level + 1)[rows, positions]
+        if in_answer.any():
+            yield guess[in_answer], on(features, level + 1)[rows, positions][in_answer].float()

@@ -112,32 +112,32 @@ def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
             folder holds a study with other settings.
     """
     torch.set_num_threads(options.threads)
-    wanted = [(TARGET, loss) for loss in options.losses]
-    wanted += [(made, loss) for made in options.made for loss in options.crossed]
-    wanted = list(dict.fromkeys(wanted))
-    if not wanted:
+    pairs = [(TARGET, loss) for loss in options.losses]
+    pairs += [(text_kind, loss) for text_kind in options.made for loss in options.crossed]
+    pairs = list(dict.fromkeys(pairs))
+    if not pairs:
         raise ParameterError("There is nothing to compare.", "Name some losses.")
     prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
-    for made, loss in wanted:
+    for text_kind, loss in pairs:
         draft_model_losses(loss)
-        rows_made(readings, made)
-    same = {"target": named(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
-    same |= {"prompts": sum_of(prompts)}
+        rows_made(readings, text_kind)
+    shared = {"target": named(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
+    shared |= {"prompts": sum_of(prompts)}
     plain = TEXT if TEXT in options.made else ALL
     start = options.out / START if options.begin is None else options.begin
-    cells = [_cell(options, START, (plain, TEXT_ALONE) if options.begin is None else None, same, prompts, report)]
-    same |= {START: hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()[:16]}
-    for i, (made, loss) in enumerate(wanted):
-        report(f"distilling: {i + 1} of {len(wanted)}: {loss} on made={made}")
-        cells.append(_cell(options, f"{made}-{loss}", (made, loss), same, prompts, report))
-    found: dict[str, Any] = {
+    cells = [_cell(options, START, (plain, TEXT_ALONE) if options.begin is None else None, shared, prompts, report)]
+    shared |= {START: hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()[:16]}
+    for i, (text_kind, loss) in enumerate(pairs):
+        report(f"distilling: {i + 1} of {len(pairs)}: {loss} on made={text_kind}")
+        cells.append(_cell(options, f"{text_kind}-{loss}", (text_kind, loss), shared, prompts, report))
+    study: dict[str, Any] = {
         "target": named(options.target), "method": METHOD, "prompts": len(prompts),
         "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
         "cells": cells,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    write_whole(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
     return {"cells": len(cells), "out": str(options.out / REPORT)}
 
 
@@ -155,7 +155,7 @@ def _cell(
         options: options of the study.
         name: name of the cell's folder.
         taught: text and loss; None: the given drafter without training.
-        same: settings that all cells share, beside the options.
+        same: settings that all cells share, besides the options.
         prompts: prompts to draft on.
         report: receives progress lines.
     """
@@ -173,27 +173,27 @@ def _cell(
         assert options.begin is not None
         drafter = options.begin
     else:
-        made, loss = taught
+        text_kind, loss = taught
         is_start = name == START
-        ready = settle(
+        drafter_options = settle(
             ChatDrafterOptions(
                 target=options.target, readings=options.readings, out=folder, checkpoint=folder / "run.pt",
                 vocabulary=options.vocabulary, hidden=options.hidden, layers=options.layers, inner=options.inner,
                 steps=options.first if is_start else options.steps, minutes=None, rows=options.rows,
                 positions=options.positions, text_weight=float(is_start), loss=loss, seed=options.seed,
                 threads=options.threads, matrix_rate=options.matrix_rate, other_rate=options.other_rate,
-                begin=None if is_start else options.begin or options.out / START, made=made, anew=options.anew,
+                begin=None if is_start else options.begin or options.out / START, made=text_kind, anew=options.anew,
             ),
             {}, report,
         )  # fmt: skip
-        result, facts = train_chat_drafter(ready, report)
-        figures = finish(result, folder, {"options": chosen(ready), **facts})
+        result, facts = train_chat_drafter(drafter_options, report)
+        figures = finish(result, folder, {"options": chosen(drafter_options), **facts})
         cell |= {
-            "made": made, "loss": "" if is_start else loss, "steps": result.steps, "tokens": result.tokens,
+            "made": text_kind, "loss": "" if is_start else loss, "steps": result.steps, "tokens": result.tokens,
             "seconds": figures["seconds"], "agreement": figures["held"]["agreement"],
         }  # fmt: skip
-    cell |= {how: _in_use(options, drafter, prompts, heat) for how, heat in TEMPERATURES.items()}
-    report(f"distilling: {name}: α {', '.join(f'{_alpha(cell[how]):.3f} {how}' for how in TEMPERATURES)}")
+    cell |= {mode: _in_use(options, drafter, prompts, temperature) for mode, temperature in TEMPERATURES.items()}
+    report(f"distilling: {name}: α {', '.join(f'{_alpha(cell[mode]):.3f} {mode}' for mode in TEMPERATURES)}")
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
     return cell
@@ -207,9 +207,9 @@ def _in_use(
     options: DistillingOptions, folder: Path, prompts: list[tuple[str, list[int]]], temperature: float
 ) -> dict[str, list[int]]:
     """Return per prompt the accepted, tested and emitted tokens, and the target's rounds."""
-    row = next(row for row in rows_of("drafter") if row.method == METHOD)
+    setting = next(setting for setting in rows_of("drafter") if setting.method == METHOD)
     engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
-    method, sampling = registry.get(METHOD).with_params(**dict(row.params)), SamplingParams(temperature=temperature)
+    method, sampling = registry.get(METHOD).with_params(**dict(setting.params)), SamplingParams(temperature=temperature)
     return tallies(
         [
             engine.generate(Request(ids, method, sampling, options.max_new_tokens, options.seed + i)).rounds

@@ -1,4 +1,4 @@
-"""A draft model for a chat model with a large vocabulary, distilled from stored readings of the target's answers.
+"""A draft model for a chat model with a large vocabulary, distilled from stored hidden states of the target.
 
 The teacher's distribution at each position is computed from its stored feature with the target's LM head. Both
 distributions are compared over the drafter's reduced vocabulary. So the teacher itself is not run again.
@@ -96,7 +96,7 @@ class ChatDrafterOptions(RunOptions):
 
 @dataclass(frozen=True)
 class Teacher:
-    """Parts of a target that drafters are trained against, besides its readings.
+    """Parts of a target that drafters are trained against, besides its stored hidden states.
 
     Attributes:
         head: weights of its LM head, float32 [V, D].
@@ -165,11 +165,11 @@ def load_teacher(options: Any) -> Teacher:
             f"{options.readings} was made with other weights than those of this {name}.",
             "Make readings of these in another folder: workbench train readings.",
         )
-    tied = (head, model.get_input_embeddings())
-    weights, entered = (part.to(device).get_parameter("weight").detach() for part in tied)
+    modules = (head, model.get_input_embeddings())
+    weights, embedding = (part.to(device).get_parameter("weight").detach() for part in modules)
     return Teacher(
         weights,
-        entered,
+        embedding,
         last_norm(model).to(device),
         model.config,
         load_tokenizer(options.target),
@@ -194,8 +194,8 @@ class Curve:
     def of(cls, options: Any) -> Curve:
         """Return the curve of a run, with its points so far."""
         path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
-        found = json.loads(path.read_text()) if path and options.resume and path.exists() else []
-        return cls(path, [(tokens, value) for tokens, value in found])
+        points = json.loads(path.read_text()) if path and options.resume and path.exists() else []
+        return cls(path, [(tokens, value) for tokens, value in points])
 
     def add(self, tokens: int, value: float) -> None:
         """Add a point; if a finished run is started again, replace its last point."""
@@ -209,24 +209,24 @@ class Curve:
 
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
     """Return the drafter's configuration, with the target's vocabulary, context and EOS tokens."""
-    theirs = teacher.config
+    target_config = teacher.config
     return LlamaConfig(
-        vocab_size=theirs.vocab_size,
+        vocab_size=target_config.vocab_size,
         hidden_size=options.hidden,
         intermediate_size=options.inner,
         num_hidden_layers=options.layers,
         num_attention_heads=options.hidden // options.head_size,
         num_key_value_heads=options.hidden // options.head_size,
-        max_position_embeddings=theirs.max_position_embeddings,
+        max_position_embeddings=target_config.max_position_embeddings,
         tie_word_embeddings=False,
-        bos_token_id=theirs.bos_token_id,
-        eos_token_id=theirs.eos_token_id,
-        pad_token_id=theirs.pad_token_id,
+        bos_token_id=target_config.bos_token_id,
+        eos_token_id=target_config.eos_token_id,
+        pad_token_id=target_config.pad_token_id,
     )
 
 
 def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Load some readings and stack them; see `side_by_side`."""
+    """Load some stored answers with their hidden states and stack them; see `side_by_side`."""
     return side_by_side([readings.dialogue(row) for row in rows])
 
 
@@ -234,9 +234,9 @@ def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Ten
     """Stack dialogues: ids int64 [B, n], features [B, n, D], text positions, and positions that predict the answer."""
     ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
     text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool, device=ids.device)
-    for b, one in enumerate(found):
-        text[b, : len(one.ids) - 1] = True
-        answer[b, one.n_prompt - 1 : len(one.ids) - 1] = True
+    for b, dialogue in enumerate(found):
+        text[b, : len(dialogue.ids) - 1] = True
+        answer[b, dialogue.n_prompt - 1 : len(dialogue.ids) - 1] = True
     return ids, features, text, answer
 
 
@@ -252,52 +252,54 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     readings = Readings(options.readings, device := teacher.head.device)
     held, prompts = readings.part(held=True)[: options.held], rows_made(readings, options.made)
     refuse_same(options.begin, options.out)
-    begun = None if options.begin is None else _begun(options.begin, teacher)
-    before = None if begun is None else list(getattr(begun.config, KEY))
-    kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, before)
-    kept = torch.tensor(kept_ids, device=device)
-    place = places_among(kept, len(teacher.head))
-    drafter = fresh(config_of(options, teacher), teacher, options.seed) if begun is None else begun
-    first = {} if begun is None else {name: weight.clone() for name, weight in begun.weights().items()}
+    start_model = None if options.begin is None else _begun(options.begin, teacher)
+    start_vocab = None if start_model is None else list(getattr(start_model.config, KEY))
+    vocab_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, start_vocab)
+    vocab = torch.tensor(vocab_ids, device=device)
+    vocab_index = places_among(vocab, len(teacher.head))
+    drafter = fresh(config_of(options, teacher), teacher, options.seed) if start_model is None else start_model
+    start_weights = (
+        {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
+    )
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
     optimizers, losses = options.optimizers(drafter), draft_model_losses(options.loss)
-    table, own = teacher.head[kept], None
+    table, own_texts = teacher.head[vocab], None
     if options.made in (DRAFTER, MIX):
         models = load_models(options.target, None, str(device), readings.facts["dtype"])
-        own = OwnTexts(drafter, models, readings, prompts, kept, teacher.ends, options.seed)
-    lesson = lessons(readings, options.made, options.rows, options.seed, options.anew, own)
-    curve, exam = Curve.of(options), answers_of(teacher, readings, held)
+        own_texts = OwnTexts(drafter, models, readings, prompts, vocab, teacher.ends, options.seed)
+    next_batch = lessons(readings, options.made, options.rows, options.seed, options.anew, own_texts)
+    curve, held_batches = Curve.of(options), answers_of(teacher, readings, held)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        dialogues, n_own = lesson(step)
+        dialogues, n_own = next_batch(step)
         ids, features, text, _ = side_by_side(dialogues)
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        places = text.flatten().nonzero().flatten()
-        chosen = places[torch.randperm(len(places), generator=generator)[: options.positions]]
-        labels = place[ids.roll(-1, 1).flatten()[chosen]]
-        labels[chosen >= (len(dialogues) - n_own) * ids.shape[1]] = LEFT_OUT
+        positions = text.flatten().nonzero().flatten()
+        sample = positions[torch.randperm(len(positions), generator=generator)[: options.positions]]
+        labels = vocab_index[ids.roll(-1, 1).flatten()[sample]]
+        labels[sample >= (len(dialogues) - n_own) * ids.shape[1]] = LEFT_OUT
         with half_precision():
             with torch.no_grad():
-                wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)
-            said = F.linear(drafter.states(ids).flatten(0, 1)[chosen], drafter.table(kept))
-        loss = distillation_loss(said, wanted, labels, options.text_weight, losses)
+                target_logits = F.linear(features.flatten(0, 1)[sample].to(table.dtype), table)
+            draft_logits = F.linear(drafter.states(ids).flatten(0, 1)[sample], drafter.table(vocab))
+        loss = distillation_loss(draft_logits, target_logits, labels, options.text_weight, losses)
         loss.backward()
-        agreed = (said.argmax(-1) == wanted.argmax(-1)).float().mean()
-        return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(agreed)}
+        share = (draft_logits.argmax(-1) == target_logits.argmax(-1)).float().mean()
+        return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(share)}
 
     def on_checkpoint(result: RunResult) -> str:
         drafter.eval()
-        result.held["agreement"] = agreement(drafter, kept, exam)
+        result.held["agreement"] = agreement(drafter, vocab, held_batches)
         curve.add(result.tokens, result.held["agreement"])
         drafter.train()
-        write_drafter(drafter, teacher, kept_ids, options.out)
+        write_drafter(drafter, teacher, vocab_ids, options.out)
         return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
 
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
-    if first and options.average:
-        drafter.take(meant(drafter.weights(), first, options.average))
-        write_drafter(drafter, teacher, kept_ids, options.out)
+    if start_weights and options.average:
+        drafter.take(meant(drafter.weights(), start_weights, options.average))
+        write_drafter(drafter, teacher, vocab_ids, options.out)
     return result, facts | {"curve": curve.points}
 
 
@@ -308,15 +310,15 @@ def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, kept: list[int], out: Path) -> None:
     """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
-    told: dict[str, Any] = {KEY: kept, "target": teacher.name}
+    entries: dict[str, Any] = {KEY: kept, "target": teacher.name}
     if teacher.name in PUBLISHED:
-        told |= {VOCABULARY: words_sum(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
-    config = LlamaConfig.from_dict(drafter.config.to_dict() | told)
+        entries |= {VOCABULARY: words_sum(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
+    config = LlamaConfig.from_dict(drafter.config.to_dict() | entries)
     weights = drafter.weights()
-    if ROWS not in told:
+    if ROWS not in entries:
         weights = written_out(weights, teacher.embedding, teacher.head)
     save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out)
-    if VOCABULARY in told:
+    if VOCABULARY in entries:
         for name in FILES:
             (out / name).unlink(missing_ok=True)
     else:
@@ -341,11 +343,11 @@ def _begun(folder: Path, teacher: Teacher) -> DrafterInTraining:
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
         if not is_ours:
             raise ParameterError(message, remedy)
-        found = fresh(config, teacher, 0)
-        found.take(through_matrices(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
+        drafter = fresh(config, teacher, 0)
+        drafter.take(through_matrices(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
-    return found.train()
+    return drafter.train()
 
 
 def refuse_same(begin: Path | None, out: Path) -> None:
@@ -359,27 +361,27 @@ def refuse_same(begin: Path | None, out: Path) -> None:
 
 
 Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
-"""Batches of readings: their indices, and tokens [B, n], positions that predict the answer [B, n], and the target's
-most probable tokens [N]."""
+"""Batches of stored answers: their indices, and tokens [B, n], positions that predict the answer [B, n], and the
+target's most probable tokens [N]."""
 
 
 @torch.inference_mode()
 def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> Exam:
-    """Return the readings in batches, with the target's most probable token (of all tokens) at each position."""
-    found, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
+    """Return stored answers in batches, with the target's most probable token (of all tokens) at each position."""
+    batches, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
-        some = order[start : start + size]
-        ids, features, _, answer = together(readings, some)
-        found.append((some, (ids, answer, teacher.likeliest(features[answer]))))
-    return found
+        chunk = order[start : start + size]
+        ids, features, _, answer = together(readings, chunk)
+        batches.append((chunk, (ids, answer, teacher.likeliest(features[answer]))))
+    return batches
 
 
 @torch.inference_mode()
 def agreement(drafter: DrafterInTraining, kept: Tensor, exam: Exam) -> float:
     """Return the share of positions at which the drafter's most probable token is the target's."""
-    own, agreed, total = drafter.table(kept), 0, 0
-    for _, (ids, answer, theirs) in exam:
+    table, matches, total = drafter.table(kept), 0, 0
+    for _, (ids, answer, target_tokens) in exam:
         with half_precision():
-            mine = kept[F.linear(drafter.states(ids)[answer], own).argmax(-1)]
-        agreed, total = agreed + int((mine == theirs).sum()), total + len(mine)
-    return agreed / max(total, 1)
+            draft_tokens = kept[F.linear(drafter.states(ids)[answer], table).argmax(-1)]
+        matches, total = matches + int((draft_tokens == target_tokens).sum()), total + len(draft_tokens)
+    return matches / max(total, 1)

@@ -1,4 +1,4 @@
-"""Training of EAGLE's layer, and of heads without a recipe of their own: features and distributions, true inputs."""
+"""Training of EAGLE's layer, and of heads without a training module: features and distributions, with true inputs."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
-    options, teacher, kept, readings = course.options, course.teacher, course.kept, course.readings
+    options, teacher, vocab, readings = course.options, course.teacher, course.kept, course.readings
     net = course.finished
-    before = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
+    start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(course.held, key=lambda row: readings.rows[row, 3])
     groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
     curve = Curve.of(options)
 
     def write(net: FeatureNet) -> None:
-        save_net(net, options.folder, teacher.name, **course.facts(net), **keeping(kept, teacher))
+        save_net(net, options.folder, teacher.name, **course.facts(net), **keeping(vocab, teacher))
 
     def keep(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
@@ -69,11 +69,11 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         return [readings.dialogue(row) for row in rows(step)]
 
     def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return kept[said] == teacher.likeliest(features)
+        return vocab[said] == teacher.likeliest(features)
 
-    shared = Shared(teacher, kept)
+    shared = Shared(teacher, vocab)
     net, result = train_net(options, shared, batch, course.report, groups, net, on_measured=keep, theirs=theirs)
-    if before and options.average:
-        net.load_state_dict(meant(net.state_dict(), before, options.average))
+    if start_weights and options.average:
+        net.load_state_dict(meant(net.state_dict(), start_weights, options.average))
         write(net)
     return result, curve

@@ -1,4 +1,4 @@
-"""Training of EAGLE-3: from the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
+"""Training of EAGLE-3: on the target's distributions alone, over its draft vocabulary, in multi-step drafts."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def fresh(options: Any, course: TrainingSetup, taps: tuple[int, ...]) -> Eagle3N
     table, layer = course.table, course.finished
     heads, ffn = options.heads, options.ffn
     if layer is not None:
-        if other := set(layer.sizes) - {"width", "heads", "ffn"}:
+        if extra := set(layer.sizes) - {"width", "heads", "ffn"}:
             raise ParameterError(
-                f"The layer in {options.begin} has {', '.join(sorted(other))} of its own, which EAGLE-3's cannot have.",
+                f"The layer in {options.begin} has {', '.join(sorted(extra))} of its own, which EAGLE-3's cannot have.",
                 "Begin with one of `workbench train chat-heads --set method=eagle`, or leave `begin` out.",
             )
         heads, ffn = layer.heads, layer.down.in_features
@@ -107,7 +107,7 @@ def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[
     itself, and is left to training.
 
     Args:
-        course: training setup, whose readings show the sizes of streams and features.
+        course: training setup, whose readings provide the sizes of streams and features.
         net: the net to initialise.
         layer: the finished layer.
         size: sizes of the fused numbers, see `steady`.
@@ -121,12 +121,12 @@ def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[
     net.fuse.weight.copy_(guessed(course, net.taps, size, part))
     texts = [course.readings.dialogue(row) for row in course.readings.part(held=False)[:SOME]]
     features = torch.cat([text.features[1:-1].float() for text in texts])
-    following = course.teacher.embedding[torch.cat([text.ids[2:] for text in texts])]
-    of_feature, of_pair = (rms(x) for x in (part(features), layer.pairs(following, features)))
-    asked = layer.qkv.weight * (layer.before.get_parameter("weight") / of_pair)
+    next_embeds = course.teacher.embedding[torch.cat([text.ids[2:] for text in texts])]
+    of_feature, of_pair = (rms(x) for x in (part(features), layer.pairs(next_embeds, features)))
+    qkv = layer.qkv.weight * (layer.before.get_parameter("weight") / of_pair)
     for name in SAME:
         net.get_parameter(name).copy_(layer.get_parameter(name))
-    net.qkv.weight.copy_(torch.cat([asked @ for_token, asked * of_feature], -1))
+    net.qkv.weight.copy_(torch.cat([qkv @ for_token, qkv * of_feature], -1))
 
 
 def rms(x: Float[Tensor, "n D"]) -> Float[Tensor, ""]:

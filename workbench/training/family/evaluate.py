@@ -1,4 +1,4 @@
-"""On-policy evaluation of a chat model's drafters: on held-out prompts, after text that decoding itself generated."""
+"""On-policy evaluation of a chat model's drafters: speculative decoding of answers to held-out prompts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     """
     torch.set_num_threads(options.threads)
     prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
-    name, found = named(options.target), {}
+    name, results = named(options.target), {}
     folders = {kind: options.models / folder for kind, folder in folders_of(name).items()}
     folders = {kind: folder for kind, folder in folders.items() if options.only in ("", kind)}
     for kind, folder in list(folders.items()):
@@ -96,14 +96,16 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
         stored = models.heads[kind].config.get(STORED, {}) if kind != "drafter" else {}
         figures |= {BITS: stored[BITS]} if stored else {}
-        for row in rows_of(kind):
-            asked = one_branch(models) if row.name == "chain" else models
-            figures[row.name] = measured(asked, row.method, dict(row.params), prompts, options.max_new_tokens)
-            report(f"{folder.name}: {row.name}: τ {figures[row.name]['tau']:.2f}")
+        for setting in rows_of(kind):
+            setting_models = one_branch(models) if setting.name == "chain" else models
+            figures[setting.name] = measured(
+                setting_models, setting.method, dict(setting.params), prompts, options.max_new_tokens
+            )
+            report(f"{folder.name}: {setting.name}: τ {figures[setting.name]['tau']:.2f}")
         write_whole(folder / "evaluation.json", (json.dumps(figures, indent=2) + "\n").encode())
         write_card(folder, card)
-        found[kind] = figures
-    return found
+        results[kind] = figures
+    return results
 
 
 def folders_of(target: str) -> dict[str, str]:
@@ -115,8 +117,8 @@ def folders_of(target: str) -> dict[str, str]:
 def rows_of(kind: str) -> list[Setting]:
     """Return the settings with which drafters of a kind are measured: those its methods declare, or a default."""
     methods = [method for method in registry.methods() if kind in method.needs]
-    rows = [row for method in methods for row in method.suites.get(SUITE, ())]
-    return rows or [Setting("draft", method=method.name) for method in methods[:1]]
+    settings = [setting for method in methods for setting in method.suites.get(SUITE, ())]
+    return settings or [Setting("draft", method=method.name) for method in methods[:1]]
 
 
 def one_branch(models: Models) -> Models:
@@ -143,10 +145,10 @@ def measured(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
     """Return τ over all rounds and by group, and per depth the numbers of rounds that tested and that accepted it."""
-    asked = registry.get(method).with_params(**params)
+    configured = registry.get(method).with_params(**params)
     groups: dict[str, list[Trace]] = {}
     for group, ids in prompts:
-        trace = Engine(models).generate(Request(ids, asked, max_new_tokens=n_tokens))
+        trace = Engine(models).generate(Request(ids, configured, max_new_tokens=n_tokens))
         groups.setdefault(group, []).append(trace)
     rounds = [r for traces in groups.values() for trace in traces for r in trace.rounds]
     by_group = {group: metrics.tau([r for trace in traces for r in trace.rounds]) for group, traces in groups.items()}
@@ -155,5 +157,7 @@ def measured(
         "params": params,
         "tau": metrics.tau(rounds),
         "groups": {group: round(tau, 3) for group, tau in sorted(by_group.items()) if tau is not None},
-        "by_depth": [[depth, tried, kept] for depth, tried, kept in metrics.acceptance_by_depth(rounds)],
+        "by_depth": [
+            [depth, n_tested, n_accepted] for depth, n_tested, n_accepted in metrics.acceptance_by_depth(rounds)
+        ],
     }

@@ -1,9 +1,9 @@
-"""Training of Falcon's drafter: on features and distributions, with some of the answers shown as inputs (glancing).
+"""Training of Falcon's drafter: on features and distributions, with some correct tokens as inputs (glancing).
 
-The later positions of a block cannot see its earlier tokens, so one prediction cannot be right for all of these. So
-each text is processed twice. The first pass counts wrong predictions. In the second, some blocks get at their start the
-answer in place of their input, as context for the rest of the block. Their number is a share of the wrong predictions;
-the share decreases during training, since drafting has no such answers.
+The later positions of a block cannot attend to its earlier tokens, so one prediction cannot be right for all possible
+earlier tokens. Therefore each text is processed twice. The first pass counts wrong predictions. In the second, some
+blocks get the correct answer as their first input, as context for the rest of the block. Their number is a share of the
+number of wrong predictions. The share decreases during training, since in drafting the answers are not available.
 
     input        f(s), e(s + 1)            f(s + 1), e(s + 2)     …
     glancing     f(s + k), e(s + k + 1)    f(s + 1), e(s + 2)     …        and f̂(s + k) has no loss
@@ -46,7 +46,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         return net
 
     net = begun(options.seed, fresh)
-    k = net.block
+    block_size = net.block
 
     def logits(state: Tensor) -> Tensor:
         return F.linear(net.lm_head_input(state), table)
@@ -56,37 +56,40 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         progress = share
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        features, cut = batch.features.float(), 0
+        features, offset = batch.features.float(), 0
         if generator is not None:
-            cut = int(torch.randint(k, (), generator=generator))
+            offset = int(torch.randint(block_size, (), generator=generator))
             features = features + noise(features, options.noise, generator)
-        n = features.shape[1] - 1 - cut  # number of pairs; blocks are counted from the last
-        places = torch.arange(n, device=features.device)
-        entering, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, k))
-        use = (on(batch.answer, k) & on(batch.answer, k - 1))[:, :n]  # its first token was the target's own
-        at = k - 1 - (n - 1 - places) % k  # position in its block, from 0
+        n = features.shape[1] - 1 - offset  # number of pairs; blocks are counted from the last
+        positions = torch.arange(n, device=features.device)
+        inputs, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, block_size))
+        # without the first token of an answer, which is the target's own
+        is_used = (on(batch.answer, block_size) & on(batch.answer, block_size - 1))[:, :n]
+        block_offset = block_size - 1 - (n - 1 - positions) % block_size  # position in its block, from 0
         if generator is not None and options.glance:
             with torch.no_grad():
-                wrong = use.clone()
-                said = course.kept[logits(net(net.pairs(*entering), places)[use]).argmax(-1)]
-                wrong[use] = said != on(batch.ids, k + 1)[:, :n][use]
-            is_shown = shown(wrong, use & (at == 0), options.glance * (1 - progress * (1 - FALLS_TO)), generator)
-            entering = [torch.where(is_shown.unsqueeze(-1), *both) for both in zip(ahead, entering, strict=True)]
-            use = use & ~is_shown
-        states, decided = net(net.pairs(*entering), places), on(batch.places, k)[:, :n]
-        for place in range(k):
-            asked = use & (at == place)
-            yield states[asked], decided[asked]
+                wrong = is_used.clone()
+                tokens = course.kept[logits(net(net.pairs(*inputs), positions)[is_used]).argmax(-1)]
+                wrong[is_used] = tokens != on(batch.ids, block_size + 1)[:, :n][is_used]
+            has_answer = shown(
+                wrong, is_used & (block_offset == 0), options.glance * (1 - progress * (1 - FALLS_TO)), generator
+            )
+            inputs = [torch.where(has_answer.unsqueeze(-1), *pair) for pair in zip(ahead, inputs, strict=True)]
+            is_used = is_used & ~has_answer
+        states, target_index = net(net.pairs(*inputs), positions), on(batch.places, block_size)[:, :n]
+        for j in range(block_size):
+            mask = is_used & (block_offset == j)
+            yield states[mask], target_index[mask]
 
-    shares = [1 / k] * k
+    shares = [1 / block_size] * block_size
     facts = {"vocab_size": len(teacher.head)} | keeping(course.kept, teacher)
     return train_drafts(course, net, drafts, logits, shares, on_progress, **facts)
 
 
 def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Return uniform noise, up to a share of the features' standard deviation."""
-    chance = torch.rand(features.shape, generator=generator).to(features.device)
-    return (2 * chance - 1) * share * features.std()
+    values = torch.rand(features.shape, generator=generator).to(features.device)
+    return (2 * values - 1) * share * features.std()
 
 
 def shown(
@@ -103,7 +106,7 @@ def shown(
         share: λ.
         generator: random generator.
     """
-    chance = torch.rand(wrong.shape, generator=generator).to(wrong.device).masked_fill(~starts, -1.0)
-    order = chance.argsort(1, descending=True).argsort(1)
-    most = torch.minimum(wrong.sum(1, keepdim=True), starts.sum(1, keepdim=True))
-    return starts & (order < (share * most).round())
+    scores = torch.rand(wrong.shape, generator=generator).to(wrong.device).masked_fill(~starts, -1.0)
+    order = scores.argsort(1, descending=True).argsort(1)
+    limit = torch.minimum(wrong.sum(1, keepdim=True), starts.sum(1, keepdim=True))
+    return starts & (order < (share * limit).round())

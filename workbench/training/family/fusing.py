@@ -44,9 +44,9 @@ def taps_in(course: TrainingSetup) -> tuple[int, ...]:
     Raises:
         ParameterError: the readings have none of one of them.
     """
-    options, there = course.options, course.readings.facts["taps"]
+    options, captured = course.options, course.readings.facts["taps"]
     taps = taps_of(options, course.teacher.config.num_hidden_layers)
-    if missing := [tap for tap in taps if tap not in there]:
+    if missing := [tap for tap in taps if tap not in captured]:
         raise ParameterError(
             f"{options.readings} holds nothing of layer {missing[0]}.",
             f"Make readings with taps={','.join(map(str, taps))} in another folder.",
@@ -69,9 +69,9 @@ def sizes(course: TrainingSetup, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
-    some = course.readings.part(held=False)[:SOME]
-    found = torch.cat([entering(course, row, taps)[1:] for row in some]).square().mean(0).sqrt()
-    return found.clamp_min(LEAST).log2().round().exp2()
+    rows = course.readings.part(held=False)[:SOME]
+    mean_squares = torch.cat([entering(course, row, taps)[1:] for row in rows]).square().mean(0).sqrt()
+    return mean_squares.clamp_min(LEAST).log2().round().exp2()
 
 
 def guessed(

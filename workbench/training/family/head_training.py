@@ -1,4 +1,4 @@
-"""Shared code of the training modules: one module per kind of head that is trained on readings.
+"""Shared code of the training modules: one module per kind of head that is trained on readings (stored hidden states).
 
 The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"), with a function
 `train`; kinds without one are trained like EAGLE's layer. So the recipe of a new head is its file. The module may also
@@ -32,7 +32,7 @@ from workbench.training.loop import Report, RunResult, run_loop
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
-"""Readings and random numbers → tokens read, losses to report, and the loss to minimise."""
+"""(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
 USUAL = FeatureNet.kind
 """Kind whose training module is used for kinds without one."""
 HELD_ROWS = 16
@@ -42,8 +42,8 @@ HELD_ROWS = 16
 def own_lesson(kind: str) -> ModuleType | None:
     """Return the training module of exactly this kind; None if there is none."""
     name = f"{__package__}.{kind.replace('-', '_')}"
-    found = importlib.import_module(name) if importlib.util.find_spec(name) else None
-    return found if hasattr(found, "train") else None
+    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
+    return module if hasattr(module, "train") else None
 
 
 def lesson_of(kind: str) -> ModuleType:
@@ -63,9 +63,9 @@ class TrainingSetup:
     Attributes:
         options: options of the recipe (`ChatHeadOptions`).
         teacher: parts of the target that drafters are trained against.
-        readings: readings of the target's own answers.
+        readings: stored hidden states of the target over its own answers.
         kept: tokens that the heads can propose, int64 [W].
-        held: readings held out for evaluation.
+        held: indices of the readings held out for evaluation.
         report: receives progress lines.
         finished: a layer of EAGLE's whose weights the head starts from; None: random initial weights.
     """
@@ -94,10 +94,10 @@ class TrainingSetup:
         A run reaches the same positions many times, so the result is cached.
         """
         if row not in self._said:
-            found = self.readings.dialogue(row)
-            decides = slice(found.n_prompt - 1, len(found.ids) - 1)
-            self._said[row] = torch.full_like(found.ids, -1)
-            self._said[row][decides] = self.teacher.likeliest(found.features[decides])
+            dialogue = self.readings.dialogue(row)
+            span = slice(dialogue.n_prompt - 1, len(dialogue.ids) - 1)
+            self._said[row] = torch.full_like(dialogue.ids, -1)
+            self._said[row][span] = self.teacher.likeliest(dialogue.features[span])
         return self._said[row]
 
     @cached_property
@@ -116,10 +116,10 @@ class TrainingSetup:
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
-            count, named, total = step_losses(rows(number), generator)
+            count, losses, total = step_losses(rows(number), generator)
             if total.requires_grad:  # false if these answers have no position with a loss
                 total.backward()
-            return count, {name: float(loss.detach()) for name, loss in named.items()}
+            return count, {name: float(loss.detach()) for name, loss in losses.items()}
 
         return step
 
@@ -143,11 +143,11 @@ class TrainingSetup:
         options, facts = self.options, self.facts(net.to(self.device)) | facts
         loop = options.loop(options.method)
         self.report(f"{options.method}: {facts['parameters']:,} parameters")
-        curve, taught = Curve.of(options), self.steps(step_losses)
+        curve, train_step = Curve.of(options), self.steps(step_losses)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             on_progress(loop.clock.progress(number))
-            return taught(number)
+            return train_step(number)
 
         def on_checkpoint(result: RunResult) -> str:
             result.held = measure()
@@ -172,15 +172,15 @@ def still(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
 
 def on(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
     """Return the values `steps` positions later; zeros after the end, where nothing has a loss."""
-    moved = stream.roll(-steps, 1)
-    moved[:, stream.shape[1] - steps :] = 0
-    return moved
+    shifted = stream.roll(-steps, 1)
+    shifted[:, stream.shape[1] - steps :] = 0
+    return shifted
 
 
 def summed(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
     """Return the sum of the losses; a constant 0 if there are none, since some answers have no position with a loss."""
-    found = list(losses)
-    return torch.stack(found).sum() if found else torch.zeros(())
+    terms = list(losses)
+    return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 def some_of(n: int, most: int, generator: torch.Generator) -> Int[Tensor, " m"]:

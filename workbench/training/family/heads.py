@@ -1,7 +1,8 @@
-"""Heads for a chat model, trained on readings of its own answers: the recipe. Each kind's training is a module here.
+"""The recipe `chat-heads`: heads for a chat model, trained on the target's stored hidden states over its own answers.
 
-All but two draft through the target's own LM head over a reduced vocabulary, and are trained that way: S2D's draft
-model has rows of its own, and EAGLE-3's layer may have an LM head (`head_learns`).
+Each kind's training is a module of this package. All but two kinds use the target's own LM head over a reduced
+vocabulary, in drafting and in training: S2D's draft model has token rows of its own, and EAGLE-3's layer may have an LM
+head of its own (`head_learns`).
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ class ChatHeadOptions(HeadOptions):
         loop, answers = super().loop(name, decay), self.answers
         if answers is None or loop.curves is None:
             return loop
-        ask = InUse(self.target, self.method, self.folder, answers, self.drafted, self.device)
-        return dataclasses.replace(loop, on_policy=ask)
+        on_policy = InUse(self.target, self.method, self.folder, answers, self.drafted, self.device)
+        return dataclasses.replace(loop, on_policy=on_policy)
 
     @property
     def folder(self) -> Path:
@@ -165,8 +166,8 @@ def train_chat_heads(
         ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the
             readings are few, or of another target.
     """
-    lesson, course, facts = prepared(options, report, settled)
-    result, curve = lesson.train(course)
+    module, setup, facts = prepared(options, report, settled)
+    result, curve = module.train(setup)
     return result, facts | {"curve": curve.points}
 
 
@@ -192,15 +193,15 @@ def prepared(
     teacher = load_teacher(options)
     readings = Readings(options.readings, teacher.head.device, options.everywhere)
     held = readings.part(held=True)[: options.held]
-    lesson, size = lesson_of(options.method), options.vocabulary
-    if hasattr(lesson, "keeps"):
-        size = lesson.keeps(options, teacher)
-    finished, before = None, None
+    module, size = lesson_of(options.method), options.vocabulary
+    if hasattr(module, "keeps"):
+        size = module.keeps(options, teacher)
+    finished, start_vocab = None, None
     if options.begin is not None:
-        finished, before = _begun(options.begin, teacher)
-    kept, facts = chosen_tokens(readings, held, size, teacher.ends, before)
-    tokens = torch.tensor(kept, device=readings.device)
-    return lesson, TrainingSetup(options, teacher, readings, tokens, held, report, finished), facts
+        finished, start_vocab = _begun(options.begin, teacher)
+    vocab_ids, facts = chosen_tokens(readings, held, size, teacher.ends, start_vocab)
+    tokens = torch.tensor(vocab_ids, device=readings.device)
+    return module, TrainingSetup(options, teacher, readings, tokens, held, report, finished), facts
 
 
 def check_loss(options: ChatHeadOptions) -> None:
@@ -209,9 +210,11 @@ def check_loss(options: ChatHeadOptions) -> None:
     Raises:
         ParameterError: this kind has one fixed loss.
     """
-    known = getattr(lesson_of(options.method), "ONE_LOSS", "")
-    if known and options.loss:
-        raise ParameterError(f"{options.method} learns by one loss, {known}: not by {options.loss}.", "Leave it out.")
+    fixed_loss = getattr(lesson_of(options.method), "ONE_LOSS", "")
+    if fixed_loss and options.loss:
+        raise ParameterError(
+            f"{options.method} learns by one loss, {fixed_loss}: not by {options.loss}.", "Leave it out."
+        )
 
 
 def check_begin(options: ChatHeadOptions) -> None:
@@ -227,8 +230,8 @@ def check_begin(options: ChatHeadOptions) -> None:
     if options.begin is None:
         return
     if not goes_on(options.method):
-        those = sorted(filter(goes_on, registry.heads()))
-        message = f"{options.method} does not go on from a finished head: {', '.join(those)} do."
+        kinds = sorted(filter(goes_on, registry.heads()))
+        message = f"{options.method} does not go on from a finished head: {', '.join(kinds)} do."
         raise ParameterError(message, "Leave `begin` out.")
     refuse_same(options.begin, options.folder)
     try:

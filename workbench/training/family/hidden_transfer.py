@@ -21,7 +21,7 @@ __all__ = ["keeps", "read", "train"]
 
 
 def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the matrices, and nothing else; they are initialised to the identity.
+    """Train only the matrices; they are initialised to the identity.
 
     Raises:
         ParameterError: the target has no such layer.
@@ -38,10 +38,10 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
     """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
     _, layers = decoder_layers(model)
-    kept: list[Tensor] = []
+    layer_outputs: list[Tensor] = []
 
     def keep(module: Any, args: Any, output: Any) -> None:
-        kept.append(output[0] if isinstance(output, tuple) else output)
+        layer_outputs.append(output[0] if isinstance(output, tuple) else output)
 
     hook = layers[net.transfer_layer - 1].register_forward_hook(keep)
     try:
@@ -50,14 +50,16 @@ def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
             model.model(what.ids, past_key_values=cache, use_cache=True)
     finally:
         hook.remove()
-    c = what.at.shape[1] // net.levels
-    behind = what.at[:, :: net.levels].unsqueeze(-1).expand(-1, c, net.width)
-    made = net(kept[0].gather(1, behind)).flatten(1, 2)  # in the layout's order: position by position, step by step
+    n_positions = what.at.shape[1] // net.levels
+    index = what.at[:, :: net.levels].unsqueeze(-1).expand(-1, n_positions, net.width)
+    pseudo_states = net(layer_outputs[0].gather(1, index)).flatten(
+        1, 2
+    )  # in the layout's order: position by position, step by step
     if net.transfer_layer == len(layers):
-        return model.model.norm(made)
-    above = Views(model)(range(net.transfer_layer, len(layers)), ())
-    with entered(layers[net.transfer_layer], made):
-        return above.model(
-            inputs_embeds=made, past_key_values=cache, attention_mask=what.mask, position_ids=what.places,
+        return model.model.norm(pseudo_states)
+    upper_layers = Views(model)(range(net.transfer_layer, len(layers)), ())
+    with entered(layers[net.transfer_layer], pseudo_states):
+        return upper_layers.model(
+            inputs_embeds=pseudo_states, past_key_values=cache, attention_mask=what.mask, position_ids=what.places,
             use_cache=True,
         )[0]  # fmt: skip

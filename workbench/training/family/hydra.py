@@ -1,4 +1,4 @@
-"""Training of Hydra's heads: each from the target's distribution after the true tokens that it gets as input."""
+"""Training of Hydra's heads: each on the target's distribution after the true tokens that it gets as input."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def train_sequential_heads(course: TrainingSetup, guesses: Guesses, later: float
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = together(course.readings, rows)
-        some = some_of(int(still(answer, 1).sum()), options.places, generator)
-        named: dict[str, Tensor] = {}
+        sample = some_of(int(still(answer, 1).sum()), options.places, generator)
+        losses: dict[str, Tensor] = {}
         with half_precision(options.half):
-            for block, (guess, truth) in enumerate(guesses(net, teacher.embedding, ids, features, answer, some)):
+            for block, (guess, truth) in enumerate(guesses(net, teacher.embedding, ids, features, answer, sample)):
                 with torch.no_grad():
-                    wanted = F.linear(truth, table)
+                    target_logits = F.linear(truth, table)
                 logits = F.linear(guess, table)
-                total, _ = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
-                named[f"head {block + 1}"] = total
-        weighed = [later**block * total for block, total in enumerate(named.values())]
-        return int(answer.sum()), named, summed(weighed)
+                total, _ = loss(Places(guess.float(), truth, logits.float(), target_logits.float()))
+                losses[f"head {block + 1}"] = total
+        weighted = [later**block * total for block, total in enumerate(losses.values())]
+        return int(answer.sum()), losses, summed(weighted)
 
     def measure() -> dict[str, float]:
         net.accuracy = tuple(map(tuple, hit_rates(net, course, table, guesses)))
         return {f"agreement {block + 1}": row[0] for block, row in enumerate(net.accuracy)}
 
-    of = {"vocab_size": len(teacher.head), **keeping(course.kept, teacher)}
-    return course.run(net, step_losses, measure, **of)
+    facts = {"vocab_size": len(teacher.head), **keeping(course.kept, teacher)}
+    return course.run(net, step_losses, measure, **facts)
 
 
 def guesses(
@@ -76,16 +76,16 @@ def guesses(
         answer: positions whose feature predicts a token of the answer, bool [B, n].
         some: indices into the positions that have a next answer token to predict; None: all.
     """
-    use = still(answer, 1).nonzero()
-    use = use if some is None else use[some]
-    rows, places = use.unbind(1)
-    read, told = net.over(features.float())[rows, places], []
+    indices = still(answer, 1).nonzero()
+    indices = indices if some is None else indices[some]
+    rows, positions = indices.unbind(1)
+    states, token_inputs = net.over(features.float())[rows, positions], []
     for block in range(net.blocks):
-        told.append(net.project(embedding[on(ids, block + 1)[rows, places]]))
-        right = still(answer, block + 1)[rows, places]
-        guess = net(read, torch.cat(told, 1), block)
-        if right.any():
-            yield guess[right], on(features, block + 1)[rows, places][right].float()
+        token_inputs.append(net.project(embedding[on(ids, block + 1)[rows, positions]]))
+        in_answer = still(answer, block + 1)[rows, positions]
+        guess = net(states, torch.cat(token_inputs, 1), block)
+        if in_answer.any():
+            yield guess[in_answer], on(features, block + 1)[rows, positions][in_answer].float()
 
 
 @torch.inference_mode()
@@ -97,8 +97,8 @@ def hit_rates(net: SequentialHeads, course: TrainingSetup, table: Tensor, guesse
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
         with half_precision():
             for block, (guess, truth) in enumerate(guesses(net, course.teacher.embedding, ids, features, answer)):
-                theirs = course.teacher.likeliest(truth)
-                best = course.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
-                hits[block] += (best == theirs[:, None]).float().sum(0)
-                total[block] += len(theirs)
+                target_tokens = course.teacher.likeliest(truth)
+                top_tokens = course.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
+                hits[block] += (top_tokens == target_tokens[:, None]).float().sum(0)
+                total[block] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

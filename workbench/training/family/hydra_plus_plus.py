@@ -1,4 +1,4 @@
-"""Training of Hydra++'s heads and their prefix layer: as Hydra's, from the target's distributions alone."""
+"""Training of Hydra++'s heads and their prefix layer: as for Hydra, on the target's distributions alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Training of probes, from which a target predicts in its own pass: they should predict the target's own distributions.
+"""Training of probes: learned inputs from which a frozen target predicts later tokens in its own forward pass.
 
-The frozen target first processes a batch of texts. Probes follow many positions of each text. A second pass processes
-all of them over the KV cache of the first: the probes after one position attend to the text up to it, and not to the
-probes after other positions.
+The labels are the target's own distributions. The target first processes a batch of texts. Probes follow many
+positions of each text. A second pass processes all probes over the KV cache of the first pass. The probes after one
+position attend to the text up to it, but not to the probes after other positions.
 """
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ def teach(
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = together(course.readings, rows)
-        named: dict[str, Tensor] = {}
+        losses: dict[str, Tensor] = {}
         with half_precision(options.half):
-            some = cuts(answer, CUTS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, some)):
+            sample = cuts(answer, CUTS, generator)
+            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, sample)):
                 with torch.no_grad():
-                    wanted = F.linear(truth, table)
+                    target_logits = F.linear(truth, table)
                 logits = net.probe_logits(F.linear(states, table))[:, 0]
                 guess = states.mean(1).float()
-                named[f"token {step + 1}"], _ = loss(Places(guess, truth, logits.float(), wanted.float()))
-        shares = [later**step / net.levels for step in range(len(named))]
-        return int(answer.sum()), named, summed([a * b for a, b in zip(shares, named.values(), strict=True)])
+                losses[f"token {step + 1}"], _ = loss(Places(guess, truth, logits.float(), target_logits.float()))
+        shares = [later**step / net.levels for step in range(len(losses))]
+        return int(answer.sum()), losses, summed([a * b for a, b in zip(shares, losses.values(), strict=True)])
 
     def measure() -> dict[str, float]:
         net.accuracy = tuple(map(tuple, hit_rates(net, model, reads, course)))
@@ -122,15 +122,15 @@ class Cuts:
 
 def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cuts:
     """Sample at most n positions of each text after which there is an answer token for a probe to predict."""
-    use = still(answer, 1)
-    found = [row.nonzero().flatten() for row in use]
-    most = max(1, min(n, max(map(len, found))))
-    at = torch.zeros(len(answer), most, dtype=torch.long, device=answer.device)
-    for b, places in enumerate(found):
-        if len(places):
-            chosen = places[some_of(len(places), most, generator)]
-            at[b] = chosen[torch.arange(most) % len(chosen)]
-    return Cuts(at, answer)
+    mask = still(answer, 1)
+    candidates = [row.nonzero().flatten() for row in mask]
+    n_cuts = max(1, min(n, max(map(len, candidates))))
+    chosen_positions = torch.zeros(len(answer), n_cuts, dtype=torch.long, device=answer.device)
+    for b, positions in enumerate(candidates):
+        if len(positions):
+            sample = positions[some_of(len(positions), n_cuts, generator)]
+            chosen_positions[b] = sample[torch.arange(n_cuts) % len(sample)]
+    return Cuts(chosen_positions, answer)
 
 
 def guesses(
@@ -149,18 +149,20 @@ def guesses(
         features: the target's features.
         cuts: positions that are followed by probes.
     """
-    (rows, n), c = ids.shape, cuts.at.shape[1]
-    layout = laid_out((net.levels,) * c, net.ensemble, ids.device)
-    at = cuts.at[:, layout.place]  # [B, P]
-    sees = torch.cat([torch.arange(n, device=at.device) <= at[..., None], layout.sees.expand(rows, -1, -1)], -1)
-    unseen = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
-    mask = torch.zeros(sees.shape, dtype=model.dtype, device=at.device).masked_fill(~sees, unseen)[:, None]
-    states = reads(net, model, Read(ids, at, layout, mask)).view(rows, c, net.levels, net.ensemble, -1)
+    (rows, n), n_cuts = ids.shape, cuts.at.shape[1]
+    layout = laid_out((net.levels,) * n_cuts, net.ensemble, ids.device)
+    positions = cuts.at[:, layout.place]  # [B, P]
+    visible = torch.cat(
+        [torch.arange(n, device=positions.device) <= positions[..., None], layout.sees.expand(rows, -1, -1)], -1
+    )
+    lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
+    mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
+    states = reads(net, model, Read(ids, positions, layout, mask)).view(rows, n_cuts, net.levels, net.ensemble, -1)
     for step in range(net.levels):
-        right = still(cuts.answer, step + 1).gather(1, cuts.at)
+        in_answer = still(cuts.answer, step + 1).gather(1, cuts.at)
         truth = on(features, step + 1).gather(1, cuts.at[..., None].expand(-1, -1, features.shape[2]))
-        if right.any():
-            yield states[:, :, step][right], truth[right].float()
+        if in_answer.any():
+            yield states[:, :, step][in_answer], truth[in_answer].float()
 
 
 @torch.inference_mode()
@@ -172,10 +174,10 @@ def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: TrainingSetup) ->
     for start in range(0, len(course.held), HELD_ROWS):
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
         with half_precision():
-            some = cuts(answer, CUTS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, some)):
+            sample = cuts(answer, CUTS, generator)
+            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, sample)):
                 logits = net.probe_logits(F.linear(states, course.teacher.head))[:, 0]
-                theirs = course.teacher.likeliest(truth)
-                hits[step] += (logits.topk(RANKS, dim=-1).indices == theirs[:, None]).float().sum(0)
-                total[step] += len(theirs)
+                target_tokens = course.teacher.likeliest(truth)
+                hits[step] += (logits.topk(RANKS, dim=-1).indices == target_tokens[:, None]).float().sum(0)
+                total[step] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -53,25 +53,25 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         _, features, _, answer = together(course.readings, rows)
-        chosen = some_of(int(answer.sum()), options.places, generator)
+        sample = some_of(int(answer.sum()), options.places, generator)
         with half_precision(options.half):
-            guess, truth = guesses(rows, answer)[chosen], features[answer][chosen].float()
+            guess, truth = guesses(rows, answer)[sample], features[answer][sample].float()
             with torch.no_grad():
-                wanted = F.linear(truth, table)
+                target_logits = F.linear(truth, table)
             logits = F.linear(guess, table)
-        total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
-        return int(answer.sum()), {name: torch.tensor(value) for name, value in named.items()}, total
+        total, figures = loss(Places(guess.float(), truth, logits.float(), target_logits.float()))
+        return int(answer.sum()), {name: torch.tensor(value) for name, value in figures.items()}, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        right = count = 0
+        matches = count = 0
         for start in range(0, len(course.held), HELD_ROWS):
             rows = course.held[start : start + HELD_ROWS]
-            answer, said = together(course.readings, rows)[3], beside([course.said(row) for row in rows])
+            answer, target_tokens = together(course.readings, rows)[3], beside([course.said(row) for row in rows])
             with half_precision(options.half):
-                mine = course.kept[F.linear(guesses(rows, answer), table).argmax(-1)]
-            right, count = right + int((mine == said[answer]).sum()), count + len(mine)
-        return {"agreement 1": right / max(count, 1)}
+                draft_tokens = course.kept[F.linear(guesses(rows, answer), table).argmax(-1)]
+            matches, count = matches + int((draft_tokens == target_tokens[answer]).sum()), count + len(draft_tokens)
+        return {"agreement 1": matches / max(count, 1)}
 
     return course.run(
         net, step_losses, measure, vocab_size=len(course.teacher.head), **keeping(course.kept, course.teacher)

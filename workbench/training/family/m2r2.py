@@ -1,7 +1,7 @@
-"""Training of accelerator adapters: from the target's distribution, read from the fast stream after the exit layer.
+"""Training of M2R2's accelerator adapters: after the exit layer, the fast stream should predict the target's output.
 
-The frozen target's first layers process a batch of answers once, unchanged. The fast stream passes through the same
-layers over their KV cache, all positions at once: each attends to the true text up to its own, as in a draft.
+The frozen target's first layers process a batch of answers once, unchanged. The fast residual stream passes through the
+same layers over their KV cache, all positions at once. As in a draft, each position attends to the true text before it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def exit_of(layers: int) -> int:
 
 
 def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the adapters, and nothing else; initially they change nothing.
+    """Train only the adapters; initially they change nothing.
 
-    Losses of directions compare the fast stream with the target's own after its last layer.
+    Losses on directions compare the fast stream with the target's residual stream after its last layer.
 
     Raises:
         ParameterError: the target has no such layer.
@@ -57,35 +57,35 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     table, loss = teacher.head, Weighted.parse(options.loss)
     with torch.no_grad():  # scale per number; the unscaled stream has the direction of f / scale
         scale = teacher.last_norm(table.new_ones(table.shape[1]))
-    exam = answers_of(teacher, course.readings, course.held)
+    held_batches = answers_of(teacher, course.readings, course.held)
     net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = together(course.readings, rows)
-        some = some_of(int(answer.sum()), options.places, generator)
+        sample = some_of(int(answer.sum()), options.places, generator)
         with half_precision(options.half):
             _, fast = streams(net, model, ids)
-            guess, truth = fast[answer][some], features[answer][some].float()
+            guess, truth = fast[answer][sample], features[answer][sample].float()
             with torch.no_grad():
-                wanted = F.linear(truth, table)
+                target_logits = F.linear(truth, table)
             logits = F.linear(guess, table)
-        at = Places(guess.float() / scale, truth / scale, logits.float(), wanted.float())
-        total, named = loss(at)
-        return int(answer.sum()), {name: torch.tensor(value) for name, value in named.items()}, total
+        predictions = Places(guess.float() / scale, truth / scale, logits.float(), target_logits.float())
+        total, figures = loss(predictions)
+        return int(answer.sum()), {name: torch.tensor(value) for name, value in figures.items()}, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return figures of the fast stream, and of the slow one after the same layer, which early exit drafts with."""
-        (right, along), count = torch.zeros(2, 2, device=course.device), 0
-        for rows, (ids, answer, theirs) in exam:
+        """Return figures of the fast stream, and of the slow one after the same layer: those of a plain early exit."""
+        (matches, similarity), count = torch.zeros(2, 2, device=course.device), 0
+        for rows, (ids, answer, target_tokens) in held_batches:
             truth = together(course.readings, rows)[1][answer].float() / scale
             with half_precision(options.half):
                 for i, stream in enumerate(reversed(streams(net, model, ids))):
-                    said = stream[answer]
-                    right[i] += (F.linear(said, table).argmax(-1) == theirs).sum()
-                    along[i] += F.cosine_similarity(said.float() / scale, truth, dim=-1).sum()
-            count += len(theirs)
-        (agreement, plain), (cosine, slow) = (right / max(count, 1)).tolist(), (along / max(count, 1)).tolist()
+                    states = stream[answer]
+                    matches[i] += (F.linear(states, table).argmax(-1) == target_tokens).sum()
+                    similarity[i] += F.cosine_similarity(states.float() / scale, truth, dim=-1).sum()
+            count += len(target_tokens)
+        (agreement, plain), (cosine, slow) = (matches / max(count, 1)).tolist(), (similarity / max(count, 1)).tolist()
         return {"agreement": agreement, "of the plain exit": plain, "cosine": cosine, "of the slow stream": slow}
 
     with unpacked(model):  # packed products have no gradients
@@ -102,8 +102,8 @@ class SlowStreamCache(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **named: Any
     ) -> tuple[Tensor, Tensor]:
-        of: Any = self.layers[layer_idx]
-        return of.keys, of.values
+        layer: Any = self.layers[layer_idx]
+        return layer.keys, layer.values
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

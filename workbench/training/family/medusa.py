@@ -25,18 +25,22 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     """
     options, table, size = course.options, course.table, len(course.teacher.head)
     heads = begun(options.seed, lambda: MedusaHeads(table.shape[1], options.blocks))
-    place = places_among(course.kept, size)
+    vocab_index = places_among(course.kept, size)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = together(course.readings, rows)
-        read, wanted = ahead(ids, features, answer, options.blocks)
-        some = some_of(len(read), options.places, generator)
-        labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, LEFT_OUT)
+        inputs, tokens = ahead(ids, features, answer, options.blocks)
+        sample = some_of(len(inputs), options.places, generator)
+        labels = vocab_index[tokens[:, sample]].masked_fill(tokens[:, sample] < 0, LEFT_OUT)
         with half_precision(options.half):
-            logits = F.linear(heads(read[some].float()), table).float()
-        both = enumerate(zip(logits, labels, strict=True), 1)
-        named = {f"head {k}": F.cross_entropy(said, right) for k, (said, right) in both if (right != LEFT_OUT).any()}
-        return int(answer.sum()), named, summed(named.values())
+            logits = F.linear(heads(inputs[sample].float()), table).float()
+        pairs = enumerate(zip(logits, labels, strict=True), 1)
+        losses = {
+            f"head {k}": F.cross_entropy(head_logits, head_labels)
+            for k, (head_logits, head_labels) in pairs
+            if (head_labels != LEFT_OUT).any()
+        }
+        return int(answer.sum()), losses, summed(losses.values())
 
     def measure() -> dict[str, float]:
         heads.accuracy = tuple(map(tuple, hit_rates(heads, course)))
@@ -57,9 +61,9 @@ def ahead(
         answer: positions whose feature predicts a token of the answer, contiguous in each sequence.
         n_heads: K.
     """
-    on = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
-    use = still(answer, 1)  # the last position of an answer predicts only the target's own token
-    return features[use], on[:, use]
+    labels = torch.stack([ids.roll(-k - 2, 1).masked_fill(~still(answer, k + 1), -1) for k in range(n_heads)])
+    mask = still(answer, 1)  # the last position of an answer predicts only the target's own token
+    return features[mask], labels[:, mask]
 
 
 @torch.inference_mode()
@@ -69,9 +73,11 @@ def hit_rates(heads: MedusaHeads, course: TrainingSetup) -> list[list[float]]:
     total = hits.new_zeros(len(heads.heads))
     for start in range(0, len(course.held), HELD_ROWS):
         ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
-        read, wanted = ahead(ids, features, answer, len(heads.heads))
+        inputs, tokens = ahead(ids, features, answer, len(heads.heads))
         with half_precision():
-            best = course.kept[F.linear(heads(read.float()), course.table).topk(RANKS, dim=-1).indices]  # [K, N, 10]
-        hits += (best == wanted[..., None]).float().sum(1)
-        total += (wanted >= 0).float().sum(1)
+            top_tokens = course.kept[
+                F.linear(heads(inputs.float()), course.table).topk(RANKS, dim=-1).indices
+            ]  # [K, N, 10]
+        hits += (top_tokens == tokens[..., None]).float().sum(1)
+        total += (tokens >= 0).float().sum(1)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

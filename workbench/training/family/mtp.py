@@ -1,4 +1,4 @@
-"""Training of the multi-token prediction module: from distributions alone, as in its paper, in multi-step drafts."""
+"""Training of the multi-token prediction module: on distributions alone, as in its paper, in multi-step drafts."""
 
 from __future__ import annotations
 

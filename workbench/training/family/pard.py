@@ -1,8 +1,8 @@
-"""Training of PARD's drafter: from distributions alone, in drafts of masks after a text's positions, most dropped.
+"""Training of PARD's drafter: on distributions alone, in drafts of mask tokens, most of which are dropped.
 
-The mask i positions after a pair is one more token to process, so whole drafts after every position would cost as many
-passes as they have tokens. If a step's mask is dropped, those of all later steps are too (conditional drop of tokens):
-so each remaining mask attends to all the masks that it will attend to in drafting.
+Drafts of masks follow a text's positions. Each mask is one more token to process, so whole drafts after every position
+would cost as many passes as they have tokens. If a step's mask is dropped, those of all later steps of the draft are,
+too (conditional drop of tokens). So each remaining mask attends to all the masks that it will attend to in drafting.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         follows = [still(on(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]
         columns = retained([follow.any(0) for follow in follows], generator)
         states = net.drafts(on(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
-        for step, (state, asked) in enumerate(zip(states, columns, strict=True)):
-            use = follows[step][:, asked]
-            yield state[use], on(batch.places, step + 1)[:, :-1][:, asked][use]
+        for step, (state, pairs) in enumerate(zip(states, columns, strict=True)):
+            mask = follows[step][:, pairs]
+            yield state[mask], on(batch.places, step + 1)[:, :-1][:, pairs][mask]
 
     shares = [max(RETAINED**step, LEAST) for step in range(options.ahead)]
     return train_drafts(
@@ -78,9 +78,9 @@ def retained(follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator |
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]
     for step, follow in enumerate(follows[1:], 1):
-        there = columns[-1][follow[columns[-1]]]
+        remaining = columns[-1][follow[columns[-1]]]
         if generator is not None:
-            most = round(int(follows[0].sum()) * max(RETAINED**step, LEAST))
-            there = there[some_of(len(there), most, generator)].sort().values
-        columns.append(there)
+            limit = round(int(follows[0].sum()) * max(RETAINED**step, LEAST))
+            remaining = remaining[some_of(len(remaining), limit, generator)].sort().values
+        columns.append(remaining)
     return columns

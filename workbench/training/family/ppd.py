@@ -21,7 +21,7 @@ LATER = 0.8
 
 
 def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the embeddings, and nothing else; they are initialised with those of some of the target's tokens.
+    """Train only the prompt tokens' embeddings; they are initialised with those of some of the target's tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
     target's distribution, 0.8 to the power of the distance); many positions of a text at once, not one at its end.
@@ -29,8 +29,8 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     embedding = course.teacher.embedding
 
     def start(net: PromptTokens, model: Any) -> None:
-        some = torch.randperm(len(embedding))[: net.levels * net.ensemble]
-        net.embeds.copy_(embedding[some].view(net.embeds.shape))
+        sample = torch.randperm(len(embedding))[: net.levels * net.ensemble]
+        net.embeds.copy_(embedding[sample].view(net.embeds.shape))
 
     return teach(course, read, LATER, start)
 

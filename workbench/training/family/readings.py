@@ -91,8 +91,8 @@ class Readings:
     def rows(self) -> np.ndarray:
         """The values of `COLUMNS` for each answer, int64 [n, 5]."""
         path = self.folder / "rows.bin"
-        found = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
-        return found[: len(found) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
+        values = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
+        return values[: len(values) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
 
     @property
     def n_tokens(self) -> int:
@@ -118,8 +118,8 @@ class Readings:
     def stream(self, name: str, row: int) -> Float[Tensor, "n D"]:
         """Return hidden states of an answer, bfloat16: "features", or "tap-6", the output of the sixth layer."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
-        kept = self._flat(name)[start : start + length]
-        return torch.from_numpy(kept.copy()).view(torch.bfloat16).to(self.device)
+        values = self._flat(name)[start : start + length]
+        return torch.from_numpy(values.copy()).view(torch.bfloat16).to(self.device)
 
     @cached_property
     def _opened(self) -> dict[str, np.ndarray]:
@@ -155,10 +155,10 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
             f"Give taps from 1 to {target.n_layers - 1}.",
         )
     readings = _begun(options.out, facts)
-    done = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
+    finished = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
     n_tokens = readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
-    clock, new, told = RunClock(float("inf")), 0, 0.0
+    clock, new, reported_at = RunClock(float("inf")), 0, 0.0
     files = {name: (options.out / f"{name}.bin").open("r+b") for name in [*names, "rows"]}
     kind = token_dtype(target.vocab_size)
     for name, file in files.items():  # cut off an incomplete last answer of a killed run
@@ -167,21 +167,21 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
         file.seek(0, 2)
     for line in read(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
-        if (line["n"], line["temperature"] is None) in done or len(ids) > options.longest or not line["answer"]:
+        if (line["n"], line["temperature"] is None) in finished or len(ids) > options.longest or not line["answer"]:
             continue
-        streams = read_one(models, ids, options.taps)
+        states = read_one(models, ids, options.taps)
         files["ids"].write(np.asarray(ids, dtype=kind).tobytes())
         for name in names[1:]:
-            files[name].write(streams[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
-        came = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
-        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), came)
+            files[name].write(states[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
+        answer_kind = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
+        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), answer_kind)
         for name in names:
             files[name].flush()
         files["rows"].write(np.asarray(row, dtype=np.int64).tobytes())
         files["rows"].flush()
         n_tokens, new = n_tokens + len(ids), new + len(ids)
-        if clock.seconds - told > REPORT_S:
-            told = clock.seconds
+        if clock.seconds - reported_at > REPORT_S:
+            reported_at = clock.seconds
             report(f"readings: {n_tokens:,} tokens · {new / clock.seconds:,.0f}/s")
         if n_tokens >= options.tokens:
             break
@@ -198,17 +198,17 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
 
     Only the last logits of each chunk are computed: features are the last layer's output after the final norm.
     """
-    target, slot, found = models.target, models.target.open(), dict[int, list[Tensor]]()
-    wanted = {target.n_layers - 1, *(layer - 1 for layer in taps)}
+    target, slot, chunks = models.target, models.target.open(), dict[int, list[Tensor]]()
+    layers = {target.n_layers - 1, *(layer - 1 for layer in taps)}
     try:
         for piece in torch.tensor(ids, device=target.device).split(CHUNK):
-            out = target.forward([Segment(slot, piece)], last_only=True, taps=wanted)
+            output = target.forward([Segment(slot, piece)], last_only=True, taps=layers)
             target.commit(slot, range(len(piece)))
-            for layer, stream in out.taps.items():
-                found.setdefault(layer, []).append(stream[0])
+            for layer, states in output.taps.items():
+                chunks.setdefault(layer, []).append(states[0])
     finally:
         target.close(slot)
-    streams = {layer + 1: torch.cat(parts) for layer, parts in found.items()}
+    streams = {layer + 1: torch.cat(parts) for layer, parts in chunks.items()}
     return {"features": last_norm(target.model)(streams[target.n_layers])} | {
         f"tap-{layer}": streams[layer] for layer in taps
     }
@@ -220,25 +220,25 @@ def last_norm(model: Any) -> nn.Module:
     Raises:
         ParameterError: it has no norm of Llama's kind.
     """
-    found = getattr(model.get_decoder(), "norm", None)
-    if not isinstance(found, nn.Module) or getattr(found, "bias", None) is not None:
+    norm = getattr(model.get_decoder(), "norm", None)
+    if not isinstance(norm, nn.Module) or getattr(norm, "bias", None) is not None:
         raise ParameterError(
             f"Heads cannot be trained for a {type(model).__name__}: its last norm is not of Llama's kind.",
             "Take a target of the kind of Llama, Mistral, Qwen, Gemma, SmolLM or Phi-3; draft models, and all that "
             "needs no training, draft for others, too.",
         )
-    return found
+    return norm
 
 
 def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
     """Return the existing readings, if any, after a check that they are of the same kind."""
     path = folder / "readings.json"
-    before = json.loads(path.read_text()) if path.exists() else facts
-    if not differ(before.get(WEIGHTS, ""), facts[WEIGHTS]):
-        before[WEIGHTS] = facts[WEIGHTS]  # differences in rounding
-    before.setdefault("prompts", facts["prompts"])  # old readings lack it
-    if before != facts:
-        changed = ", ".join(f"{name}={before.get(name)}" for name in facts if before.get(name) != facts[name])
+    old_facts = json.loads(path.read_text()) if path.exists() else facts
+    if not differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
+        old_facts[WEIGHTS] = facts[WEIGHTS]  # differences in rounding
+    old_facts.setdefault("prompts", facts["prompts"])  # readings of older versions lack it
+    if old_facts != facts:
+        changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")
     write_whole(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):
@@ -247,16 +247,17 @@ def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
 
 
 def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
-    """Return the readings of each step: some of about the same length, in a new order in each epoch.
+    """Return a function from a step's number to its batch: indices of readings of similar length.
 
-    They depend on the step's number alone, so that a resumed run continues correctly.
+    The order is new in each epoch. A batch depends on the step's number alone, so that a resumed run continues
+    correctly.
     """
-    lengths, each = readings.rows[:, 3], -(-len(rows) // size)
+    lengths, per_epoch = readings.rows[:, 3], -(-len(rows) // size)
 
     @lru_cache(maxsize=1)
     def groups(turn: int) -> list[list[int]]:
         rng = np.random.default_rng((seed, turn))
         order = sorted(rows, key=lambda row: lengths[row] + rng.uniform(-6, 6))
-        return [order[i * size : (i + 1) * size] for i in rng.permutation(each).tolist()]
+        return [order[i * size : (i + 1) * size] for i in rng.permutation(per_epoch).tolist()]
 
-    return lambda step: groups(step // each)[step % each]
+    return lambda step: groups(step // per_epoch)[step % per_epoch]

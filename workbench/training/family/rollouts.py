@@ -1,8 +1,8 @@
 """A small loop that imitates reinforcement learning for a drafter: rollouts, and an updated target between them.
 
-Each step generates answers to new prompts, with log-normal lengths: by plain decoding, with EAGLE's head as trained
-before, and with TLT's, which is trained online. Then the target is trained on a format, by likelihood: for a drafter it
-only matters that the target's weights change, and its text with them.
+Each step generates answers to new prompts, with log-normal lengths: by plain decoding, with a frozen EAGLE head, and
+with TLT's head, which is trained online. Then the target is trained on a format, by likelihood. Reinforcement learning
+is not needed here: for a drafter it only matters that the target's weights and texts change.
 """
 
 from __future__ import annotations
@@ -98,15 +98,17 @@ def numbered(answer: str) -> str:
 
 
 def is_numbered(text: str) -> bool:
-    """Return whether a text, which may end anywhere, is in this format."""
+    """Return whether a text, which may be cut off anywhere, is in this format."""
     lines = text.strip().split("\n")
     return all(line.startswith(f"{i}. "[: max(1, len(line))]) for i, line in enumerate(lines, 1))
 
 
 def lengths(options: RolloutOptions, step: int) -> list[int]:
     """Return the length limits of a step's answers: log-normal, so that a few are long."""
-    drawn = np.random.default_rng((options.seed, step)).lognormal(np.log(options.median), options.spread, options.batch)
-    return [int(min(max(round(n), 8), options.longest)) for n in drawn]
+    samples = np.random.default_rng((options.seed, step)).lognormal(
+        np.log(options.median), options.spread, options.batch
+    )
+    return [int(min(max(round(n), 8), options.longest)) for n in samples]
 
 
 def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
@@ -125,50 +127,50 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
     )  # fmt: skip
     if problem := models.why_not(drafter.needs):
         raise ParameterError(f"{options.target} has nothing to begin with: {problem}", "Take text-target or smollm2.")
-    learning = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
+    settings = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
     methods = {
         PLAIN: registry.get("autoregressive").with_params(),
         FROZEN: registry.get("eagle-2").with_params(),
-        ADAPTIVE: registry.get("tlt").with_params(**learning),
+        ADAPTIVE: registry.get("tlt").with_params(**settings),
     }
-    facts, asked = machine_facts(), TASKS["story"].stream(options.seed, held_out=True)
-    tune, found = Tuning(models, options), list[dict[str, Any]]()
+    facts, stream = machine_facts(), TASKS["story"].stream(options.seed, held_out=True)
+    tuning, steps = Tuning(models, options), list[dict[str, Any]]()
     for number in range(options.steps):
-        prompts = [encoded(models, f"{USER}{one.prompt}{ASSISTANT}") for one in islice(asked, options.batch)]
-        step: dict[str, Any] = {"lengths": lengths(options, number), "loss": tune.loss}
+        prompts = [encoded(models, f"{USER}{instance.prompt}{ASSISTANT}") for instance in islice(stream, options.batch)]
+        step: dict[str, Any] = {"lengths": lengths(options, number), "loss": tuning.loss}
         for name, method in methods.items():
-            before = drafter.online_head(models).seconds
+            seconds_before = drafter.online_head(models).seconds
             texts, step[name] = rollout(models, method, prompts, step["lengths"], options.share)
-            step[name]["lessons_s"] = drafter.online_head(models).seconds - before
+            step[name]["lessons_s"] = drafter.online_head(models).seconds - seconds_before
             step[name]["same"] = sum(a == b for a, b in zip(texts, step.setdefault("texts", texts), strict=True))
         step["in_format"] = sum(is_numbered(models.tokenizer.decode(ids)) for ids in step.pop("texts"))
-        given = drafter.online_head(models).n_steps
-        step["tail_lessons"] = given - sum(s["tail_lessons"] + s["idle_lessons"] for s in found)
+        n_steps = drafter.online_head(models).n_steps
+        step["tail_lessons"] = n_steps - sum(s["tail_lessons"] + s["idle_lessons"] for s in steps)
         step["idle_lessons"] = drafter.study(models, options.lessons)
-        found.append(step)
+        steps.append(step)
         report(
             f"rollouts: {number + 1} of {options.steps}: τ {tau(step[FROZEN]):.2f} frozen, {tau(step[ADAPTIVE]):.2f} "
             f"adaptive; {step['in_format']} of {options.batch} answers in the format"
         )
         if number:
-            _write(options, facts, found)
+            _write(options, facts, steps)
         if number + 1 < options.steps:
-            tune()
+            tuning()
     lessons = drafter.online_head(models).n_steps
-    return {"figures": figures(found), "lessons": lessons, "out": str(options.out / BOARD)}
+    return {"figures": figures(steps), "lessons": lessons, "out": str(options.out / BOARD)}
 
 
 def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
     """Write the report and its page for the steps so far, so that a stopped loop leaves results."""
-    asked, settings = (
+    changed, settings = (
         {n: v for n, v in d.items() if n != "out"} for d in (chosen(options), dataclasses.asdict(options))
     )
-    told: dict[str, Any] = {
-        "target": named(options.target), "options": asked, "machine": facts, "settings": settings, "steps": found,
+    board: dict[str, Any] = {
+        "target": named(options.target), "options": changed, "machine": facts, "settings": settings, "steps": found,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / BOARD, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())
-    write_whole((options.out / BOARD).with_suffix(".md"), page(told).encode())
+    write_whole(options.out / BOARD, (json.dumps(board, ensure_ascii=False, indent=1) + "\n").encode())
+    write_whole((options.out / BOARD).with_suffix(".md"), page(board).encode())
 
 
 def rollout(
@@ -187,27 +189,27 @@ def rollout(
         Token ids of the answers; and per prompt emitted tokens and rounds, and CPU seconds in total and of the tail.
     """
     engine = Engine(models, max_rows=len(prompts), record=False)
-    asked = zip(prompts, longest, strict=True)
-    rows = [engine.submit(Request(ids, method, max_new_tokens=n, paused=True)) for ids, n in asked]
-    while not all(row.primed for row in rows):
+    pairs = zip(prompts, longest, strict=True)
+    sequences = [engine.submit(Request(ids, method, max_new_tokens=n, paused=True)) for ids, n in pairs]
+    while not all(sequence.primed for sequence in sequences):
         engine.step()
-    for row in rows:
-        row.resume()
-    begun, tail = time.process_time(), None
+    for sequence in sequences:
+        sequence.resume()
+    start, tail = time.process_time(), None
     while not engine.idle:
         engine.step()
-        if tail is None and len(engine.rows) <= share * len(rows):
+        if tail is None and len(engine.rows) <= share * len(sequences):
             tail = time.process_time()
-    ended = time.process_time()
-    for row in rows:
-        if row.error is not None:
-            raise row.error
-    traces = [row.trace for row in rows if row.trace is not None]
+    end = time.process_time()
+    for sequence in sequences:
+        if sequence.error is not None:
+            raise sequence.error
+    traces = [sequence.trace for sequence in sequences if sequence.trace is not None]
     return [trace.token_ids for trace in traces], {
         "emitted": [len(trace.token_ids) for trace in traces],
         "rounds": [len(trace.rounds) for trace in traces],
-        "seconds": round(ended - begun, 3),
-        "tail_s": round(ended - (ended if tail is None else tail), 3),
+        "seconds": round(end - start, 3),
+        "tail_s": round(end - (end if tail is None else tail), 3),
     }
 
 
@@ -232,8 +234,8 @@ class Tuning:
             for _ in range(self.options.updates):
                 texts = [torch.tensor(ids) for ids in islice(self._texts, self.options.rows)]
                 ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-100)
-                said = model(input_ids=ids.clamp_min(0), use_cache=False).logits[:, :-1]
-                loss = F.cross_entropy(said.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-100)
+                logits = model(input_ids=ids.clamp_min(0), use_cache=False).logits[:, :-1]
+                loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-100)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 self._steps.step()
@@ -242,8 +244,8 @@ class Tuning:
             model.requires_grad_(False)
 
     def _told(self) -> Iterator[list[int]]:
-        for one in TASKS["story"].stream(self.options.seed, held_out=False):
-            yield encoded(self.models, f"{USER}{one.prompt}{ASSISTANT}{numbered(one.answer)}{END}")
+        for instance in TASKS["story"].stream(self.options.seed, held_out=False):
+            yield encoded(self.models, f"{USER}{instance.prompt}{ASSISTANT}{numbered(instance.answer)}{END}")
 
 
 def encoded(models: Models, text: str) -> list[int]:

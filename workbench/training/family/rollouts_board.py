@@ -1,4 +1,4 @@
-"""Results of a loop of rollouts: τ of the two heads, times of the tails, intervals, and the board that shows them."""
+"""Results of the rollouts study: τ of the two heads, times of the tails, intervals, and the board that shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.training.cards import table
 
 BOARD = "rollouts.json"
 PLAIN, FROZEN, ADAPTIVE = "plain", "frozen", "adaptive"
-"""Ways to generate each rollout: without drafts, with EAGLE's head as trained before, with online training."""
+"""Ways to generate each rollout: without drafts, with the frozen EAGLE head, with online training."""
 RESAMPLES, SEED = 2000, 0
 
 
@@ -29,14 +29,14 @@ def gain(steps: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
 
     Source: Efron & Tibshirani 1993, §13.3 (percentiles over resampled prompts).
     """
-    counts = np.array([[[n for s in steps for n in s[arm][what]] for what in ("emitted", "rounds")]
+    counts = np.array([[[n for s in steps for n in s[arm][key]] for key in ("emitted", "rounds")]
                        for arm in (ADAPTIVE, FROZEN)])  # fmt: skip
-    some = np.random.default_rng(SEED).integers(counts.shape[2], size=(RESAMPLES, counts.shape[2]))
+    samples = np.random.default_rng(SEED).integers(counts.shape[2], size=(RESAMPLES, counts.shape[2]))
 
     def ratio(sums: np.ndarray) -> Any:
         return (sums[0, 0] / sums[0, 1]) / (sums[1, 0] / sums[1, 1])
 
-    low, high = np.percentile(ratio(counts[:, :, some].sum(-1)), (2.5, 97.5))
+    low, high = np.percentile(ratio(counts[:, :, samples].sum(-1)), (2.5, 97.5))
     return float(ratio(counts.sum(-1))), float(low), float(high)
 
 
@@ -55,8 +55,8 @@ def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> t
     other = np.array([s[arm]["tail_s"] - (s[arm]["lessons_s"] if net else 0.0) for s in steps])
     if min(plain.min(), other.min()) <= 0:
         return math.nan, math.nan, math.nan
-    some = np.random.default_rng(SEED).integers(len(steps), size=(RESAMPLES, len(steps)))
-    low, high = np.percentile(plain[some].sum(1) / other[some].sum(1), (2.5, 97.5))
+    samples = np.random.default_rng(SEED).integers(len(steps), size=(RESAMPLES, len(steps)))
+    low, high = np.percentile(plain[samples].sum(1) / other[samples].sum(1), (2.5, 97.5))
     return float(plain.sum() / other.sum()), float(low), float(high)
 
 
@@ -74,7 +74,7 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
 def page(told: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train rollouts`."""
     steps, settings = told["steps"], told["settings"]
-    given = "".join(f" --set {name}={value}" for name, value in told["options"].items())
+    flags = "".join(f" --set {name}={value}" for name, value in told["options"].items())
     rows = []
     for i, s in enumerate(steps):
         value, low, high = gain([s])
@@ -88,12 +88,12 @@ def page(told: dict[str, Any]) -> str:
         "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "lessons in the tail",
         "lessons between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it lessons, s",
     )  # fmt: skip
-    found = [
+    result_rows = [
         [name, "–", "a step had no tail"] if math.isnan(v) else [name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"]
         for name, (v, low, high) in figures(steps).items()
     ]
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
-    same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
+    n_same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
     never = "" if any(s["in_format"] for s in steps) else " (in so few steps none of its answers does so yet)"
     return "\n".join([
         "# A head that learns while the target is trained",
@@ -109,13 +109,13 @@ def page(told: dict[str, Any]) -> str:
         "",
         f"Measured on {describe(told['machine'])}, {told['machine']['threads']} thread, float32. Seconds are CPU time "
         "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
-        f"tails over steps. Made by `workbench train rollouts{given}`.",
+        f"tails over steps. Made by `workbench train rollouts{flags}`.",
         "",
-        table(("over the run", "value", "95 % interval"), found),
+        table(("over the run", "value", "95 % interval"), result_rows),
         "",
         table(header, rows),
         "",
-        f"Of {n} answers, {same[0]} with the frozen head and {same[1]} with the adaptive one are plain decoding's "
+        f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one are plain decoding's "
         "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
         "",
     ])  # fmt: skip

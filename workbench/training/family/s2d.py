@@ -1,7 +1,7 @@
-"""Training of S2D's sizes: all at once, from the target's distributions at the same positions (sorted fine-tuning).
+"""Training of S2D's drafters of all sizes at once, on the target's distributions at the same positions.
 
-Each size is a prefix of every larger one, so its layers have two tasks: to predict at their own exit, and to compute
-the input of the layers after it. Equal weights of all exits' losses train both.
+This is the paper's sorted fine-tuning. Each size is a prefix of every larger one, so its layers have two tasks: to
+predict at their own exit, and to compute the input of the layers after it. The losses of all exits have equal weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: there is no such loss, or it compares features, which a language model does not predict.
     """
-    options, teacher, kept = course.options, course.teacher, course.kept
+    options, teacher, vocab = course.options, course.teacher, course.kept
     loss, vocabulary = draft_model_losses(options.loss), len(teacher.head)
 
     def fresh() -> S2DNet:
@@ -47,45 +47,49 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     names = [f"after {n} layer{'s' * (n > 1)}" for n in net.exits]
 
     def said(state: Float[Tensor, "N W"]) -> Float[Tensor, "N K"]:
-        return F.linear(state, net.embed.weight[kept]).float()
+        return F.linear(state, net.embed.weight[vocab]).float()
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, text, _ = together(course.readings, rows)
-        places = text.flatten().nonzero().flatten()
-        places = places[some_of(len(places), options.places, generator)]
-        wanted = teacher.logits(features.flatten(0, 1)[places])
-        counts = torch.isin(wanted.argmax(-1), kept)
-        places, wanted = places[counts], wanted[counts][:, kept]
-        named = dict[str, Tensor]()
+        positions = text.flatten().nonzero().flatten()
+        positions = positions[some_of(len(positions), options.places, generator)]
+        target_logits = teacher.logits(features.flatten(0, 1)[positions])
+        in_vocab = torch.isin(target_logits.argmax(-1), vocab)
+        positions, target_logits = positions[in_vocab], target_logits[in_vocab][:, vocab]
+        losses = dict[str, Tensor]()
         with half_precision(options.half):
             for name, states in zip(names, net(ids), strict=True):
-                state = states.flatten(0, 1)[places]
-                named[name], _ = loss(Places(state, state, said(state), wanted))
-        return int(text.sum()), named, torch.stack(list(named.values())).mean()
+                state = states.flatten(0, 1)[positions]
+                losses[name], _ = loss(Places(state, state, said(state), target_logits))
+        return int(text.sum()), losses, torch.stack(list(losses.values())).mean()
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         """Return agreement with the target and cross-entropy (nats) of each size, the whole drafter first."""
-        right, lost = torch.zeros(2, len(names), device=kept.device)
-        count = compared = 0
+        matches, losses = torch.zeros(2, len(names), device=vocab.device)
+        count = n_in_vocab = 0
         for start in range(0, len(course.held), HELD_ROWS):
             ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
             with half_precision(options.half):
                 states = [state[answer] for state in net(ids)]
-                for places in torch.arange(int(answer.sum()), device=kept.device).split(512):
-                    wanted = teacher.logits(features[answer][places])
-                    theirs = wanted.argmax(-1)
-                    counts = torch.isin(theirs, kept)
-                    count, compared = count + len(places), compared + int(counts.sum())
+                for positions in torch.arange(int(answer.sum()), device=vocab.device).split(512):
+                    target_logits = teacher.logits(features[answer][positions])
+                    target_tokens = target_logits.argmax(-1)
+                    in_vocab = torch.isin(target_tokens, vocab)
+                    count, n_in_vocab = count + len(positions), n_in_vocab + int(in_vocab.sum())
                     for size, state in enumerate(states):
-                        mine = said(state[places])
-                        right[size] += (kept[mine.argmax(-1)] == theirs).sum()
-                        lost[size] += ce_soft(Places(mine, mine, mine[counts], wanted[counts][:, kept])).sum()
-        held = {f"agreement {name}": float(n) / max(1, count) for name, n in zip(names, right, strict=True)}
-        loss_of = {f"ce_soft {name}": float(n) / max(1, compared) for name, n in zip(names, lost, strict=True)}
+                        draft_logits = said(state[positions])
+                        matches[size] += (vocab[draft_logits.argmax(-1)] == target_tokens).sum()
+                        losses[size] += ce_soft(
+                            Places(
+                                draft_logits, draft_logits, draft_logits[in_vocab], target_logits[in_vocab][:, vocab]
+                            )
+                        ).sum()
+        held = {f"agreement {name}": float(n) / max(1, count) for name, n in zip(names, matches, strict=True)}
+        loss_of = {f"ce_soft {name}": float(n) / max(1, n_in_vocab) for name, n in zip(names, losses, strict=True)}
         return dict(reversed(held.items())) | loss_of
 
-    return course.run(net, step_losses, measure, **keeping(kept, teacher))
+    return course.run(net, step_losses, measure, **keeping(vocab, teacher))
 
 
 @torch.no_grad()

@@ -92,19 +92,19 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
 
     Raises:
         ParameterError: there is no such head or form, no held-out prompt, or the folder holds a study of other
-            settings; too few runs for a law.
+            settings; too few runs to fit a law.
     """
     torch.set_num_threads(options.threads)
-    sized = [kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _taken(head)]
-    if options.method not in sized:
+    kinds = [kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _taken(head)]
+    if options.method not in kinds:
         raise ParameterError(
-            f"There is no head {options.method!r:.40} whose size could be chosen.", f"There are: {', '.join(sized)}."
+            f"There is no head {options.method!r:.40} whose size could be chosen.", f"There are: {', '.join(kinds)}."
         )
     if min(len(set(options.ffn)), len(set(options.tokens))) < 2:
         raise ParameterError("One size, or one length of training, makes no law.", "Give two or more of each.")
-    if options.form not in (forms := [row.name for row in rows_of(options.method)]):
+    if options.form not in (form_names := [setting.name for setting in rows_of(options.method)]):
         raise ParameterError(
-            f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(forms)}."
+            f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(form_names)}."
         )
     prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
@@ -117,23 +117,25 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
         raise ParameterError("Some of these lengths are the same number of steps.", "Give lengths further apart.")
     rows_of_step = batches(readings, train, options.rows, options.seed)
     plan = [(ffn, steps) for ffn in dict.fromkeys(options.ffn) for steps in lengths]
-    read = {steps: int(sum(readings.rows[rows_of_step(step), 3].sum() for step in range(steps))) for steps in lengths}
+    tokens_read = {
+        steps: int(sum(readings.rows[rows_of_step(step), 3].sum() for step in range(steps))) for steps in lengths
+    }
     cells = list[dict[str, Any]]()
     for (ffn, steps), cell in zip(plan, _cells(options, plan, prompts, report), strict=True):
-        cells.append(cell | {"tokens": read[steps]})
+        cells.append(cell | {"tokens": tokens_read[steps]})
         report(
             f"scaling: {len(cells)} of {len(plan)}: {options.method}, ffn={ffn}, {lengths[steps]:,} tokens, {steps} "
             f"steps, {cell['parameters']:,} parameters: τ {tau_of(cell):.3f}"
         )
-    found: dict[str, Any] = {
+    report_data: dict[str, Any] = {
         "target": named(options.target), "method": options.method, "form": options.form, "prompts": len(prompts),
         "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
         "cells": cells,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
-    law = fit(of_report(found))
-    return {"law": dataclasses.asdict(law), "runs": len(cells), "out": str(options.out / REPORT)}
+    write_whole(options.out / REPORT, (json.dumps(report_data, ensure_ascii=False, indent=1) + "\n").encode())
+    fitted = fit(of_report(report_data))
+    return {"law": dataclasses.asdict(fitted), "runs": len(cells), "out": str(options.out / REPORT)}
 
 
 def _taken(head: Head) -> list[str]:
@@ -157,10 +159,10 @@ def _cells(
         return
     ray = cluster(options.ray, "leave `ray` out")
     task = ray.remote(_there).options(num_cpus=options.threads, max_retries=RETRIES)
-    given = [task.remote(str(Path.cwd()), options, ffn, steps, prompts) for ffn, steps in plan]
+    futures = [task.remote(str(Path.cwd()), options, ffn, steps, prompts) for ffn, steps in plan]
     try:
-        for one in given:
-            yield ray.get(one)
+        for future in futures:
+            yield ray.get(future)
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, WorkbenchError):
@@ -170,8 +172,8 @@ def _cells(
             "The same command goes on with what is left.",
         ) from None
     finally:
-        for one in given:
-            ray.cancel(one, force=True)
+        for future in futures:
+            ray.cancel(future, force=True)
 
 
 def _there(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: Any) -> dict[str, Any]:
@@ -185,27 +187,28 @@ def _cell(
 ) -> dict[str, Any]:
     """Return one run: read it if it is finished, else train and measure it."""
     folder = options.out / f"{options.method}-{ffn}-{steps}"
-    asked = ChatHeadOptions(
+    head_options = ChatHeadOptions(
         method=options.method, target=options.target, readings=options.readings, out=folder, ffn=ffn,
         heads=options.heads, steps=steps, minutes=None, rows=options.rows, places=options.places, half=options.half,
         seed=options.seed, threads=options.threads, checkpoint=folder / "run.pt",
     )  # fmt: skip
     settings = {
-        WEIGHTS: (read := Readings(options.readings)).facts[WEIGHTS], "read": read.n_tokens, "prompts": sum_of(prompts),
-        "readings": str(options.readings), "answers": str(options.answers), "form": options.form,
-        "each": options.each, "max_new_tokens": options.max_new_tokens, "heads": options.heads, "rows": options.rows,
+        WEIGHTS: (readings := Readings(options.readings)).facts[WEIGHTS], "read": readings.n_tokens,
+        "prompts": sum_of(prompts), "readings": str(options.readings), "answers": str(options.answers),
+        "form": options.form, "each": options.each, "max_new_tokens": options.max_new_tokens,
+        "heads": options.heads, "rows": options.rows,
         "places": options.places, "half": options.half, "seed": options.seed, "target": named(options.target),
     }  # fmt: skip
     if cell := done(folder, settings):
         return cell
-    ready = settle(asked, {}, report)
-    result, facts = train_chat_heads(ready, report)
-    figures = finish(result, ready.folder, {"options": chosen(ready), **facts})
-    config = json.loads((ready.folder / "config.json").read_text(encoding="utf-8"))
+    settled = settle(head_options, {}, report)
+    result, facts = train_chat_heads(settled, report)
+    figures = finish(result, settled.folder, {"options": chosen(settled), **facts})
+    config = json.loads((settled.folder / "config.json").read_text(encoding="utf-8"))
     cell = {
         "ffn": ffn, "steps": steps, "parameters": config["parameters"], "seconds": figures["seconds"],
         "agreement": next(iter(figures["held"].values())), "settings": settings,
-    } | _in_use(options, ready.folder, config, prompts)  # fmt: skip
+    } | _in_use(options, settled.folder, config, prompts)  # fmt: skip
     write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
     return cell
 
@@ -214,11 +217,11 @@ def _in_use(
     options: ScalingOptions, folder: Path, config: dict[str, Any], prompts: list[tuple[str, list[int]]]
 ) -> dict[str, list[int]]:
     """Return tokens and rounds of each prompt, decoded greedily."""
-    row = next(row for row in rows_of(options.method) if row.name == options.form)
+    setting = next(setting for setting in rows_of(options.method) if setting.name == options.form)
     models = load_models(options.target, None, "cpu", "float32")
     models.heads[options.method] = HeadInfo(folder.name, folder, config)
-    models = one_branch(models) if row.name == "chain" else models
-    method = registry.get(row.method).with_params(**dict(row.params))
+    models = one_branch(models) if setting.name == "chain" else models
+    method = registry.get(setting.method).with_params(**dict(setting.params))
     traces = [
         Engine(models).generate(Request(ids, method, max_new_tokens=options.max_new_tokens)) for _, ids in prompts
     ]

@@ -74,21 +74,21 @@ class Timed(TrainingSetup):
             learn()
         seconds, tokens, work = [], [], []
         for number in range(options.timed):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             tokens.append(step(number)[0])
             learn()
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - start)
         for number in range(options.timed):  # counting slows the steps
             with FlopCounterMode(display=False) as counter:
                 step(number)
             work.append(counter.get_total_flops())
             learn()
-        with profile(activities=[ProfilerActivity.CPU]) as watched:
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
             step(0)
             learn()
-        events = sorted(watched.key_averages(), key=lambda event: -event.self_cpu_time_total)
-        spent = sum(event.self_cpu_time_total for event in events) or 1.0
-        shares = {event.key: round(event.self_cpu_time_total / spent, 3) for event in events[:SHOWN]}
+        events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
+        total = sum(event.self_cpu_time_total for event in events) or 1.0
+        shares = {event.key: round(event.self_cpu_time_total / total, 3) for event in events[:SHOWN]}
         self.found.update(
             tokens_a_second=sum(tokens) / sum(seconds), seconds_a_step=median(seconds),
             gflop_a_step=sum(work) / len(work) / 1e9, gflops=sum(work) / sum(seconds) / 1e9, shares=shares,
@@ -105,18 +105,22 @@ def throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
     """
     if lesson_of(options.method) is eagle:
         raise ParameterError("EAGLE's layer is trained by a loop that it shares with targets that see.", "Take mtp.")
-    lesson, course, _ = prepared(options, report)
-    timed = Timed(**{f.name: getattr(course, f.name) for f in dataclasses.fields(course)})
-    lesson.train(timed)
-    best = peak(options.half)
-    found = timed.found | {"peak_gflops": best, "share": timed.found["gflops"] / best, "machine": machine_facts()}
+    module, setup, _ = prepared(options, report)
+    timed_setup = Timed(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
+    module.train(timed_setup)
+    peak_gflops = peak(options.half)
+    figures = timed_setup.found | {
+        "peak_gflops": peak_gflops,
+        "share": timed_setup.found["gflops"] / peak_gflops,
+        "machine": machine_facts(),
+    }
     report(
-        f"{options.method}: {found['parameters']:,} parameters, {options.rows} answers a step: "
-        f"{found['tokens_a_second']:,.0f} tokens/s, {found['gflops']:.0f} GFLOP/s, {found['share']:.0%} of this "
-        f"machine's {best:.0f} with {options.threads} threads. {describe(found['machine'])}"
+        f"{options.method}: {figures['parameters']:,} parameters, {options.rows} answers a step: "
+        f"{figures['tokens_a_second']:,.0f} tokens/s, {figures['gflops']:.0f} GFLOP/s, {figures['share']:.0%} of this "
+        f"machine's {peak_gflops:.0f} with {options.threads} threads. {describe(figures['machine'])}"
     )
-    report("of a step's time: " + ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items()))
-    return found
+    report("of a step's time: " + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items()))
+    return figures
 
 
 def peak(half: bool) -> float:
@@ -125,7 +129,7 @@ def peak(half: bool) -> float:
     best = 0.0
     with torch.no_grad(), half_precision(half):
         for _ in range(TRIES):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             torch.mm(a, b)
-            best = max(best, 2 * SIDE**3 / (time.perf_counter() - begun) / 1e9)
+            best = max(best, 2 * SIDE**3 / (time.perf_counter() - start) / 1e9)
     return best

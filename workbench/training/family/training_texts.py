@@ -1,4 +1,4 @@
-"""Source of a draft model's training texts: its target's answers, those of the training text, or its own.
+"""Sources of a draft model's training texts: the target's answers, those of the training text, or its own.
 
 A drafter that was trained only on good text has never seen the continuations of its own mistakes. So it continues
 prompts with its current weights, and the target provides its distribution at each position:
@@ -30,32 +30,32 @@ from workbench.training.family.readings import GIVEN, Readings, batches, read_on
 from workbench.training.heads.features import Dialogue
 
 READ = 4
-"""Number of times that a text of the drafter's is used before new ones are generated."""
+"""Number of times that each text from the drafter is used before new texts are generated."""
 ALL, TARGET, TEXT, DRAFTER, MIX = MADE = ("all", "target", "given", "drafter", "mix")
-"""All answers; the target's own; those that the training text has; the drafter's; half of each step the target's and
-half the drafter's."""
+"""Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
+each batch is from the target and half from the drafter."""
 Lesson = Callable[[int], tuple[list[Dialogue], int]]
-"""Function of a step: its dialogues, and how many at their end the drafter generated."""
+"""Function from a step's number to its dialogues, and the number of them, at the end, that the drafter generated."""
 
 
 def rows_made(readings: Readings, made: str) -> list[int]:
     """Return the readings with training answers of this kind; for the drafter's texts, those with the prompts to use.
 
     Raises:
-        ParameterError: there is no such kind, or no such row.
+        ParameterError: there is no such kind, or no answer of this kind.
     """
     if made not in MADE:
         raise ParameterError(f"There is no text of the kind made={made!r:.40}.", f"Take one of: {', '.join(MADE)}.")
-    given = readings.rows[:, 4] == GIVEN
-    found = [row for row in readings.part(held=False) if made == ALL or given[row] == (made == TEXT)]
-    if not found:
-        more = " --set given=true" if made == TEXT else ""
+    is_given = readings.rows[:, 4] == GIVEN
+    rows = [row for row in readings.part(held=False) if made == ALL or is_given[row] == (made == TEXT)]
+    if not rows:
+        flag = " --set given=true" if made == TEXT else ""
         raise ParameterError(
             f"{readings.folder} holds no answers for made={made}.",
-            f"Write some into a folder of their own (workbench train answers{more}), and read these into it "
+            f"Write some into a folder of their own (workbench train answers{flag}), and read these into it "
             "(workbench train readings), too.",
         )
-    return found
+    return rows
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class OwnTexts:
         """Generate n texts, each no longer than the target's answer to its prompt; `turn` counts the calls."""
         rng = np.random.default_rng((self.seed, turn))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
-        prompts, most = list[list[int]](), list[int]()
+        prompts, limits = list[list[int]](), list[int]()
         for ids, n_prompt in map(self.readings.text, rows):
             prompts.append(ids[:n_prompt].tolist())
-            most.append(len(ids) - n_prompt)
-        chance = torch.from_numpy(rng.random((n, max(most)))).to(self.kept.device)
-        texts = continued(self.drafter, self.kept, prompts, most, self.ends, chance)
+            limits.append(len(ids) - n_prompt)
+        uniforms = torch.from_numpy(rng.random((n, max(limits)))).to(self.kept.device)
+        texts = continued(self.drafter, self.kept, prompts, limits, self.ends, uniforms)
         return [
             Dialogue(
                 torch.tensor(text, device=self.kept.device),
@@ -120,27 +120,33 @@ def continued(
         chance: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
             distribution exceeds `chance[:, i]`.
     """
-    width, texts, on_device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
+    width, texts, device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
     rows, stops, last = (
-        torch.tensor(list(part), dtype=torch.int64, device=on_device) for part in (range(len(prompts)), ends, most)
+        torch.tensor(list(part), dtype=torch.int64, device=device) for part in (range(len(prompts)), ends, most)
     )
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=on_device)
-    seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=on_device)
-    table, cache, places = drafter.table(kept), DynamicCache(), (seen.cumsum(1) - 1).clamp_min(0)
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    attention_mask = torch.tensor(
+        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
+    )
+    table, cache, position_ids = drafter.table(kept), DynamicCache(), (attention_mask.cumsum(1) - 1).clamp_min(0)
     for i in range(max(most)):
-        states = drafter.states(ids, attention_mask=seen, position_ids=places, past_key_values=cache, use_cache=True)
+        states = drafter.states(
+            ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
+        )
         probs = F.linear(states[:, -1], table).softmax(-1).double().cumsum(-1)
-        drawn = torch.searchsorted(probs, probs[:, -1:] * chance[rows, i : i + 1], right=True).clamp_max(len(kept) - 1)
-        ids = kept[drawn]
+        index = torch.searchsorted(probs, probs[:, -1:] * chance[rows, i : i + 1], right=True).clamp_max(len(kept) - 1)
+        ids = kept[index]
         for row, token in zip(rows.tolist(), ids[:, 0].tolist(), strict=True):
             texts[row].append(token)
-        on = (~torch.isin(ids[:, 0], stops) & (i + 1 < last[rows])).nonzero().flatten()
-        if not len(on):
+        running = (~torch.isin(ids[:, 0], stops) & (i + 1 < last[rows])).nonzero().flatten()
+        if not len(running):
             break
-        if len(on) < len(rows):
-            cache.batch_select_indices(on)
-            rows, ids, seen, places = (part[on] for part in (rows, ids, seen, places))
-        seen, places = F.pad(seen, (0, 1), value=1), places[:, -1:] + 1
+        if len(running) < len(rows):
+            cache.batch_select_indices(running)
+            rows, ids, attention_mask, position_ids = (
+                part[running] for part in (rows, ids, attention_mask, position_ids)
+            )
+        attention_mask, position_ids = F.pad(attention_mask, (0, 1), value=1), position_ids[:, -1:] + 1
     return texts
 
 
@@ -159,20 +165,20 @@ def lessons(readings: Readings, made: str, size: int, seed: int, anew: int, own:
     """
     n_own = {DRAFTER: size, MIX: size // 2}.get(made, 0)
     rows = rows_made(readings, made)
-    read = batches(readings, rows, size - n_own, seed) if size > n_own else None
-    written: dict[int, list[list[Dialogue]]] = {}
+    batch_rows = batches(readings, rows, size - n_own, seed) if size > n_own else None
+    own_groups: dict[int, list[list[Dialogue]]] = {}
 
     def lesson(step: int) -> tuple[list[Dialogue], int]:
-        found = [] if read is None else [readings.dialogue(row) for row in read(step)]
+        dialogues = [] if batch_rows is None else [readings.dialogue(row) for row in batch_rows(step)]
         if not n_own or own is None:
-            return found, 0
-        turn, place = divmod(step, anew)
-        if turn not in written:
+            return dialogues, 0
+        epoch, position = divmod(step, anew)
+        if epoch not in own_groups:
             groups = -(-anew // READ)
-            texts = sorted(own.write(turn, groups * n_own), key=lambda text: len(text.ids))
-            order = np.random.default_rng((seed, turn, 1)).permutation(groups).tolist()
-            written.clear()
-            written[turn] = [texts[g * n_own : (g + 1) * n_own] for g in order]
-        return found + written[turn][place % len(written[turn])], n_own
+            texts = sorted(own.write(epoch, groups * n_own), key=lambda text: len(text.ids))
+            order = np.random.default_rng((seed, epoch, 1)).permutation(groups).tolist()
+            own_groups.clear()
+            own_groups[epoch] = [texts[g * n_own : (g + 1) * n_own] for g in order]
+        return dialogues + own_groups[epoch][position % len(own_groups[epoch])], n_own
 
     return lesson

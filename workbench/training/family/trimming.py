@@ -1,4 +1,4 @@
-"""A study of VocabTrim: drafters with ever smaller vocabularies, on the same prompts, each beside plain decoding.
+"""A study of VocabTrim: drafters with ever smaller vocabularies, each compared with plain decoding on the same prompts.
 
 The tokens to keep are selected by frequency in two kinds of text: the target's answers, and the answers of the training
 text to the same kind of prompts. Nothing is trained.
@@ -133,19 +133,23 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
     if wrong := [k for k in options.sizes if not 0 < k < size]:
         raise ParameterError(f"{wrong[0]} is no part of {size:,} tokens.", f"Give sizes from 1 to {size - 1:,}.")
     train = readings.part(held=False)
-    of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != GIVEN],
+    rows_of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != GIVEN],
                TEXT: [row for row in train if readings.rows[row, 4] == GIVEN]}  # fmt: skip
-    counts = {name: counts_of(readings, rows) for name, rows in of_kind.items() if rows}
+    counts = {name: counts_of(readings, rows) for name, rows in rows_of_kind.items() if rows}
     with TemporaryDirectory(prefix="trimming-") as scratch:
-        whole = load_models(options.target, options.drafter, "cpu", options.dtype, strict=True)
-        kept = {(WHOLE, size): list(range(size))}
-        kept |= {(name, k): kept_tokens(of, k, whole.eos) for name, of in counts.items() for k in sorted(options.sizes)}
+        models = load_models(options.target, options.drafter, "cpu", options.dtype, strict=True)
+        vocabularies = {(WHOLE, size): list(range(size))}
+        vocabularies |= {
+            (name, k): kept_tokens(tally, k, models.eos)
+            for name, tally in counts.items()
+            for k in sorted(options.sizes)
+        }
         lanes = [
-            _lane(options, whole, kind, *place, tokens, Path(scratch))
+            _lane(options, models, kind, *key, tokens, Path(scratch))
             for kind in options.kinds
-            for place, tokens in kept.items()
+            for key, tokens in vocabularies.items()
         ]
-        plain = Lane(PLAIN, WHOLE, kept[WHOLE, size], whole, registry.get(PLAIN).with_params())
+        plain = Lane(PLAIN, WHOLE, vocabularies[WHOLE, size], models, registry.get(PLAIN).with_params())
         for lane in (plain, *lanes):  # warm-up: compilation must not count
             answered(lane.models, prompts[0][1], lane.method, WARM_TOKENS)
         for i, (_, ids) in enumerate(prompts):
@@ -156,53 +160,53 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
                 for lane in (plain, *lanes[first:], *lanes[:first]):
                     lane.answer(ids, options.max_new_tokens)
             report(f"trimming: prompt {i + 1} of {len(prompts)}")
-    said = [[emitted.token for r in rounds for emitted in r.emitted] for rounds in plain.rounds]
-    found: dict[str, Any] = {
+    answers = [[emitted.token for r in rounds for emitted in r.emitted] for rounds in plain.rounds]
+    study: dict[str, Any] = {
         "target": named(options.target), "drafter": named(options.drafter), "form": options.form,
         "vocabulary": size, "prompts": len(prompts), "max_new_tokens": options.max_new_tokens,
-        "counted": {name: int(of.sum()) for name, of in counts.items()},
-        "covered": {name: {str(k): round(coverage(of, kept[name, k]), 4) for k in sorted(options.sizes)}
-                    for name, of in counts.items()},
+        "counted": {name: int(tally.sum()) for name, tally in counts.items()},
+        "covered": {name: {str(k): round(coverage(tally, vocabularies[name, k]), 4) for k in sorted(options.sizes)}
+                    for name, tally in counts.items()},
         "options": chosen(options), "machine": machine_facts(), "plain": plain.to_wire(),
-        "cells": [lane.to_wire() | {"outside": _outside(said, lane.kept)} for lane in lanes],
+        "cells": [lane.to_wire() | {"outside": _outside(answers, lane.kept)} for lane in lanes],
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    write_whole(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
     return {"cells": len(lanes), "out": str(options.out / REPORT)}
 
 
 def _outside(said: Sequence[Sequence[int]], kept: Sequence[int]) -> list[int]:
     """Return, per answer, the number of tokens that a drafter with this vocabulary could not propose."""
-    have = set(kept)
-    return [sum(token not in have for token in tokens) for tokens in said]
+    vocab = set(kept)
+    return [sum(token not in vocab for token in tokens) for tokens in said]
 
 
 def _lane(
     options: TrimmingOptions, whole: Models, kind: str, counted: str, size: int, kept: list[int], scratch: Path
 ) -> Lane:
     """Return a lane for a kind of drafter with these tokens; a trimmed draft model's folder is created in `scratch`."""
-    row = next((row for row in rows_of(kind) if row.name == options.form), None)
-    if row is None or (kind != DRAFTER and kind not in whole.heads):
+    setting = next((setting for setting in rows_of(kind) if setting.name == options.form), None)
+    if setting is None or (kind != DRAFTER and kind not in whole.heads):
         raise ParameterError(
             f"{options.target} has no {kind!r:.40} that drafts as {options.form!r:.40}.",
             "Name a kind of head that it has, or take form=chain.",
         )
-    method, models = registry.get(row.method).with_params(**dict(row.params)), whole
+    method, models = registry.get(setting.method).with_params(**dict(setting.params)), whole
     if kind == DRAFTER:
-        place = bundled().get(options.drafter) or Path(options.drafter)
-        config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        source = bundled().get(options.drafter) or Path(options.drafter)
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     else:
-        place, config = whole.heads[kind].folder, whole.heads[kind].config
+        source, config = whole.heads[kind].folder, whole.heads[kind].config
     if counted or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
-        others = {name: value for name, value in config.items() if name != KEY}
-        changed = others | ({KEY: kept} if counted else {})
+        other_entries = {name: value for name, value in config.items() if name != KEY}
+        new_config = other_entries | ({KEY: kept} if counted else {})
         if kind == DRAFTER:
             folder = scratch / f"{counted or 'whole'}-{size}"
-            shutil.copytree(place, folder)
-            (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+            shutil.copytree(source, folder)
+            (folder / "config.json").write_text(json.dumps(new_config), encoding="utf-8")
             models = whole.with_drafter(str(folder), options.dtype)
         else:
-            head = HeadInfo(f"{kind}, {counted or 'whole'} {size}", place, changed)
+            head = HeadInfo(f"{kind}, {counted or 'whole'} {size}", source, new_config)
             models = dataclasses.replace(whole, heads=dict(whole.heads) | {kind: head}, shared={})
     models = one_branch(models) if options.form == "chain" else models
     return Lane(kind, counted, kept, models, method)

@@ -1,4 +1,4 @@
-"""Training from the target's distributions in multi-step drafts, as in real drafting.
+"""Training on the target's distributions in multi-step drafts, as in real drafting.
 
 Drafts of some steps are computed after the positions of an answer; the distribution of each step is compared with the
 target's for the same token. A layer that reads its own states is unrolled over them, with the true tokens as input.
@@ -76,9 +76,9 @@ def train_unrolled(
     """
 
     def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        given = entering(batch.rows, batch.features)
-        for step, (state, use) in enumerate(steps(net, batch.embeds, given, batch.answer, len(shares))):
-            yield state[use], on(batch.places, step + 1)[:, :-1][use]
+        inputs = entering(batch.rows, batch.features)
+        for step, (state, mask) in enumerate(steps(net, batch.embeds, inputs, batch.answer, len(shares))):
+            yield state[mask], on(batch.places, step + 1)[:, :-1][mask]
 
     return train_drafts(course, net, drafts, logits, shares, **facts)
 
@@ -113,29 +113,29 @@ def train_drafts(
         return Batch(rows, ids, teacher.embedding[ids], features, answer, beside([course.said(row) for row in rows]))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        batch, named, total = read(rows), dict[str, Tensor](), torch.zeros((), device=course.device)
+        batch, losses, total = read(rows), dict[str, Tensor](), torch.zeros((), device=course.device)
         with half_precision(options.half):
-            for step, (state, at) in enumerate(drafts(batch, generator)):
-                some = some_of(len(state), options.places, generator)
-                some = some[torch.isin(batch.said.flatten()[at[some]], course.kept).to(some.device)]
-                if len(some):
-                    guess, truth = state[some], batch.features.flatten(0, 1)[at[some]].float()
-                    wanted = teacher.logits(truth, course.table)
-                    found, _ = loss(Places(guess.float(), truth, logits(guess).float(), wanted))
-                    named[f"step {step + 1}"] = found
-                    total = total + shares[step] * found
-        return int(batch.answer.sum()), named, total
+            for step, (state, index) in enumerate(drafts(batch, generator)):
+                sample = some_of(len(state), options.places, generator)
+                sample = sample[torch.isin(batch.said.flatten()[index[sample]], course.kept).to(sample.device)]
+                if len(sample):
+                    guess, truth = state[sample], batch.features.flatten(0, 1)[index[sample]].float()
+                    target_logits = teacher.logits(truth, course.table)
+                    step_loss, _ = loss(Places(guess.float(), truth, logits(guess).float(), target_logits))
+                    losses[f"step {step + 1}"] = step_loss
+                    total = total + shares[step] * step_loss
+        return int(batch.answer.sum()), losses, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        right, count = torch.zeros(2, len(shares), device=course.device)
+        matches, count = torch.zeros(2, len(shares), device=course.device)
         for start in range(0, len(course.held), HELD_ROWS):
             batch = read(course.held[start : start + HELD_ROWS])
             with half_precision(options.half):
-                for step, (state, at) in enumerate(drafts(batch, None)):
-                    right[step] += (course.kept[logits(state).argmax(-1)] == batch.said.flatten()[at]).sum()
-                    count[step] += len(at)
-        return {f"agreement {i + 1}": share for i, share in enumerate((right / count.clamp_min(1)).tolist())}
+                for step, (state, index) in enumerate(drafts(batch, None)):
+                    matches[step] += (course.kept[logits(state).argmax(-1)] == batch.said.flatten()[index]).sum()
+                    count[step] += len(index)
+        return {f"agreement {i + 1}": share for i, share in enumerate((matches / count.clamp_min(1)).tolist())}
 
     return course.run(net, step_losses, measure, on_progress, **facts)
 

@@ -1,4 +1,4 @@
-"""A head in use during its training: the engine drafts with its last saved weights for a few held-out prompts."""
+"""On-policy evaluation of a head during training: the engine drafts with its last saved weights on held-out prompts."""
 
 from __future__ import annotations
 
@@ -58,34 +58,34 @@ class InUse:
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         models.heads[self.kind] = HeadInfo(f"{self.folder.name}, {self._asked}", self.folder, config)
         models.shared.clear()  # it caches the previous net
-        rows = rows_of(self.kind)
-        chosen = next((row for row in rows if row.name == "chain"), rows[0])
-        method = registry.get(chosen.method).with_params(**dict(chosen.params))
-        asked = one_branch(models) if chosen.name == "chain" else models
+        settings = rows_of(self.kind)
+        setting = next((row for row in settings if row.name == "chain"), settings[0])
+        method = registry.get(setting.method).with_params(**dict(setting.params))
+        draft_models = one_branch(models) if setting.name == "chain" else models
         held = list(held_prompts(self.answers / "answers.jsonl", 1))
         held = held if len(held) >= self.prompts else list(held_prompts(self.answers / "answers.jsonl", self.prompts))
         prompts, plain = [ids for _, ids in islice(held, self.prompts)], registry.get(PLAIN).with_params()
         if prompts:  # warm-up: compiling and loading must not count
-            answered(asked, prompts[0], method, 2)
-        pairs = [(answered(asked, ids, method), answered(models, ids, plain)) for ids in prompts]
-        rounds = [r for mine, _ in pairs for r in mine]
-        found: dict[str, float] = {}
+            answered(draft_models, prompts[0], method, 2)
+        pairs = [(answered(draft_models, ids, method), answered(models, ids, plain)) for ids in prompts]
+        rounds = [r for draft_rounds, _ in pairs for r in draft_rounds]
+        figures: dict[str, float] = {}
         for depth, tested, accepted in metrics.acceptance_by_depth(rounds):
-            found[f"{ON_POLICY}/position {depth}"] = accepted / tested
-            found[f"{TESTED}/position {depth}"] = tested
+            figures[f"{ON_POLICY}/position {depth}"] = accepted / tested
+            figures[f"{TESTED}/position {depth}"] = tested
         if (tau := metrics.tau(rounds)) is not None:
-            found[TAU] = tau
-        mine, theirs = (
-            {(i, 0): metrics.tokens_per_second(one[k]) or 0.0 for i, one in enumerate(pairs)} for k in (0, 1)
+            figures[TAU] = tau
+        draft_rates, plain_rates = (
+            {(i, 0): metrics.tokens_per_second(pair[k]) or 0.0 for i, pair in enumerate(pairs)} for k in (0, 1)
         )
-        faster = speedup(mine, theirs)
-        return found if faster is None else found | {SPEEDUP: faster.value}
+        result = speedup(draft_rates, plain_rates)
+        return figures if result is None else figures | {SPEEDUP: result.value}
 
 
 def answered(models: Models, ids: list[int], method: Configured, tokens: int = TOKENS) -> list[Round]:
     """Return the rounds of one greedy answer, decoded alone."""
     engine = Engine(models, max_rows=1)
-    row = engine.submit(Request(ids, method, max_new_tokens=tokens))
-    while row.status not in ENDED:
+    sequence = engine.submit(Request(ids, method, max_new_tokens=tokens))
+    while sequence.status not in ENDED:
         engine.step()
-    return list(row.trace.rounds) if row.trace is not None else []
+    return list(sequence.trace.rounds) if sequence.trace is not None else []

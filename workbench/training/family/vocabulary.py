@@ -19,11 +19,11 @@ LEFT_OUT = -100
 
 def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
     """Return how often the target generated each token in these answers, int64 [V]."""
-    found = np.zeros(readings.facts["vocabulary"], np.int64)
+    counts = np.zeros(readings.facts["vocabulary"], np.int64)
     for row in rows:
         ids, n_prompt = readings.text(row)
-        found += np.bincount(ids[n_prompt:], minlength=len(found))
-    return found
+        counts += np.bincount(ids[n_prompt:], minlength=len(counts))
+    return counts
 
 
 def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
@@ -44,8 +44,8 @@ def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> 
     """
     order = np.argsort(-counts, kind="stable").tolist()
     first = sorted(set(always))
-    rest = [token for token in order if token not in set(always)]
-    return sorted([*first, *rest][:size])
+    by_frequency = [token for token in order if token not in set(always)]
+    return sorted([*first, *by_frequency][:size])
 
 
 def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
@@ -65,20 +65,20 @@ def chosen_tokens(
         always: tokens kept in any case.
         kept: vocabulary of a head that is trained further; it is not changed.
     """
-    read = readings.part(held=False)
-    own = [row for row in read if readings.rows[row, 4] != GIVEN]
-    counts = counts_of(readings, own)
+    train_rows = readings.part(held=False)
+    target_rows = [row for row in train_rows if readings.rows[row, 4] != GIVEN]
+    counts = counts_of(readings, target_rows)
     if kept is None:
         kept = kept_tokens(counts, size, always)
     covered = round(coverage(counts_of(readings, held), kept), 4)
     rate = rate_of(readings.folder)
-    said = {} if rate is None else {"answer_rate": round(rate)}
-    if len(own) < len(read):
-        said["given_tokens"] = int(counts_of(readings, read).sum() - counts.sum())
-    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())} | said
+    entries = {} if rate is None else {"answer_rate": round(rate)}
+    if len(target_rows) < len(train_rows):
+        entries["given_tokens"] = int(counts_of(readings, train_rows).sum() - counts.sum())
+    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())} | entries
 
 
 def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
     """Return the index of each token in the reduced vocabulary; `LEFT_OUT` for tokens that are not in it."""
-    places = torch.full((vocabulary,), LEFT_OUT, device=kept.device)
-    return places.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))
+    index = torch.full((vocabulary,), LEFT_OUT, device=kept.device)
+    return index.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))

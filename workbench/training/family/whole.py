@@ -1,6 +1,6 @@
-"""One command for a head: the target's answers, their readings, the head's training, its evaluation, its card.
+"""One command for a head: answers of the target, their hidden states, training, evaluation and model card.
 
-Each part continues where it was stopped, so the same command after an interruption does the rest.
+Each part continues where it was stopped, so after an interruption the same command finishes the run.
 """
 
 from __future__ import annotations
@@ -125,22 +125,22 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         raise ParameterError("The head's training would have no length.", "Give minutes above 0, or steps from 1.")
     if not options.data.is_dir():
         report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
-    told = AutoConfig.from_pretrained(locate(options.target))
-    if type(told) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
+    config = AutoConfig.from_pretrained(locate(options.target))
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
         with torch.device("meta"):  # fail early, before hours of generating answers
-            last_norm(AutoModelForCausalLM.from_config(told))
-    shape = text_config(told)
+            last_norm(AutoModelForCausalLM.from_config(config))
+    shape = text_config(config)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(named(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
-    if hasattr(lesson := lesson_of(kind), "exit_of"):
-        exit_layer = lesson.exit_of(shape.num_hidden_layers)
-    own, head = ChatHeadOptions(method=kind), registry.heads()[kind]
-    check_loss(dataclasses.replace(own, loss=options.loss))
-    asked = dataclasses.replace(
-        head.settle(own), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt", heads=heads,
-        ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
+    if hasattr(module := lesson_of(kind), "exit_of"):
+        exit_layer = module.exit_of(shape.num_hidden_layers)
+    defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
+    check_loss(dataclasses.replace(defaults, loss=options.loss))
+    head_options = dataclasses.replace(
+        head.settle(defaults), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt",
+        heads=heads, ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
         transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,
         checkpoint_seconds=options.checkpoint_seconds, curves=options.run, answers=work / "answers",
@@ -148,37 +148,37 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         matrix_rate=options.matrix_rate, other_rate=options.other_rate,
         **({"loss": options.loss} if options.loss else {}), **{name: getattr(options, name) for name in head.options},
     )  # fmt: skip
-    taps = _taps(kind, asked, shape.num_hidden_layers)
-    asked.readings = work / "-".join(["readings", *map(str, taps)])
-    check_begin(asked)
-    _check_place(asked)
-    unsaid = {name: str(getattr(ChatHeadOptions(), name)) for name in head.settings} | {"loss": ""}
+    taps = _taps(kind, head_options, shape.num_hidden_layers)
+    head_options.readings = work / "-".join(["readings", *map(str, taps)])
+    check_begin(head_options)
+    _check_place(head_options)
+    old_defaults = {name: str(getattr(ChatHeadOptions(), name)) for name in head.settings} | {"loss": ""}
     if options.resume:
-        check_same(asked, unsaid)
-    begun = begun_with(asked.begin)
+        check_same(head_options, old_defaults)
+    earlier_figures = begun_with(head_options.begin)
     report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
-    both: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
-    asking = AnswersOptions(
+    shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
+    answers_options = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
-        longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **both,
+        longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **shared,
     )  # fmt: skip
-    write_answers(asking, report)
+    write_answers(answers_options, report)
     report(f"{kind}: 2 of 4, what it thinks while it reads them")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
-    reading = ReadOptions(options.target, work / "answers", asked.readings, taps, ALL, longest, **both)
-    make_readings(reading, report)
+    read_options = ReadOptions(options.target, work / "answers", head_options.readings, taps, ALL, longest, **shared)
+    make_readings(read_options, report)
     report(f"{kind}: 3 of 4, training")
-    ready = settle(asked, {} if options.resume else {"resume": False}, report, unsaid)
-    result, facts = train_chat_heads(ready, report, settled=True)
+    settled = settle(head_options, {} if options.resume else {"resume": False}, report, old_defaults)
+    result, facts = train_chat_heads(settled, report, settled=True)
     recipe = {"recipe": kind, "asked": chosen(options)}
-    figures = finish(result, ready.folder, {"options": chosen(ready), **recipe, **facts, **begun})
+    figures = finish(result, settled.folder, {"options": chosen(settled), **recipe, **facts, **earlier_figures})
     report(f"{kind}: 4 of 4, drafting for held-out prompts")
-    measure = ChatEvaluateOptions(
-        options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **both
+    evaluate_options = ChatEvaluateOptions(
+        options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **shared
     )
-    evaluate_family(measure, report)
-    command = draft_command(options.target, kind, ready.folder)
-    report(f"{kind}: done, in {ready.folder}: see its README.md. Draft with it: {command}")
+    evaluate_family(evaluate_options, report)
+    command = draft_command(options.target, kind, settled.folder)
+    report(f"{kind}: done, in {settled.folder}: see its README.md. Draft with it: {command}")
     return figures
 
 
@@ -187,14 +187,14 @@ def draft_command(target: str, kind: str, folder: Path) -> str:
 
     Heads in the workbench's own folder are found by their target; others need their path.
     """
-    place = folder.resolve()
-    is_found = place.parent == bundled_folder().resolve()
-    which = f"--method {kind}" if is_found else f"--head {shlex.quote(str(place))}"
-    return f'workbench generate --chat "…" --target {as_argument(target)} {which}'
+    path = folder.resolve()
+    is_bundled = path.parent == bundled_folder().resolve()
+    flag = f"--method {kind}" if is_bundled else f"--head {shlex.quote(str(path))}"
+    return f'workbench generate --chat "…" --target {as_argument(target)} {flag}'
 
 
 def _check_place(asked: ChatHeadOptions) -> None:
-    """Check that a finished head is overwritten only by the run that wrote it, as recorded in the note of its settings.
+    """Check that a finished head is overwritten only by the run that wrote it, according to its settings file.
 
     Raises:
         ParameterError: there is another finished head in the new one's folder.
@@ -213,13 +213,13 @@ def _heads(width: int, theirs: int) -> int:
     Raises:
         ParameterError: there is no such number.
     """
-    found = next((n for n in range(theirs, 0, -1) if width % (2 * n) == 0), None)
-    if found is None:
+    n_heads = next((n for n in range(theirs, 0, -1) if width % (2 * n) == 0), None)
+    if n_heads is None:
         raise ParameterError(f"A head cannot read {width} numbers: they are odd in number.", "Take another target.")
-    return found
+    return n_heads
 
 
 def _taps(kind: str, asked: ChatHeadOptions, layers: int) -> tuple[int, ...]:
     """Return the layers whose hidden states a kind of head reads besides the features."""
-    lesson = lesson_of(kind)
-    return lesson.taps_of(asked, layers) if hasattr(lesson, "taps_of") else ()
+    module = lesson_of(kind)
+    return module.taps_of(asked, layers) if hasattr(module, "taps_of") else ()

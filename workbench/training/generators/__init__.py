@@ -43,7 +43,7 @@ TASKS: dict[str, Task] = {
 def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield an endless stream of (task, document) for training.
 
-    Shares are of tokens, estimated by characters: the task that lags most behind its share comes next.
+    Shares are of tokens, estimated by characters: the next task is the one that is furthest below its share.
     Two stories in five have no request, as text to continue.
 
     Args:
@@ -53,13 +53,13 @@ def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]
     tasks = {name: task for name, task in TASKS.items() if not names or name in names}
     rng = random.Random(f"mixture/{seed}")
     streams = {name: task.stream(seed, held_out=False) for name, task in tasks.items()}
-    written = dict.fromkeys(tasks, 0.0)
+    n_chars = dict.fromkeys(tasks, 0.0)
     while True:
-        name = min(tasks, key=lambda n: written[n] / tasks[n].share + rng.random() * 3000)
+        name = min(tasks, key=lambda n: n_chars[n] / tasks[n].share + rng.random() * 3000)
         instance = next(streams[name])
         raw = name == "story" and rng.random() < 0.4
         document = instance.answer + END if raw else instance.render()
-        written[name] += len(document)
+        n_chars[name] += len(document)
         yield name, document
 
 

@@ -21,7 +21,7 @@ class Instance:
     """One problem with its known answer.
 
     Attributes:
-        task: Name of the task that made it.
+        task: Name of the instance's task.
         prompt: User message.
         answer: The one right answer (for stories: one good answer).
         key: Text that identifies the problem; the split hashes it.
@@ -61,7 +61,7 @@ class Task:
     goal: float = 0.0
 
     def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
-        """Draw instances until one belongs to the wanted split."""
+        """Draw instances until one belongs to the requested split."""
         while True:
             instance = self.make(rng)
             if instance.held_out == held_out:

@@ -66,13 +66,13 @@ _WORDS = ["cat", "dog", "sun", "tree", "moon", "fish", "bird", "rain", "star", "
 
 def _write(name: str, v: str, description: str, body: str, argument: object, result: object) -> tuple[str, str]:
     prompt = f"Write a Python function {name}({v}) that returns {description}."
-    shown = '"' + argument + '"' if isinstance(argument, str) else repr(argument)
-    value = '"' + result + '"' if isinstance(result, str) else repr(result)
+    argument_text = '"' + argument + '"' if isinstance(argument, str) else repr(argument)
+    result_text = '"' + result + '"' if isinstance(result, str) else repr(result)
     answer = (
         f"def {name}({v}):\n"
         f'    """Return {description.replace(chr(34), chr(39))}."""\n'
         f"    return {body}\n\n"
-        f"# Example: {name}({shown}) returns {value}"
+        f"# Example: {name}({argument_text}) returns {result_text}"
     )
     return prompt, answer
 

@@ -75,10 +75,10 @@ def make_quote(rng: random.Random) -> Instance:
     if len(plain) < 3:
         return make_quote(rng)
     start = rng.randrange(len(plain) - 2)
-    chosen = plain[start : start + 3]
-    which = rng.randrange(3)
-    prompt = f"Copy the {_ORDINALS[which]} sentence:\n{' '.join(chosen)}"
-    return Instance("quote", prompt, chosen[which], " ".join(chosen))
+    passage = plain[start : start + 3]
+    index = rng.randrange(3)
+    prompt = f"Copy the {_ORDINALS[index]} sentence:\n{' '.join(passage)}"
+    return Instance("quote", prompt, passage[index], " ".join(passage))
 
 
 def make_summary(rng: random.Random) -> Instance:

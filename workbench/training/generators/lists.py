@@ -13,7 +13,7 @@ def make_sort_words(rng: random.Random) -> Instance:
     count = rng.randint(3, 6)
     words: list[str] = []
     for word in rng.sample(SORT_WORDS, len(SORT_WORDS)):
-        if word[0] not in {chosen[0] for chosen in words}:
+        if word[0] not in {other[0] for other in words}:
             words.append(word)
         if len(words) == count:
             break
@@ -29,7 +29,7 @@ def make_sort_numbers(rng: random.Random) -> Instance:
     numbers = rng.sample(range(10, 100), rng.randint(3, 5))
     backwards = rng.random() < 0.3
     order = "largest to smallest" if backwards else "smallest to largest"
-    listed = ", ".join(map(str, numbers))
-    prompt = f"Sort these numbers from {order}: {listed}"
+    text = ", ".join(map(str, numbers))
+    prompt = f"Sort these numbers from {order}: {text}"
     answer = "Sorted: " + ", ".join(map(str, sorted(numbers, reverse=backwards)))
     return Instance("sort_numbers", prompt, answer, " ".join(map(str, sorted(numbers))))

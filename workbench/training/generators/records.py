@@ -22,10 +22,10 @@ _WRITE = ["Write this record as JSON: {text}", "Turn this into JSON: {text}", "M
 
 def make_record(rng: random.Random) -> dict[str, str | int]:
     """Draw a record of three to five fields; `name` always comes first."""
-    others = ["age", "id", *(name for name in _FIELDS if name != "name")]
-    chosen = rng.sample(others, rng.randint(2, 4))
+    optional = ["age", "id", *(name for name in _FIELDS if name != "name")]
+    names = rng.sample(optional, rng.randint(2, 4))
     record: dict[str, str | int] = {"name": rng.choice(NAMES)}
-    for name in chosen:
+    for name in names:
         if name == "age":
             record[name] = rng.randint(5, 90)
         elif name == "id":
@@ -63,7 +63,7 @@ def make_extract(rng: random.Random) -> Instance:
         prompt = f'What is the "{field}" in this JSON? {dumped}'
         answer = json.dumps({field: record[field]})
     else:
-        kept = sorted(rng.sample(names, 2), key=names.index)
-        prompt = f'Keep only "{kept[0]}" and "{kept[1]}" in this JSON: {dumped}'
-        answer = json.dumps({name: record[name] for name in kept})
+        fields = sorted(rng.sample(names, 2), key=names.index)
+        prompt = f'Keep only "{fields[0]}" and "{fields[1]}" in this JSON: {dumped}'
+        answer = json.dumps({name: record[name] for name in fields})
     return Instance("extract", prompt, answer, dumped)

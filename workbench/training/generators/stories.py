@@ -104,13 +104,13 @@ def check_story(instance: Instance, output: str) -> bool:
     and not repeat a sentence (except short pieces of direct speech).
     """
     names = set(GIRLS + BOYS)
-    asked = names & set(re.findall(r"[A-Z][a-z]+", instance.prompt))
-    named = names & set(re.findall(r"[A-Z][a-z]+", output))
+    required = names & set(re.findall(r"[A-Z][a-z]+", instance.prompt))
+    present = names & set(re.findall(r"[A-Z][a-z]+", output))
     thing = re.findall(rf"({'|'.join(COLORS)}) ({'|'.join(TOYS)})", instance.prompt)
     sentences = [s.strip() for s in re.split(r"(?<=[.!?\"])\s+", output.strip()) if len(s.strip()) > 24]
     return (
-        asked <= named
-        and len(named) <= 2
+        required <= present
+        and len(present) <= 2
         and all(" ".join(pair) in output for pair in thing)
         and len(sentences) >= 5
         and len(set(sentences)) == len(sentences)

@@ -79,25 +79,27 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
     source = folder / WEIGHTS
     try:
         check_weights(folder)
-        stored = load_file(source)
+        weights = load_file(source)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder} holds no weights that can be read: {error}", "Name the folder of a head.") from None
-    made = to_bytes(stored)
-    if "workbench_head" not in config_of(folder) or made.keys() == stored.keys():
+    int8_weights = to_bytes(weights)
+    if "workbench_head" not in config_of(folder) or int8_weights.keys() == weights.keys():
         raise ModelError(f"Nothing in {folder} can be kept in bytes.", "Name a head that was trained here, once.")
-    back = from_bytes(made)
-    changed = [name for name in stored if name + SCALE in made]
-    error = sum(float((back[name] - stored[name].float()).square().sum()) for name in changed)
-    size = sum(float(stored[name].float().square().sum()) for name in changed)
-    moved = (error / size) ** 0.5
+    restored = from_bytes(int8_weights)
+    names = [name for name in weights if name + SCALE in int8_weights]
+    error = sum(float((restored[name] - weights[name].float()).square().sum()) for name in names)
+    squared_norm = sum(float(weights[name].float().square().sum()) for name in names)
+    relative_error = (error / squared_norm) ** 0.5
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.name not in (WEIGHTS, SUMS, "config.json"):
             shutil.copyfile(file, out / file.name)
-    write_whole(out / "config.json", in_lines(config_of(folder) | {STORED: {"bits": 8, "error": round(moved, 5)}}))
+    write_whole(
+        out / "config.json", in_lines(config_of(folder) | {STORED: {"bits": 8, "error": round(relative_error, 5)}})
+    )
     with replacing(out / WEIGHTS) as part:
-        save_file(made, part, metadata={"format": "pt"})
+        save_file(int8_weights, part, metadata={"format": "pt"})
     (out / WEIGHTS).chmod(0o644)
     write_sums(out)
-    sizes = {name: (at / WEIGHTS).stat().st_size for name, at in (("before", folder), ("after", out))}
-    return sizes | {"error": moved}
+    sizes = {name: (path / WEIGHTS).stat().st_size for name, path in (("before", folder), ("after", out))}
+    return sizes | {"error": relative_error}

@@ -1,4 +1,4 @@
-"""Model cards of the feature drafters, from the figures that their training measured."""
+"""Model cards of the feature drafters, from figures measured during training."""
 
 from __future__ import annotations
 

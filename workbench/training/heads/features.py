@@ -77,11 +77,11 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
     features = torch.zeros(len(dialogues), n, dialogues[0].features.shape[1], device=device)
     answers = torch.zeros(len(dialogues), n, dtype=torch.bool, device=device)
     question = torch.zeros(len(dialogues), n - 1, dtype=torch.bool, device=device)
-    for row, one in enumerate(dialogues):
-        ids[row, : len(one.ids)] = one.ids
-        features[row, : len(one.ids)] = one.features
-        answers[row, one.n_prompt - 1 : len(one.ids) - 1] = True
-        question[row, : one.n_prompt - 1] = True
+    for i, dialogue in enumerate(dialogues):
+        ids[i, : len(dialogue.ids)] = dialogue.ids
+        features[i, : len(dialogue.ids)] = dialogue.features
+        answers[i, dialogue.n_prompt - 1 : len(dialogue.ids) - 1] = True
+        question[i, : dialogue.n_prompt - 1] = True
     question[:, start : start + size] = False
     with torch.no_grad():
         embeds = embed(ids)
@@ -109,17 +109,17 @@ class Features:
         Raises:
             ValueError: there are no such dialogues.
         """
-        mine = [d for d in self.dialogues if (d.vision is not None) == pictured]
-        if not mine:
+        candidates = [d for d in self.dialogues if (d.vision is not None) == pictured]
+        if not candidates:
             raise ValueError(f"no dialogues {'with' if pictured else 'without'} pictures to train on")
         rng = random.Random(f"{seed}/{pictured}")
         while True:
-            order = sorted(mine, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))
+            order = sorted(candidates, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))
             groups: list[list[Dialogue]] = []
-            for one in order:
-                if not groups or groups[-1][0].kind != one.kind or len(groups[-1]) == rows:
+            for dialogue in order:
+                if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == rows:
                     groups.append([])
-                groups[-1].append(one)
+                groups[-1].append(dialogue)
             rng.shuffle(groups)
             yield from groups
 
@@ -127,14 +127,14 @@ class Features:
         """Write one safetensors file: flat tensors and the sizes of each dialogue. Features as float16."""
         path.parent.mkdir(parents=True, exist_ok=True)
         vision = [d.vision for d in self.dialogues if d.vision is not None]
-        held = {
+        tensors = {
             "ids": torch.cat([d.ids for d in self.dialogues]).to(torch.int32),
             "features": torch.cat([d.features for d in self.dialogues]).half(),
             "vision": torch.cat(vision).half() if vision else torch.zeros(0),
             "facts": torch.tensor([[len(d.ids), d.n_prompt, *d.kind] for d in self.dialogues]),
         }
         with replacing(path) as part:
-            save_file(held, part)
+            save_file(tensors, part)
 
     @classmethod
     def load(cls, path: Path) -> Features:
@@ -142,12 +142,14 @@ class Features:
         with safe_open(path, "pt") as file:
             ids, features = file.get_tensor("ids").long(), file.get_tensor("features")
             vision, facts = file.get_tensor("vision"), file.get_tensor("facts").tolist()
-        found, at, seen = cls(), 0, 0
+        loaded, offset, vision_offset = cls(), 0, 0
         for n, n_prompt, start, size in facts:
-            picture = vision[seen : seen + size] if size else None
-            found.dialogues.append(Dialogue(ids[at : at + n], n_prompt, features[at : at + n], picture, start))
-            at, seen = at + n, seen + size
-        return found
+            image = vision[vision_offset : vision_offset + size] if size else None
+            loaded.dialogues.append(
+                Dialogue(ids[offset : offset + n], n_prompt, features[offset : offset + n], image, start)
+            )
+            offset, vision_offset = offset + n, vision_offset + size
+        return loaded
 
 
 @torch.inference_mode()
@@ -162,26 +164,28 @@ def read_dialogues(
         images: their images, float32 [B, 3, 64, 64]; None if the sequences have none.
         reply: id of the token that ends a question.
     """
-    entered: list[Tensor] = []
-    first = model.model.language_model.layers[0]
-    hook = first.register_forward_pre_hook(
-        lambda _, args, named: entered.append(args[0] if args else named["hidden_states"]), with_kwargs=True
+    layer_inputs: list[Tensor] = []
+    first_layer = model.model.language_model.layers[0]
+    hook = first_layer.register_forward_pre_hook(
+        lambda _, args, named: layer_inputs.append(args[0] if args else named["hidden_states"]), with_kwargs=True
     )
     try:
         states = answer_states(model, packed, images)
     finally:
         hook.remove()
-    found = []
-    for ids, places, vision, features, embeds in zip(
-        packed.ids, packed.positions, packed.image, states.half(), entered[0].half(), strict=True
+    dialogues = []
+    for ids, positions, is_image, features, embeds in zip(
+        packed.ids, packed.positions, packed.image, states.half(), layer_inputs[0].half(), strict=True
     ):
-        common = 1 + int(vision.sum())
-        end = int(places.nonzero()[-1]) + 1
-        starts = [*(places == common).nonzero().flatten().tolist(), end]
-        picture = embeds[vision].clone() if vision.any() else None
+        n_shared = 1 + int(is_image.sum())
+        end = int(positions.nonzero()[-1]) + 1
+        starts = [*(positions == n_shared).nonzero().flatten().tolist(), end]
+        image = embeds[is_image].clone() if is_image.any() else None
         for begin, stop in itertools.pairwise(starts):
             turn = ids[begin:stop]
-            n_prompt = common + int((turn == reply).nonzero()[0]) + 1
-            whole = torch.cat([features[:common], features[begin:stop]])
-            found.append(Dialogue(torch.cat([ids[:common], turn]), n_prompt, whole, picture, 1 if common > 1 else 0))
-    return found
+            n_prompt = n_shared + int((turn == reply).nonzero()[0]) + 1
+            turn_features = torch.cat([features[:n_shared], features[begin:stop]])
+            dialogues.append(
+                Dialogue(torch.cat([ids[:n_shared], turn]), n_prompt, turn_features, image, 1 if n_shared > 1 else 0)
+            )
+    return dialogues

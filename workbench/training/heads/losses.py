@@ -1,4 +1,4 @@
-"""Losses that a drafter can be trained with, by name: distances of features, or of the distributions they stand for.
+"""Losses for training drafters, by name: distances between features, or between the distributions computed from them.
 
 Each takes predictions and true values at N positions and returns one number per position. Distributions are computed
 from features by the target's own LM head, so that teacher distributions are never stored.
@@ -60,14 +60,14 @@ def ce_hard(at: Places) -> Float[Tensor, " N"]:
 
 def forward_kl(at: Places) -> Float[Tensor, " N"]:
     """Return KL(p ‖ q) of target p and drafter q: large if the drafter misses tokens that the target may generate."""
-    mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
-    return (theirs.exp() * (theirs - mine)).sum(-1)
+    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def reverse_kl(at: Places) -> Float[Tensor, " N"]:
     """Return KL(q ‖ p) of drafter q and target p: large if the drafter proposes improbable tokens."""
-    mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
-    return (mine.exp() * (mine - theirs)).sum(-1)
+    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    return (log_q.exp() * (log_q - log_p)).sum(-1)
 
 
 def total_variation(at: Places) -> Float[Tensor, " N"]:
@@ -80,9 +80,9 @@ def jensen_shannon(at: Places) -> Float[Tensor, " N"]:
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """
-    mine, theirs = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
-    between = torch.logaddexp(mine, theirs) - math.log(2)
-    return ((mine.exp() * (mine - between)).sum(-1) + (theirs.exp() * (theirs - between)).sum(-1)) / 2
+    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    log_mean = torch.logaddexp(log_q, log_p) - math.log(2)
+    return ((log_q.exp() * (log_q - log_mean)).sum(-1) + (log_p.exp() * (log_p - log_mean)).sum(-1)) / 2
 
 
 def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
@@ -94,12 +94,12 @@ def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """
-    logs = at.logits.log_softmax(-1)
-    q, reward = logs.detach().exp(), (at.wanted.log_softmax(-1) >= logs.detach()).to(logs)
+    log_q = at.logits.log_softmax(-1)
+    q, reward = log_q.detach().exp(), (at.wanted.log_softmax(-1) >= log_q.detach()).to(log_q)
     mean = (q * reward).sum() / len(q)
-    spread = ((q * (reward - mean).square()).sum() / len(q)).sqrt()
-    advantage = (reward - mean) / spread if spread > 0 else torch.zeros_like(reward)
-    return -(q * advantage * logs).sum(-1)
+    std = ((q * (reward - mean).square()).sum() / len(q)).sqrt()
+    advantage = (reward - mean) / std if std > 0 else torch.zeros_like(reward)
+    return -(q * advantage * log_q).sum(-1)
 
 
 _ALL = (
@@ -143,6 +143,6 @@ class Weighted:
         """
         weight = at.guess.new_ones(len(at.guess)) if shares is None else torch.as_tensor(shares)
         weight = weight.to(at.guess) / weight.sum()
-        found = {name: (LOSSES[name](at) * weight).sum() for name, _ in self.terms}
-        total = torch.stack([found[name] * share for name, share in self.terms]).sum()
-        return total, {name: float(value.detach()) for name, value in found.items()}
+        means = {name: (LOSSES[name](at) * weight).sum() for name, _ in self.terms}
+        total = torch.stack([means[name] * share for name, share in self.terms]).sum()
+        return total, {name: float(value.detach()) for name, value in means.items()}

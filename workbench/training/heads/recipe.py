@@ -103,8 +103,10 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
         raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(trainable())}")
     target, processor = load_vision_model(options.target)
     train, held = prepared(options, target, processor.tokenizer, report)
-    each = [dataclasses.replace(options, method=method) for method in options.methods()]
-    return {one.method: _train_one(one, target, train, held, report) for one in each}
+    all_options = [dataclasses.replace(options, method=method) for method in options.methods()]
+    return {
+        method_options.method: _train_one(method_options, target, train, held, report) for method_options in all_options
+    }
 
 
 def _train_one(
@@ -143,19 +145,19 @@ def prepared(
                 own_questions=options.questions,
             )
             (write_right_answers if options.truth else write_own_answers)(source, report)
-        begun, read = time.monotonic(), {part: Features() for part in paths}
+        start, by_part = time.monotonic(), {part: Features() for part in paths}
         for part, dialogues in read_scenes(options, target, tokenizer):
-            read[part].dialogues += dialogues
-            n = sum(len(d.ids) for features in read.values() for d in features.dialogues)
-            report(f"features: {n:,} tokens read, {time.monotonic() - begun:.0f} s")
+            by_part[part].dialogues += dialogues
+            n = sum(len(d.ids) for features in by_part.values() for d in features.dialogues)
+            report(f"features: {n:,} tokens read, {time.monotonic() - start:.0f} s")
         for part, path in paths.items():
-            read[part].save(path)
+            by_part[part].save(path)
     loaded = {part: Features.load(path) for part, path in paths.items()}
     groups: list[list[Dialogue]] = []
-    for one in sorted(loaded["held"].dialogues, key=lambda d: (d.kind, len(d.ids))):
-        if not groups or groups[-1][0].kind != one.kind or len(groups[-1]) == 16:
+    for dialogue in sorted(loaded["held"].dialogues, key=lambda d: (d.kind, len(d.ids))):
+        if not groups or groups[-1][0].kind != dialogue.kind or len(groups[-1]) == 16:
             groups.append([])
-        groups[-1].append(one)
+        groups[-1].append(dialogue)
     return loaded["train"], [group for group in groups if group[0].vision is not None]
 
 
@@ -176,14 +178,14 @@ def read_scenes(
 ) -> Iterator[tuple[str, list[Dialogue]]]:
     """Compute the target's features over its own answers; yield ("train" or "held", dialogues)."""
     turns = json.loads(options.own.read_text())[: options.used]
-    drawn = own_scenes(len(turns))
+    scenes = own_scenes(len(turns))
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
     for start in range(0, len(turns), rows):
-        chosen = range(start, min(start + rows, len(turns)))
-        said = [[(question, answer) for question, answer in turns[i][: options.questions + 1]] for i in chosen]
+        indices = range(start, min(start + rows, len(turns)))
+        dialogues = [[(question, answer) for question, answer in turns[i][: options.questions + 1]] for i in indices]
         part = "held" if start >= len(turns) - HELD else "train"
-        images = torch.from_numpy(normalised(np.stack([paint(drawn[i])[0] for i in chosen])))
-        plain = [False] * len(said)
-        yield part, read_dialogues(target, packer.pack(said, plain, [True] * len(said)), images, reply)
+        images = torch.from_numpy(normalised(np.stack([paint(scenes[i])[0] for i in indices])))
+        all_false = [False] * len(dialogues)
+        yield part, read_dialogues(target, packer.pack(dialogues, all_false, [True] * len(dialogues)), images, reply)
         if start // rows % UNSEEN == 0:
-            yield part, read_dialogues(target, packer.pack(said, plain, plain), None, reply)
+            yield part, read_dialogues(target, packer.pack(dialogues, all_false, all_false), None, reply)

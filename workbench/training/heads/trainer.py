@@ -133,27 +133,27 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
         how: how images are processed.
         features: input in place of the true features (for example with noise).
     """
-    seen = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
-    entered = net.enter(seen, how)
-    mask, states_on = None, entered.inputs.device
-    if entered.visible is not None:
-        n = entered.inputs.shape[1]
-        own = torch.eye(n, dtype=torch.bool, device=states_on)  # a query without any key would give NaN
-        mask = (own.new_ones(n, n).tril() & entered.visible.unsqueeze(1) | own).unsqueeze(1)
-    states = net(entered.inputs, entered.places, mask)
-    begin = seen.spans[-1][1] if seen.spans else 0  # pairs from here on are text: the last rows
-    n_pairs = seen.features.shape[1] - begin
+    net_input = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
+    inputs = net.enter(net_input, how)
+    mask, device = None, inputs.inputs.device
+    if inputs.visible is not None:
+        n = inputs.inputs.shape[1]
+        diagonal = torch.eye(n, dtype=torch.bool, device=device)  # a query without any key would give NaN
+        mask = (diagonal.new_ones(n, n).tril() & inputs.visible.unsqueeze(1) | diagonal).unsqueeze(1)
+    states = net(inputs.inputs, inputs.places, mask)
+    begin = net_input.spans[-1][1] if net_input.spans else 0  # pairs from here on are text: the last rows
+    n_pairs = net_input.features.shape[1] - begin
     futures = net.futures(states[:, -n_pairs:])  # [B, pairs, k, D]
     guess, truth, ahead = [], [], []
     for i in range(min(futures.shape[2], n_pairs)):
-        now, then = begin + 1, begin + 1 + i  # pair s predicts the feature at s + 1 + i; s + 1 is in the answer
+        first, shifted = begin + 1, begin + 1 + i  # pair s predicts the feature at s + 1 + i; s + 1 is in the answer
         count = n_pairs - i
-        use = batch.answers[:, now : now + count] & batch.answers[:, then : then + count]
-        guess.append(futures[:, :count, i][use])
-        truth.append(batch.features[:, then : then + count][use])
-        ahead.append(torch.full((len(guess[-1]),), i, device=states_on))
-    costs = [view.cost for view in entered.views if view.cost is not None]
-    cost = torch.stack(costs).mean() if costs else torch.zeros((), device=states_on)
+        is_answer = batch.answers[:, first : first + count] & batch.answers[:, shifted : shifted + count]
+        guess.append(futures[:, :count, i][is_answer])
+        truth.append(batch.features[:, shifted : shifted + count][is_answer])
+        ahead.append(torch.full((len(guess[-1]),), i, device=device))
+    costs = [view.cost for view in inputs.views if view.cost is not None]
+    cost = torch.stack(costs).mean() if costs else torch.zeros((), device=device)
     return Predictions(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
 
 
@@ -169,8 +169,8 @@ def with_own_guesses(
         features: the target's features, possibly with noise.
         where: positions to replace.
     """
-    entered = net.enter(dataclasses.replace(batch.seen, features=features), None)
-    guesses = net.futures(net(entered.inputs, entered.places, None))[:, :-1, 0]  # state s predicts f(s + 1)
+    inputs = net.enter(dataclasses.replace(batch.seen, features=features), None)
+    guesses = net.futures(net(inputs.inputs, inputs.places, None))[:, :-1, 0]  # state s predicts f(s + 1)
     return torch.cat([features[:, :1], torch.where(where[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
 
 
@@ -188,14 +188,14 @@ def agreement(
         theirs: returns whether tokens of `head` are the target's most probable ones of its whole vocabulary; for a
             `head` with a reduced vocabulary.
     """
-    right, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
+    matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
-        at = answered(net, batch, how)
-        said = head(net.lm_head_input(at.guess)).argmax(-1)
-        same = said == head(at.truth).argmax(-1) if theirs is None else theirs(said, at.truth)
-        right.index_add_(0, at.ahead, same.float())
-        count.index_add_(0, at.ahead, count.new_ones(len(same)))
-    return (right / count.clamp_min(1)).tolist()
+        predictions = answered(net, batch, how)
+        tokens = head(net.lm_head_input(predictions.guess)).argmax(-1)
+        is_match = tokens == head(predictions.truth).argmax(-1) if theirs is None else theirs(tokens, predictions.truth)
+        matches.index_add_(0, predictions.ahead, is_match.float())
+        count.index_add_(0, predictions.ahead, count.new_ones(len(is_match)))
+    return (matches / count.clamp_min(1)).tolist()
 
 
 def train_net(
@@ -233,23 +233,23 @@ def train_net(
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share
-        pictured = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
-        batch = batch_of(batches(pictured, step), embed)
+        has_images = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
+        batch = batch_of(batches(has_images, step), embed)
         features = batch.seen.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
             if options.own and not batch.seen.spans:
                 features = with_own_guesses(net, batch, features, chance(*features.shape[:2]) < options.own)
-            how = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
-            at = answered(net, batch, how, features)
-            some = chance(len(at.guess)).topk(min(options.places, len(at.guess))).indices
-            guess, truth = at.guess[some], at.truth[some]
+            image_mode = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
+            predictions = answered(net, batch, image_mode, features)
+            sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
+            guess, truth = predictions.guess[sample], predictions.truth[sample]
             with torch.no_grad():
-                wanted = head(truth)
+                target_logits = head(truth)
             logits = head(net.lm_head_input(guess))
-        total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
-        (total + options.price * at.cost).backward()
-        return batch.ids.numel(), named
+        total, figures = loss(Places(guess.float(), truth, logits.float(), target_logits.float()))
+        (total + options.price * predictions.cost).backward()
+        return batch.ids.numel(), figures
 
     def on_checkpoint(result: RunResult) -> str:
         result.held = {

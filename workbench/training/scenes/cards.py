@@ -93,13 +93,13 @@ def _target_table(results: Figures) -> str:
 def _weakest(results: Figures) -> str:
     """Return the kinds of question with the most wrong answers, in words."""
     lowest = {
-        kind: min(found[kind] for found in results["exact_match"].values())
+        kind: min(scores[kind] for scores in results["exact_match"].values())
         for kind in results["exact_match"]["rendered"]
         if not kind.startswith("caption")
     }
     weak = sorted((kind for kind, share in lowest.items() if share < WEAK), key=lambda kind: lowest[kind])
-    named = ", ".join(f"`{kind}`" for kind in weak)
-    return f"Of the questions it answers worst: {named}." if weak else f"No kind of question is below {WEAK:.0%}."
+    names = ", ".join(f"`{kind}`" for kind in weak)
+    return f"Of the questions it answers worst: {names}." if weak else f"No kind of question is below {WEAK:.0%}."
 
 
 def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
@@ -125,10 +125,10 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
         results: Figures of the `vision-evaluate` recipe.
         hardware: Description of the machine.
     """
-    told: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}
-    told |= dict.fromkeys(_DRAFTERS, _drafter)
-    there = {name: card for name, card in told.items() if name in results["parameters"]}
-    write_cards(models, {name: _of(card, results, hardware) for name, card in there.items()})
+    card_functions: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}
+    card_functions |= dict.fromkeys(_DRAFTERS, _drafter)
+    available = {name: card for name, card in card_functions.items() if name in results["parameters"]}
+    write_cards(models, {name: _of(card, results, hardware) for name, card in available.items()})
 
 
 def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware: str) -> Callable[[Trained], str]:
@@ -137,7 +137,7 @@ def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware
 
 def _target(model: Trained, results: Figures, hardware: str) -> str:
     vision, text = model.config["vision_config"], model.config["text_config"]
-    told = _TARGET.format(
+    card_text = _TARGET.format(
         parameters=results["parameters"][model.name],
         tower_layers=vision["num_hidden_layers"],
         tower_hidden=vision["hidden_size"],
@@ -147,8 +147,8 @@ def _target(model: Trained, results: Figures, hardware: str) -> str:
         colours=", ".join(COLOURS),
         words=", ".join(WORDS),
     )
-    told += training_runs(model.figures, hardware, _COUNTED) + _DATA + _target_table(results)
-    return told + _LIMITS.format(weak=_weakest(results))
+    card_text += training_runs(model.figures, hardware, _COUNTED) + _DATA + _target_table(results)
+    return card_text + _LIMITS.format(weak=_weakest(results))
 
 
 def _drafter(model: Trained, results: Figures, hardware: str) -> str:

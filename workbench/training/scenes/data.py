@@ -76,17 +76,17 @@ class Shards:
         """Return a shard; draw and write it if it does not exist."""
         if index not in self._held:
             path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
-            drawn = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
+            scene_list = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
             if path.exists():
                 with np.load(path) as arrays:
-                    pixels, shown = arrays["pixels"], arrays["shown"]
+                    pixels, item_maps = arrays["pixels"], arrays["shown"]
             else:
-                pairs = [paint(scene) for scene in drawn]
-                pixels, shown = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
+                pairs = [paint(scene) for scene in scene_list]
+                pixels, item_maps = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as part, part.open("xb") as file:
-                    np.savez(file, pixels=pixels, shown=shown)
-            self._held[index] = Shard(drawn, pixels, shown)
+                    np.savez(file, pixels=pixels, shown=item_maps)
+            self._held[index] = Shard(scene_list, pixels, item_maps)
             while len(self._held) > self.keep:
                 self._held.popitem(last=False)
         self._held.move_to_end(index)
@@ -103,10 +103,12 @@ class Shards:
             count: Number of shards in use; after the last they are used again in another order.
         """
         per_shard = self.size // rows
-        turn, within = divmod(step, per_shard)
-        shard = self.get(turn % count)
-        chosen = np.random.default_rng([self.seed, turn]).permutation(self.size)[within * rows : (within + 1) * rows]
-        return [shard.scenes[i] for i in chosen], shard.pixels[chosen], shard.shown[chosen]
+        shard_number, position = divmod(step, per_shard)
+        shard = self.get(shard_number % count)
+        indices = np.random.default_rng([self.seed, shard_number]).permutation(self.size)[
+            position * rows : (position + 1) * rows
+        ]
+        return [shard.scenes[i] for i in indices], shard.pixels[indices], shard.shown[indices]
 
 
 def normalised(pixels: np.ndarray) -> np.ndarray:
@@ -133,11 +135,11 @@ def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Seque
         share: Probability for each image.
         seed: Seed of the choice.
     """
-    chosen = np.random.default_rng(seed).random(len(images)) < share
-    item = ((shown > 0) & (shown < WRITING))[:, None]
-    writing = (shown == WRITING)[:, None]
-    flat = np.where(item, np.float32(-1), np.where(writing, images, np.float32(1)))
-    return np.where(chosen[:, None, None, None], flat, images)
+    is_replaced = np.random.default_rng(seed).random(len(images)) < share
+    is_item = ((shown > 0) & (shown < WRITING))[:, None]
+    is_writing = (shown == WRITING)[:, None]
+    silhouette = np.where(is_item, np.float32(-1), np.where(is_writing, images, np.float32(1)))
+    return np.where(is_replaced[:, None, None, None], silhouette, images)
 
 
 def _facts(scene: Scene) -> np.ndarray:
@@ -145,15 +147,15 @@ def _facts(scene: Scene) -> np.ndarray:
     names = list(ASPECTS)
     table = np.full((len(scene.items) + 1, len(names)), -1, dtype=np.int64)
     for i, item in enumerate(scene.items):
-        before = scene.items[i - 1] if i else None
-        link = relation(item, before, (i - 1, i) in scene.overlaps) if before else "first"
+        previous = scene.items[i - 1] if i else None
+        relation_name = relation(item, previous, (i - 1, i) in scene.overlaps) if previous else "first"
         facts = {
             "kind": 1,
             "colour": COLOURS.index(item.colour),
             "shape": SHAPES.index(item.shape),
             "size": SIZES.index(item.size),
             "rank": i,
-            "relation": RELATIONS.index(link),
+            "relation": RELATIONS.index(relation_name),
             "touched": int(bool(scene.overlapping(i))),
             "place": _cell(item.x, item.y),
         }
@@ -207,8 +209,8 @@ def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
     blocks = shown.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)
     numbers = np.array([*range(1, 7), WRITING], dtype=np.uint8)
     counts = (blocks[..., None] == numbers).sum(2)  # [n, 64, 7]
-    best, most = counts.argmax(-1), counts.max(-1)
-    some = most >= 6
+    top_item, n_pixels = counts.argmax(-1), counts.max(-1)
+    is_covered = n_pixels >= 6
     labels = np.full((n, GRID * GRID, len(ASPECTS)), -1, dtype=np.int64)
     labels[..., 0] = 0
     weights = np.full((n, GRID * GRID), 1 / 40, dtype=np.float32)
@@ -216,13 +218,13 @@ def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
     centres = np.stack(np.meshgrid(np.arange(GRID), np.arange(GRID)), -1).reshape(-1, 2) * PATCH + PATCH / 2
     for i, scene in enumerate(drawn):
         facts = _facts(scene)
-        where = np.flatnonzero(some[i])
-        index = np.where(best[i, where] == 6, len(scene.items), best[i, where])
-        labels[i, where] = facts[index]
-        share = np.bincount(index, minlength=len(facts))
-        weights[i, where] = 1 / share[index]
-        spots = [(item.x, item.y) for item in scene.items]
-        spots.append((scene.writing.x, scene.writing.y) if scene.writing else (0.0, 0.0))
-        toward[i, where] = (np.array(spots)[index] - centres[where]) / (SIDE / 2)
-    mask = (blocks == numbers[best][..., None]) & some[..., None]
+        patches = np.flatnonzero(is_covered[i])
+        index = np.where(top_item[i, patches] == 6, len(scene.items), top_item[i, patches])
+        labels[i, patches] = facts[index]
+        n_patches = np.bincount(index, minlength=len(facts))
+        weights[i, patches] = 1 / n_patches[index]
+        item_centres = [(item.x, item.y) for item in scene.items]
+        item_centres.append((scene.writing.x, scene.writing.y) if scene.writing else (0.0, 0.0))
+        toward[i, patches] = (np.array(item_centres)[index] - centres[patches]) / (SIDE / 2)
+    mask = (blocks == numbers[top_item][..., None]) & is_covered[..., None]
     return PatchLabels(labels, weights, toward, mask.astype(np.float32))

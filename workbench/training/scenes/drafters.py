@@ -119,40 +119,43 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
     target.set_attn_implementation(fast_attention())
     tokenizer = processor.tokenizer
     packer = Packer(tokenizer)
-    drawn = own_scenes(options.own_scenes)
+    scene_list = own_scenes(options.own_scenes)
     rng = random.Random(f"own/{options.seed}")
     turns: list[list[RoundState]] = []
     clock = RunClock(minutes=1.0)
-    same = 0
-    for start in range(0, len(drawn), rows):
-        part = drawn[start : start + rows]
-        pictures = pictures_of(part)
-        asked: list[list[RoundState]] = [
+    n_true = 0
+    for start in range(0, len(scene_list), rows):
+        part = scene_list[start : start + rows]
+        images = pictures_of(part)
+        dialogues: list[list[RoundState]] = [
             [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)] for scene in part
         ]
-        packed = packer.pack(asked, [False] * len(part), [True] * len(part))
+        packed = packer.pack(dialogues, [False] * len(part), [True] * len(part))
         with torch.inference_mode():
-            best = target.lm_head(answer_states(target, packed, pictures)).argmax(-1)
-        differs = (best != packed.labels) & (packed.labels >= 0)
-        known = [packer.agree(row, differs[i].tolist()) for i, row in enumerate(asked)]
+            predictions = target.lm_head(answer_states(target, packed, images)).argmax(-1)
+        differs = (predictions != packed.labels) & (packed.labels >= 0)
+        agrees = [packer.agree(dialogue, differs[i].tolist()) for i, dialogue in enumerate(dialogues)]
         for captions in (True, False):
-            where = [
-                (i, k) for i, row in enumerate(known) for k in range(len(row)) if not row[k] and (k == 0) == captions
+            missing = [
+                (i, k)
+                for i, dialogue in enumerate(agrees)
+                for k in range(len(dialogue))
+                if not dialogue[k] and (k == 0) == captions
             ]
-            for some in (where[at : at + 128] for at in range(0, len(where), 128)):
-                said = answer(
+            for chunk in (missing[offset : offset + 128] for offset in range(0, len(missing), 128)):
+                replies = answer(
                     target,
                     tokenizer,
-                    pictures[torch.tensor([i for i, _ in some])],
-                    [asked[i][k][0] for i, k in some],
+                    images[torch.tensor([i for i, _ in chunk])],
+                    [dialogues[i][k][0] for i, k in chunk],
                     136 if captions else 40,
                 )
-                for (i, k), ids in zip(some, said, strict=True):
-                    asked[i][k] = (asked[i][k][0], tokenizer.decode(ids, skip_special_tokens=True))
-        turns += asked
-        same += sum(map(sum, known))
-        share = same / sum(map(len, turns))
-        report(f"own answers: {len(turns)} of {len(drawn)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
+                for (i, k), ids in zip(chunk, replies, strict=True):
+                    dialogues[i][k] = (dialogues[i][k][0], tokenizer.decode(ids, skip_special_tokens=True))
+        turns += dialogues
+        n_true += sum(map(sum, agrees))
+        share = n_true / sum(map(len, turns))
+        report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
     options.own.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.own, json.dumps(turns).encode())
 
@@ -165,31 +168,31 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
     shards = Shards(options.scenes, 0, options.shard_size)
 
     def batch(step: int) -> Batch:
-        drawn, pixels, _ = shards.batch(step, options.rows, options.shards)
+        scene_list, pixels, _ = shards.batch(step, options.rows, options.shards)
         rng = random.Random(f"truth/{options.seed}/{step}")
         rows = []
-        for scene in drawn:
+        for scene in scene_list:
             style = rng.randrange(3)
-            asked = ask_some(scene, 0 if captions else options.own_questions, rng)
-            rows.append([(worded(a.question, rng), a.answers[style]) for a in asked])
-        seen = [packer.vision_tokens > 0] * len(rows)
-        return packer.pack(rows, [False] * len(rows), seen), torch.from_numpy(normalised(pixels))
+            questions = ask_some(scene, 0 if captions else options.own_questions, rng)
+            rows.append([(worded(a.question, rng), a.answers[style]) for a in questions])
+        has_image = [packer.vision_tokens > 0] * len(rows)
+        return packer.pack(rows, [False] * len(rows), has_image), torch.from_numpy(normalised(pixels))
 
     return batch
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
     """Return a function for batches of the target's own answers."""
-    turns: list[list[RoundState]] = [[(q, a) for q, a in row] for row in json.loads(options.own.read_text())]
-    drawn = own_scenes(len(turns))
-    pictures = pictures_of(drawn)
+    turns: list[list[RoundState]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
+    scene_list = own_scenes(len(turns))
+    images = pictures_of(scene_list)
 
     def batch(step: int) -> Batch:
-        turn, within = divmod(step * options.rows, len(turns))
-        chosen = np.random.default_rng([options.seed, turn]).permutation(len(turns))[within : within + options.rows]
-        seen = [packer.vision_tokens > 0] * len(chosen)
-        packed = packer.pack([turns[i] for i in chosen], [False] * len(chosen), seen)
-        return packed, pictures[torch.from_numpy(chosen)]
+        epoch, offset = divmod(step * options.rows, len(turns))
+        indices = np.random.default_rng([options.seed, epoch]).permutation(len(turns))[offset : offset + options.rows]
+        has_image = [packer.vision_tokens > 0] * len(indices)
+        packed = packer.pack([turns[i] for i in indices], [False] * len(indices), has_image)
+        return packed, images[torch.from_numpy(indices)]
 
     return batch
 
@@ -220,9 +223,9 @@ def _run(
                 states = answer_states(model, packed, images)
             else:
                 states = _blind_states(model, packed)
-            asked = packed.labels >= 0
-            logits = model.lm_head(states[asked])
-        loss = F.cross_entropy(logits.float(), packed.labels[asked])
+            is_answer = packed.labels >= 0
+            logits = model.lm_head(states[is_answer])
+        loss = F.cross_entropy(logits.float(), packed.labels[is_answer])
         loss.backward()
         return packed.ids.numel(), {"loss": float(loss.detach())}
 
@@ -305,7 +308,7 @@ def _before_tuning(
     held: dict[str, float],
     report: Report,
 ) -> LlavaForConditionalGeneration:
-    """Return that drafter after its first phase: the target's frozen tower, and a projector that was trained alone."""
+    """Return the drafter with image input after its first phase: the target's frozen tower, and a trained projector."""
     base = _base_model(options, tokenizer, report)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
@@ -342,29 +345,33 @@ def acceptance(
     """
     target, processor = load_vision_model(target_folder)
     tokenizer = processor.tokenizer
-    sees = isinstance(drafter, LlavaForConditionalGeneration)
-    packer = Packer(tokenizer, short_weight=1.0) if sees else Packer(tokenizer, 0, 1.0)
-    drawn = held_scenes(count)
+    has_vision = isinstance(drafter, LlavaForConditionalGeneration)
+    packer = Packer(tokenizer, short_weight=1.0) if has_vision else Packer(tokenizer, 0, 1.0)
+    scene_list = held_scenes(count)
     hits: dict[str, list[bool]] = {kind: [] for kind in kinds}
     for group in ([kind for kind in kinds if kind == "caption"], [kind for kind in kinds if kind != "caption"]):
-        pairs = [(scene, asked) for kind in group for scene, asked in zip(*ask_all(drawn, kind, seed=1), strict=True)]
+        pairs = [
+            (scene, question)
+            for kind in group
+            for scene, question in zip(*ask_all(scene_list, kind, seed=1), strict=True)
+        ]
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
-            pictures = pictures_of([scene for scene, _ in part])
-            questions = [asked.question for _, asked in part]
-            said = answer(target, tokenizer, pictures, questions, 136 if group == ["caption"] else 40)
-            rows: list[list[RoundState]] = [[turn] for turn in zip(questions, said, strict=True)]
-            packed = packer.pack(rows, [False] * len(rows), [sees] * len(rows))
+            images = pictures_of([scene for scene, _ in part])
+            questions = [question.question for _, question in part]
+            answers = answer(target, tokenizer, images, questions, 136 if group == ["caption"] else 40)
+            rows: list[list[RoundState]] = [[turn] for turn in zip(questions, answers, strict=True)]
+            packed = packer.pack(rows, [False] * len(rows), [has_vision] * len(rows))
             if isinstance(drafter, LlavaForConditionalGeneration):
-                states = answer_states(drafter, packed, pictures)
+                states = answer_states(drafter, packed, images)
             elif isinstance(drafter, LlamaForCausalLM):
                 states = _blind_states(drafter, packed)
             else:
                 raise TypeError(f"not a drafter: {type(drafter).__name__}")
-            best = drafter.lm_head(states).argmax(-1)
-            for i, (_, asked) in enumerate(part):
-                wanted = packed.labels[i] >= 0
-                hits[asked.kind] += (best[i] == packed.labels[i])[wanted].tolist()
-    result = {kind: sum(found) / len(found) for kind, found in hits.items() if found}
-    flat = [hit for found in hits.values() for hit in found]
+            predictions = drafter.lm_head(states).argmax(-1)
+            for i, (_, question) in enumerate(part):
+                is_answer = packed.labels[i] >= 0
+                hits[question.kind] += (predictions[i] == packed.labels[i])[is_answer].tolist()
+    result = {kind: sum(matches) / len(matches) for kind, matches in hits.items() if matches}
+    flat = [hit for matches in hits.values() for hit in matches]
     return result | {"all": sum(flat) / len(flat)}

@@ -53,7 +53,7 @@ def answer(
             pad_token_id=pad,
         )
     answers = output[:, size:].tolist()
-    return [said[: said.index(end) + 1] if end in said else said for said in answers]
+    return [tokens[: tokens.index(end) + 1] if end in tokens else tokens for tokens in answers]
 
 
 def answer_texts(
@@ -68,8 +68,8 @@ def answer_texts(
     for start in range(0, len(drawn), rows):
         part, questions = drawn[start : start + rows], asked[start : start + rows]
         longest = CAPTION_TOKENS if any(a.kind == "caption" for a in questions) else 40
-        said = answer(model, tokenizer, pictures_of(part), [a.question for a in questions], longest)
-        texts += [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in said]
+        answers = answer(model, tokenizer, pictures_of(part), [a.question for a in questions], longest)
+        texts += [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in answers]
     return texts
 
 
@@ -90,18 +90,18 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
     right: dict[str, int] = defaultdict(int)
     total: dict[str, int] = defaultdict(int)
     for text, question in zip(said, asked, strict=True):
-        got, want = read_caption(text), read_caption(question.answer)
+        predicted, expected = read_caption(text), read_caption(question.answer)
         right["caption"] += text == question.answer
-        right["objects"] += len(got) == len(want)
+        right["objects"] += len(predicted) == len(expected)
         total["caption"] += 1
         total["objects"] += 1
-        for i in range(max(len(got), len(want))):
+        for i in range(max(len(predicted), len(expected))):
             for attribute in ("colour", "shape", "size", "place", "relation"):
                 if attribute == "relation" and i == 0:
                     continue
                 total[attribute] += 1
-                if i < len(got) and i < len(want):
-                    right[attribute] += getattr(got[i], attribute) == getattr(want[i], attribute)
+                if i < len(predicted) and i < len(expected):
+                    right[attribute] += getattr(predicted[i], attribute) == getattr(expected[i], attribute)
     return {name: right[name] / total[name] for name in sorted(total)}
 
 
@@ -121,12 +121,12 @@ def evaluate_scenes(
     """Return the share of right answers: per attribute in captions, and of the whole answer for each other kind."""
     results: dict[str, float] = {}
     for kind in kinds:
-        fitting, asked = ask_all(drawn, kind)
-        said = answer_texts(model, tokenizer, fitting, asked)
+        fitting, questions = ask_all(drawn, kind)
+        answers = answer_texts(model, tokenizer, fitting, questions)
         if kind == "caption":
-            results |= {f"caption: {name}": value for name, value in caption_scores(said, asked).items()}
-        elif asked:
-            results[kind] = sum(a == b.answer for a, b in zip(said, asked, strict=True)) / len(asked)
+            results |= {f"caption: {name}": value for name, value in caption_scores(answers, questions).items()}
+        elif questions:
+            results[kind] = sum(a == b.answer for a, b in zip(answers, questions, strict=True)) / len(questions)
     return results
 
 

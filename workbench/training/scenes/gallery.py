@@ -60,12 +60,12 @@ WANTED: dict[str, dict[str, Any]] = {
 
 
 def _fits(name: str, scene: Scene, wanted: dict[str, Any]) -> bool:
-    dark = sum(scene.background) < 330
+    is_dark = sum(scene.background) < 330
     shapes = [item.shape for item in scene.items]
     return (
         (scene.writing.kind if scene.writing else None) == wanted["writing"]
         and bool(scene.overlaps) == wanted["overlap"]
-        and dark == (name == "dark")
+        and is_dark == (name == "dark")
         and (name != "alike" or max(map(shapes.count, shapes)) >= 3)
     )
 
@@ -75,20 +75,20 @@ def gallery_scenes() -> dict[str, Scene]:
     return {
         name: next(
             scene
-            for scene in scenes(GALLERY_SEED, True, wanted["sketch"], wanted["count"], freehand=0.0)
-            if _fits(name, scene, wanted)
+            for scene in scenes(GALLERY_SEED, True, properties["sketch"], properties["count"], freehand=0.0)
+            if _fits(name, scene, properties)
         )
-        for name, wanted in WANTED.items()
+        for name, properties in WANTED.items()
     }
 
 
 def presets(scene: Scene, name: str) -> list[Ask]:
     """Return questions about a scene, one of each kind that fits, the caption first."""
     rng = random.Random(f"gallery/{name}")
-    asked = [question for kind in QUESTIONS if (question := ask(kind, scene, rng))]
-    asked.sort(key=lambda question: question.kind in HARD)
-    caption = asked[0]
-    return [Ask("caption", QUESTION, caption.answers), *asked[1:]]
+    questions = [question for kind in QUESTIONS if (question := ask(kind, scene, rng))]
+    questions.sort(key=lambda question: question.kind in HARD)
+    caption = questions[0]
+    return [Ask("caption", QUESTION, caption.answers), *questions[1:]]
 
 
 def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
@@ -96,19 +96,19 @@ def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
     entries = []
     for name, scene in gallery_scenes().items():
-        shown = picture(scene)
-        large = shown.resize((shown.width * options.scale, shown.height * options.scale), resample=0)
+        image = picture(scene)
+        large = image.resize((image.width * options.scale, image.height * options.scale), resample=0)
         with replacing(options.out / f"{name}.png") as part:
             large.save(part, "PNG", optimize=True)
-        asked = presets(scene, name)
+        questions = presets(scene, name)
         entries.append(
             {
                 "name": name,
                 "title": name.replace("-", " ").capitalize(),
                 "file": f"{name}.png",
-                "alt": f"{'Sketch' if scene.sketch else 'Picture'}. {asked[0].answer}",
-                "questions": [a.question for a in asked],
-                "answers": [a.answer for a in asked],
+                "alt": f"{'Sketch' if scene.sketch else 'Picture'}. {questions[0].answer}",
+                "questions": [a.question for a in questions],
+                "answers": [a.answer for a in questions],
             }
         )
     index = {"questions": list(ANY_PICTURE), "scenes": entries}

@@ -70,12 +70,12 @@ class Packer:
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text; short texts are cached."""
-        known = self._cache.get(text)
-        if known is None:
-            known = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = self._cache.get(text)
+        if ids is None:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
             if len(text) < 60:
-                self._cache[text] = known
-        return known
+                self._cache[text] = ids
+        return ids
 
     def pack(self, rows: Sequence[Sequence[RoundState]], chained: Sequence[bool], seen: Sequence[bool]) -> Packed:
         """Return a batch.
@@ -85,19 +85,22 @@ class Packer:
             chained: For each sequence, whether its turns are one conversation.
             seen: For each sequence, whether there is an image.
         """
-        parts = [self._row(turns, chain, see) for turns, chain, see in zip(rows, chained, seen, strict=True)]
+        parts = [
+            self._row(turns, is_chained, has_image)
+            for turns, is_chained, has_image in zip(rows, chained, seen, strict=True)
+        ]
         size = -(-max(len(part[0]) for part in parts) // 8) * 8
         shape = (len(parts), size)
         ids, positions = np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         labels, weights = np.full(shape, -100, dtype=np.int64), np.zeros(shape, dtype=np.float32)
         blocks = np.full(shape, -1, dtype=np.int64)
-        for i, (row, place, label, weight, block) in enumerate(parts):
+        for i, (row, position, label, weight, block) in enumerate(parts):
             n = len(row)
-            ids[i, :n], positions[i, :n], blocks[i, :n] = row, place, block
+            ids[i, :n], positions[i, :n], blocks[i, :n] = row, position, block
             labels[i, : n - 1], weights[i, : n - 1] = label[1:], weight[1:]
-        same = blocks[:, :, None] == blocks[:, None, :]
-        common = (blocks == 0)[:, None, :]
-        mask = (same | common) & np.tril(np.ones((size, size), dtype=bool))
+        same_block = blocks[:, :, None] == blocks[:, None, :]
+        shared = (blocks == 0)[:, None, :]
+        mask = (same_block | shared) & np.tril(np.ones((size, size), dtype=bool))
         return Packed(
             torch.from_numpy(ids),
             torch.from_numpy(positions),
@@ -122,25 +125,25 @@ class Packer:
         self, turns: Sequence[RoundState], chained: bool, seen: bool
     ) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
         ids = [self._user] + [self._image] * (self.vision_tokens if seen else 0)
-        places, labels, weights, blocks = list(range(len(ids))), [-100] * len(ids), [0.0] * len(ids), [0] * len(ids)
+        positions, labels, weights, blocks = list(range(len(ids))), [-100] * len(ids), [0.0] * len(ids), [0] * len(ids)
         first = len(ids)
         for number, (question, answer) in enumerate(turns, 1):
-            asked = [*self.encode(question), self._answer]
+            question_ids = [*self.encode(question), self._answer]
             if chained and number > 1:
-                asked = [self._user, *asked]
-            said = answer if isinstance(answer, list) else [*self.encode(answer), self._end]
+                question_ids = [self._user, *question_ids]
+            answer_ids = answer if isinstance(answer, list) else [*self.encode(answer), self._end]
             start = len(ids) if chained else first
-            ids += asked + said
-            places += range(start, start + len(asked) + len(said))
-            labels += [-100] * len(asked) + said
-            heavy = self.short_weight if len(said) < 16 else 1.0
-            weights += [0.0] * len(asked) + [heavy] * len(said)
-            blocks += [0 if chained else number] * (len(asked) + len(said))
-        return ids, places, labels, weights, blocks
+            ids += question_ids + answer_ids
+            positions += range(start, start + len(question_ids) + len(answer_ids))
+            labels += [-100] * len(question_ids) + answer_ids
+            weight = self.short_weight if len(answer_ids) < 16 else 1.0
+            weights += [0.0] * len(question_ids) + [weight] * len(answer_ids)
+            blocks += [0 if chained else number] * (len(question_ids) + len(answer_ids))
+        return ids, positions, labels, weights, blocks
 
 
 def worded(question: str, rng: random.Random) -> str:
-    """Return a question in a typing variant: on a new line, in small letters, in capitals, without its mark."""
+    """Return a question in a typing variant: on a new line, in small letters, in capitals, without punctuation."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:

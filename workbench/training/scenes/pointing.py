@@ -64,31 +64,31 @@ class Pointer:
             drawn: The scenes of the sequences.
             shown: Their maps, uint8 [n, 64, 64].
         """
-        looks, masks = [], []
+        triples, masks = [], []
         ranks = torch.from_numpy(patch_labels(drawn, shown).answers[..., list(ASPECTS).index("rank")])
         for row, questions in enumerate(named):
-            for place, objects in self.looks(packed.labels[row].tolist(), questions, len(drawn[row].items)):
+            for position, objects in self.looks(packed.labels[row].tolist(), questions, len(drawn[row].items)):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
                     if mask.any() and packed.image[row].any():  # else it is hidden by others, or there is no image
-                        looks.append((row, place, head))
+                        triples.append((row, position, head))
                         masks.append(mask)
-        if not looks:
+        if not triples:
             return torch.zeros(())
-        rows, places, heads = torch.tensor(looks).T
+        rows, positions, heads = torch.tensor(triples).T
         states, (cos, sin) = self._entered["hidden_states"], self._entered["position_embeddings"]
-        size = self.attention.head_dim
+        head_dim = self.attention.head_dim
         first = int(packed.image[rows[0]].nonzero()[0])
-        seen = slice(first, first + ranks.shape[1])
-        width = HEADS * size
+        patches = slice(first, first + ranks.shape[1])
+        width = HEADS * head_dim
         queries = torch.nn.functional.linear(states, self.attention.q_proj.weight[:width])
         keys = torch.nn.functional.linear(states, self.attention.k_proj.weight[:width])
-        split = [part.unflatten(-1, (HEADS, size)).transpose(1, 2) for part in (queries, keys)]
-        queries, keys = apply_rotary_pos_emb(split[0], split[1], cos, sin)  # [B, heads, T, size]
-        query, key = queries[rows, heads, places], keys[rows, heads, seen]
-        scores = (key @ query[..., None])[..., 0].float() * size**-0.5  # [named, patches]
-        found = scores.masked_fill(~torch.stack(masks), -torch.inf)
-        return (scores.logsumexp(-1) - found.logsumexp(-1)).mean()
+        parts = [part.unflatten(-1, (HEADS, head_dim)).transpose(1, 2) for part in (queries, keys)]
+        queries, keys = apply_rotary_pos_emb(parts[0], parts[1], cos, sin)  # [B, heads, T, size]
+        query, key = queries[rows, heads, positions], keys[rows, heads, patches]
+        scores = (key @ query[..., None])[..., 0].float() * head_dim**-0.5  # [named, patches]
+        object_scores = scores.masked_fill(~torch.stack(masks), -torch.inf)
+        return (scores.logsumexp(-1) - object_scores.logsumexp(-1)).mean()
 
     def looks(
         self, labels: Sequence[int], named: Sequence[tuple[int, ...]], items: int

@@ -54,9 +54,9 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         "acceptance": {},
     }
     for name, sketch, freehand in (("rendered", False, 0.0), ("sketch", True, 0.0), ("freehand", True, 1.0)):
-        found = evaluate_scenes(model, processor.tokenizer, held_scenes(third, sketch, freehand))
-        results["exact_match"][name] = found
-        report(f"{name}: " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
+        figures = evaluate_scenes(model, processor.tokenizer, held_scenes(third, sketch, freehand))
+        results["exact_match"][name] = figures
+        report(f"{name}: " + " · ".join(f"{key} {value:.1%}" for key, value in figures.items()))
     for name in ("vision-text-drafter", "vision-drafter"):
         if not (options.models / name / "config.json").exists():
             continue
@@ -65,9 +65,9 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         else:
             drafter = LlamaForCausalLM.from_pretrained(str(options.models / name), dtype=torch.float32).eval()
         results["parameters"][name] = sum(p.numel() for p in drafter.parameters())
-        found = acceptance(folder, drafter, options.drafter_count)
-        results["acceptance"][name] = found
-        report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
+        figures = acceptance(folder, drafter, options.drafter_count)
+        results["acceptance"][name] = figures
+        report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in figures.items()))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.out, (json.dumps(results, indent=2) + "\n").encode())
     write_vision_cards(options.models, results, options.hardware)

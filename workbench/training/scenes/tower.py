@@ -122,24 +122,24 @@ def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str,
         scores: Output of `PatchReader`, [n, 64, answers + 66].
         labels: Labels of the patches.
     """
-    losses, right = [], {}
+    losses, accuracy = [], {}
     answers, weights = torch.from_numpy(labels.answers), torch.from_numpy(labels.weights)
     pieces = scores.float().split([*ASPECTS.values(), 2, PATCH**2], dim=-1)
-    for i, (name, given) in enumerate(zip(ASPECTS, pieces, strict=False)):
-        asked = answers[..., i] >= 0
-        answer, weight = answers[..., i][asked], weights[asked]
+    for i, (name, logits) in enumerate(zip(ASPECTS, pieces, strict=False)):
+        has_label = answers[..., i] >= 0
+        answer, weight = answers[..., i][has_label], weights[has_label]
         if len(answer) == 0:
             continue
         total = weight.sum()
-        heavy = 2.0 if name == "shape" else 1.0
-        losses.append(heavy * (F.cross_entropy(given[asked], answer, reduction="none") * weight).sum() / total)
-        right[name] = float(((given[asked].argmax(-1) == answer) * weight).sum() / total)
-    some = answers[..., 0] > 0
-    off = (pieces[-2] - torch.from_numpy(labels.toward)).abs().sum(-1)
-    losses.append(4.0 * (off * weights)[some].sum() / weights[some].sum().clamp(min=1e-6))
+        factor = 2.0 if name == "shape" else 1.0
+        losses.append(factor * (F.cross_entropy(logits[has_label], answer, reduction="none") * weight).sum() / total)
+        accuracy[name] = float(((logits[has_label].argmax(-1) == answer) * weight).sum() / total)
+    is_covered = answers[..., 0] > 0
+    distance = (pieces[-2] - torch.from_numpy(labels.toward)).abs().sum(-1)
+    losses.append(4.0 * (distance * weights)[is_covered].sum() / weights[is_covered].sum().clamp(min=1e-6))
     pixels = F.binary_cross_entropy_with_logits(pieces[-1], torch.from_numpy(labels.mask), reduction="none").mean(-1)
-    losses.append(4.0 * pixels[some].mean())
-    return torch.stack(losses).sum(), right
+    losses.append(4.0 * pixels[is_covered].mean())
+    return torch.stack(losses).sum(), accuracy
 
 
 def train_tower(options: TowerOptions, report: Report) -> RunResult:
@@ -152,16 +152,16 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
     optimizers = options.optimizers(reader)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        drawn, pixels, shown = shards.batch(step, options.rows, options.shards)
-        labels = patch_labels(drawn, shown)
+        scene_list, pixels, item_maps = shards.batch(step, options.rows, options.shards)
+        labels = patch_labels(scene_list, item_maps)
         images = jittered(normalised(pixels), (options.seed, step))
         if step < options.silhouette_steps:
-            images = silhouettes(images, shown, 0.5, (options.seed, step, 1))
+            images = silhouettes(images, item_maps, 0.5, (options.seed, step, 1))
         with half_precision():
             scores = reader(torch.from_numpy(images))
-        loss, right = reading_loss(scores, labels)
+        loss, accuracy = reading_loss(scores, labels)
         loss.backward()
-        return images.shape[0] * labels.weights.shape[1], {"loss": float(loss.detach()), **right}
+        return images.shape[0] * labels.weights.shape[1], {"loss": float(loss.detach()), **accuracy}
 
     def on_checkpoint(result: RunResult) -> str:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
 
 def load_tower(path: Path) -> SiglipVisionModel:
     """Load a tower written by `train_tower`."""
-    saved = torch.load(str(path), weights_only=True)
-    tower = SiglipVisionModel(SiglipVisionConfig(**saved["config"]))
-    tower.load_state_dict(saved["model"])
+    checkpoint = torch.load(str(path), weights_only=True)
+    tower = SiglipVisionModel(SiglipVisionConfig(**checkpoint["config"]))
+    tower.load_state_dict(checkpoint["model"])
     return tower

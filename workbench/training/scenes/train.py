@@ -113,19 +113,19 @@ class Rows:
 def scene_rows(drawn: Sequence[Scene], options: VisionOptions, seed: str) -> Rows:
     """Draw questions about scenes."""
     rng = random.Random(seed)
-    found = Rows([], [], [], [])
+    rows = Rows([], [], [], [])
     for scene in drawn:
-        asked = ask_some(scene, options.questions, rng, options.favoured)
+        questions = ask_some(scene, options.questions, rng, options.favoured)
         if rng.random() >= options.captioned:
-            del asked[0]
-        chain, see = rng.random() < options.chained, rng.random() >= options.unseen
-        if chain:
-            rng.shuffle(asked)
-        found.turns.append([(worded(a.question, rng), a.answer if see else NO_PICTURE) for a in asked])
-        found.chained.append(chain)
-        found.seen.append(see)
-        found.named.append([a.named if see else () for a in asked])
-    return found
+            del questions[0]
+        is_chained, has_image = rng.random() < options.chained, rng.random() >= options.unseen
+        if is_chained:
+            rng.shuffle(questions)
+        rows.turns.append([(worded(a.question, rng), a.answer if has_image else NO_PICTURE) for a in questions])
+        rows.chained.append(is_chained)
+        rows.seen.append(has_image)
+        rows.named.append([a.named if has_image else () for a in questions])
+    return rows
 
 
 def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None) -> Tensor:
@@ -169,13 +169,13 @@ def vision_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return the optimizers of language model, projector and reader, and those of the tower with lower rates."""
     trunk = model.model
-    rest = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
+    others = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
     if options.reading_rows:
-        rest.update({"norm": reader.norm, "read": reader.read})
-    slow = options.tower_rate
+        others.update({"norm": reader.norm, "read": reader.read})
+    factor = options.tower_rate
     return [
-        *build_optimizers(rest, options.matrix_rate, options.other_rate),
-        *build_optimizers(trunk.vision_tower, slow * options.matrix_rate, slow * options.other_rate),
+        *build_optimizers(others, options.matrix_rate, options.other_rate),
+        *build_optimizers(trunk.vision_tower, factor * options.matrix_rate, factor * options.other_rate),
     ]
 
 
@@ -187,8 +187,8 @@ def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGenerati
     """Return the embeddings of the first tokens of the words for colours and for shapes, [words, D] each."""
     embedding = model.model.language_model.embed_tokens
     return {
-        aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in found]))
-        for aspect, found in (("colour", COLOURS), ("shape", SHAPES))
+        aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in names]))
+        for aspect, names in (("colour", COLOURS), ("shape", SHAPES))
     }
 
 
@@ -203,11 +203,11 @@ def naming_loss(vision: Tensor, named: dict[str, Tensor], labels: PatchLabels) -
     losses = []
     for aspect, embeddings in named.items():
         answers = torch.from_numpy(labels.answers[..., list(ASPECTS).index(aspect)])
-        asked = answers >= 0
-        scores = F.normalize(vision[asked].float(), dim=-1) @ F.normalize(embeddings.float(), dim=-1).mT
-        weight = torch.from_numpy(labels.weights)[asked]
-        each = F.cross_entropy(SHARPNESS * scores, answers[asked], reduction="none")
-        losses.append((each * weight).sum() / weight.sum())
+        has_label = answers >= 0
+        scores = F.normalize(vision[has_label].float(), dim=-1) @ F.normalize(embeddings.float(), dim=-1).mT
+        weight = torch.from_numpy(labels.weights)[has_label]
+        patch_losses = F.cross_entropy(SHARPNESS * scores, answers[has_label], reduction="none")
+        losses.append((patch_losses * weight).sum() / weight.sum())
     return torch.stack(losses).sum()
 
 
@@ -226,44 +226,46 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     packer = Packer(tokenizer)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        drawn, pixels, maps = shards.batch(step, options.rows, options.shards)
-        rows = scene_rows(drawn, options, f"{options.seed}/{step}")
+        scene_list, pixels, maps = shards.batch(step, options.rows, options.shards)
+        rows = scene_rows(scene_list, options, f"{options.seed}/{step}")
         packed = packer.pack(rows.turns, rows.chained, rows.seen)
         images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(rows.seen)]
         with half_precision():
             states = answer_states(model, packed, images)
-            asked = packed.labels >= 0
-            logits = model.lm_head(states[asked])
-        labels, weights = packed.labels[asked], packed.weights[asked]
-        each = F.cross_entropy(logits.float(), labels, reduction="none")
-        loss = (each * weights).sum() / weights.sum()
-        pointed = pointer.loss(packed, rows.named, drawn, maps) if pointer else torch.zeros(())
-        (loss + options.pointing * pointed).backward()
-        short = weights > 1
-        shown = {
-            name: float(each[which].detach().mean())
-            for name, which in (("caption", ~short), ("short", short))
-            if which.any()
+            is_answer = packed.labels >= 0
+            logits = model.lm_head(states[is_answer])
+        labels, weights = packed.labels[is_answer], packed.weights[is_answer]
+        token_losses = F.cross_entropy(logits.float(), labels, reduction="none")
+        loss = (token_losses * weights).sum() / weights.sum()
+        pointing_loss = pointer.loss(packed, rows.named, scene_list, maps) if pointer else torch.zeros(())
+        (loss + options.pointing * pointing_loss).backward()
+        is_short = weights > 1
+        figures = {
+            name: float(token_losses[mask].detach().mean())
+            for name, mask in (("caption", ~is_short), ("short", is_short))
+            if mask.any()
         }
-        shown = {"loss": float(loss.detach()), **shown}
+        figures = {"loss": float(loss.detach()), **figures}
         if pointer:
-            shown["pointing"] = float(pointed.detach())
+            figures["pointing"] = float(pointing_loss.detach())
         if options.reading_rows:
-            shown |= read_on(step)
-        return packed.ids.numel(), shown
+            figures |= read_on(step)
+        return packed.ids.numel(), figures
 
     def read_on(step: int) -> dict[str, float]:
-        drawn, pixels, shown = shards.batch(step, options.reading_rows, options.shards)
+        scene_list, pixels, item_maps = shards.batch(step, options.reading_rows, options.shards)
         images = jittered(normalised(pixels), (options.seed, step, 3))
-        labels = patch_labels(drawn, shown)
+        labels = patch_labels(scene_list, item_maps)
         with half_precision():
             states = reader.states(torch.from_numpy(images))
             scores, vision = reader.read_states(states), model.model.multi_modal_projector(states)
-        loss, right = reading_loss(scores, labels)
-        named = naming_loss(vision, words(tokenizer, model), labels) if options.naming else torch.zeros(())
-        (options.reading * loss + options.naming * named).backward()
-        told = {name: right[name] for name in ("colour", "shape", "rank", "relation", "place") if name in right}
-        return {"naming": float(named.detach()), **told}
+        loss, accuracy = reading_loss(scores, labels)
+        naming = naming_loss(vision, words(tokenizer, model), labels) if options.naming else torch.zeros(())
+        (options.reading * loss + options.naming * naming).backward()
+        figures = {
+            name: accuracy[name] for name in ("colour", "shape", "rank", "relation", "place") if name in accuracy
+        }
+        return {"naming": float(naming.detach()), **figures}
 
     def on_checkpoint(result: RunResult) -> str:
         model.eval()
