@@ -47,7 +47,7 @@ class TreeLayer(CacheLayerMixin):
         self.layer = layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate buffers when the first keys and values show their shape."""
+        """Allocate buffers with the shape of the first keys and values."""
         self.keys, self.values = self.cache.allocate(self, key_states, value_states)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
@@ -119,11 +119,11 @@ class TreeCache(Cache):
             at, number = self._common_at, layer.layer
             self._views[layer] = lambda part: self._stacks[at][number, part]
         else:
-            own = len(self._stacks)
+            first = len(self._stacks)
             for part in (keys, values):
                 size = (1, 1, self.n_rows, part.shape[1], self.capacity, part.shape[3])
                 self._stacks.append(zeros_untouched(size, part))
-            self._views[layer] = lambda part: self._stacks[own + part][0, 0]
+            self._views[layer] = lambda part: self._stacks[first + part][0, 0]
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
@@ -141,7 +141,7 @@ class TreeCache(Cache):
         The system provides the buffer's zero pages at first touch, and most of a long context is never touched.
         Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
-        self._reached[rows] = [max(stop, before) for before in self._reached[rows]]
+        self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
     def grow(self, rows: int) -> None:
         """Make room for more rows; existing entries stay."""

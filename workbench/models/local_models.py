@@ -37,8 +37,8 @@ def named(model: str) -> str:
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
     """
-    known = bundled()
-    if isinstance(model, HubId) or model in _PLACES or model in known or model in PUBLISHED or not model:
+    bundled_models = bundled()
+    if isinstance(model, HubId) or model in _PLACES or model in bundled_models or model in PUBLISHED or not model:
         return model
     try:
         place = Path(model).expanduser().resolve()
@@ -47,18 +47,20 @@ def named(model: str) -> str:
     except (OSError, RuntimeError, ValueError):  # not a valid path; loading it reports the error
         return model
     with _LOCK:
-        found = next((name for name, other in {**known, **_PLACES}.items() if other.resolve() == place), None)
-        name = found or _free(place)
-        if name not in known:  # a remote user's guess of the path of a bundled model must not be confirmed
+        existing = next(
+            (name for name, other in {**bundled_models, **_PLACES}.items() if other.resolve() == place), None
+        )
+        name = existing or _free(place)
+        if name not in bundled_models:  # a remote user's guess of the path of a bundled model must not be confirmed
             _PLACES[name] = place
     return name
 
 
 def _free(place: Path) -> str:
     """Return a name that no other model has: the last part of the path, with a number if necessary."""
-    taken, number, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
+    used_names, number, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{stem}-{number}{suffix}"
     return name
@@ -67,8 +69,8 @@ def _free(place: Path) -> str:
 def path_of(model: str) -> Path:
     """Return the path of a model given by its short name; any other string is returned as a path."""
     if isinstance(model, HubId):
-        inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
-        return Path(os.devnull) / inside  # a path that cannot exist
+        relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
+        return Path(os.devnull) / relative  # a path that cannot exist
     return _PLACES.get(model) or Path(model).expanduser()
 
 

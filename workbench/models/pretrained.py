@@ -44,11 +44,11 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        torch_device = torch.device(device)
+        torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise ModelError(f"Device {device!r} is not available here.", devices.remedy()) from error
-    return found
+    return torch_device
 
 
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
@@ -71,8 +71,8 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
         return getattr(torch, dtype)
-    half = device.type != "cpu" or (target in PUBLISHED and may_compile())
-    return torch.bfloat16 if half else torch.float32
+    use_bfloat16 = device.type != "cpu" or (target in PUBLISHED and may_compile())
+    return torch.bfloat16 if use_bfloat16 else torch.float32
 
 
 def resolve_drafter_dtype(
@@ -95,9 +95,9 @@ def resolve_drafter_dtype(
     if dtype == "auto" and target == torch.float64:
         return target
     folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
-    made_for = None if folder is None else tokenizer_source_of(folder)
-    is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
-    return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")
+    source = None if folder is None else tokenizer_source_of(folder)
+    is_compilable = folder is not None and source is not None and has_compiled_sizes(config_of(folder))
+    return resolve_dtype(dtype, device, source.target if source is not None and is_compilable else "")
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -153,15 +153,15 @@ def load_tokenizer(name: str) -> Any:
         ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
     """
     place = locate(name)
-    if (found := tokenizer_source_of(Path(place))) is not None:
+    if (source := tokenizer_source_of(Path(place))) is not None:
         try:
-            tokenizer = load_tokenizer(found.target)
+            tokenizer = load_tokenizer(source.target)
         except ModelError as error:
-            said = f"{name} uses the tokenizer of {found.target}. {error.message}"
-            raise ModelError(said, error.remedy) from error
-        if not found.matches(tokenizer):
+            message = f"{name} uses the tokenizer of {source.target}. {error.message}"
+            raise ModelError(message, error.remedy) from error
+        if not source.matches(tokenizer):
             raise TokenizerMismatchError(
-                f"{name} was trained with another tokenizer than this {found.target}'s.", TRAIN
+                f"{name} was trained with another tokenizer than this {source.target}'s.", TRAIN
             )
         return tokenizer
     try:

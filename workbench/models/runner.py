@@ -67,13 +67,13 @@ class Runner:
         self.device, self.dtype = model.device, model.dtype
         _, layers = decoder_layers(model)
         self.n_layers = len(layers)
-        own, why_end = longest_context(self.config, SCRATCH)
-        if own < 1:
+        longest, why_end = longest_context(self.config, SCRATCH)
+        if longest < 1:
             raise ModelError(f"{type(model).__name__} is not supported: {why_end}.", "Use another model.")
         if context is not None and past_trained and not why_end and has_rotary_positions(model):
-            own = max(own, context)
-        self.context = min(context or 4096, own)
-        self.why_context = why_end if self.context == own else ""
+            longest = max(longest, context)
+        self.context = min(context or 4096, longest)
+        self.why_context = why_end if self.context == longest else ""
         self.why_no_trees = ""  # set by `admission.admit`
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
         spans = attention_spans(model, self.context)
@@ -169,7 +169,7 @@ class Runner:
 
     @torch.inference_mode()
     def close(self, slot: Slot) -> None:
-        """Release a slot. The last row moves to its place in the buffer."""
+        """Release a slot. The last row of the KV cache is moved into its row."""
         if slot not in self.slots:
             return
         last = self.slots.pop()
@@ -199,8 +199,10 @@ class Runner:
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
-            wanted = slot.prefill_states.wanted
-            out = self.forward([Segment(slot, piece)], last_only=True, everywhere=wanted.features, taps=wanted.layers)
+            selection = slot.prefill_states.wanted
+            out = self.forward(
+                [Segment(slot, piece)], last_only=True, everywhere=selection.features, taps=selection.layers
+            )
             slot.last_hidden = out.hidden[0, -1]
             self.commit(slot, range(len(piece)))
             slot.prefill_states.take(out, len(piece))
@@ -234,7 +236,7 @@ class Runner:
 
         The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
         is returned. If the logits differ by more than rounding, as for models that pass on more than one residual
-        stream, the whole model is always used.
+        stream, the whole model runs from then on.
 
         Args:
             batch: segments, each with the `states` after the first layers.
@@ -333,5 +335,5 @@ class Runner:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
         if len(batch) == hi - lo:
             return out
-        asked = [s.slot.index - lo for s in batch]
-        return Output(out.logits[asked], out.hidden[asked], {k: v[asked] for k, v in out.taps.items()})
+        batch_rows = [s.slot.index - lo for s in batch]
+        return Output(out.logits[batch_rows], out.hidden[batch_rows], {k: v[batch_rows] for k, v in out.taps.items()})

@@ -52,8 +52,8 @@ def _any(beta, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _excess(p, q, rho, k):
-    claimed = add_common(p, q, np.float32(rho))
-    return claimed - _any(claimed / rho, k)
+    overlap = add_common(p, q, np.float32(rho))
+    return overlap - _any(overlap / rho, k)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -103,24 +103,24 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, f = token.shape
-    space = np.empty(f, np.int64)
+    special = np.empty(f, np.int64)
     row = take(taken, n)
     while row >= 0:
-        probs, ahead = p[p_at[row]], q[q_at[row]]
+        target_probs, draft_probs = p[p_at[row]], q[q_at[row]]
         m, k = 0, 0
         for i in range(f):
             if there[row, i]:
-                m, k = put(space, m, token[row, i]), k + 1
-        rho = np.float32(_discount(probs, ahead, max(1.0, float(k)), halvings, least))
+                m, k = put(special, m, token[row, i]), k + 1
+        rho = np.float32(_discount(target_probs, draft_probs, max(1.0, float(k)), halvings, least))
         by = np.float32(1) / rho
-        beta = add_common(probs, ahead, rho) / rho
+        beta = add_common(target_probs, draft_probs, rho) / rho
         share = np.float32(_any(beta, max(1.0, float(k))) / max(beta, _TINY))
-        beside = _beside(probs, ahead, space[:m], by, share)
-        left = beside
+        other_mass = _beside(target_probs, draft_probs, special[:m], by, share)
+        residual_mass = other_mass
         for s in range(m):
-            p_x, q_x = probs[space[s]], ahead[space[s]]
-            left += max(p_x - share * min(q_x, by * p_x), _NONE)
-        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, beside, left
+            p_x, q_x = target_probs[special[s]], draft_probs[special[s]]
+            residual_mass += max(p_x - share * min(q_x, by * p_x), _NONE)
+        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, other_mass, residual_mass
         done(taken)
         row = take(taken, n)
     wait(taken, n)

@@ -57,9 +57,9 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
         taken: int64 [2], zeros: number of pieces taken, number of pieces done.
     """
     n, size = tokens.shape[0], table.shape[1]
-    width, both = fuse.shape
+    width, in_width = fuse.shape
     pieces = (width + OUTS - 1) // OUTS
-    x, row = np.empty((n, both), np.float32), np.empty(both, np.float32)
+    x, row = np.empty((n, in_width), np.float32), np.empty(in_width, np.float32)
     half, is_first, piece = np.empty(1, np.int16), True, take(taken, pieces)
     while piece >= 0:
         if is_first:
