@@ -1,7 +1,7 @@
 """Measure how far back each layer of a model attends, from the attention masks that the model's own forward builds.
 
-The configuration is not reliable: Mistral has its sliding window whatever `use_sliding_window` (read by Qwen2) says,
-and Llama has none whatever `sliding_window` says. So the model is called with its layers replaced by recorders, for one
+The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
+and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
 token at a late position of an empty cache, and the mask passed to each layer is read. This takes a few milliseconds.
 """
 

@@ -152,14 +152,14 @@ class Fused:
             cache_positions = np.tile(np.arange(window.start, window.start + n), n_rows)
         else:
             cache_positions = window.index.reshape(-1).numpy()
-        seen, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
-        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), seen, count)
+        visible, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
+        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), visible, count)
         buffer = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
         token_positions = positions.reshape(-1).numpy()
         hidden_states: dict[int, Tensor] = {}
         for part in _parted(layers, taps):
             arguments = self.layered(
-                stream, buffer, (cache_rows, cache_positions, seen, count), token_positions, part, without
+                stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, without
             )
             together(lambda arguments=arguments, whole=buffer: self._run(*arguments))  # `arguments` has its address
             if part[-1] in taps:
@@ -191,14 +191,14 @@ class Fused:
         biases = self._biases if beside is None else beside
         item_bytes, n_tokens = whole.element_size(), stream.shape[0]
         address = np.array([whole.data_ptr(), *(item_bytes * step for step in whole.stride()[:4])], np.int64)
-        taken = np.zeros((self._phases * len(layers), 2), np.int64)
+        counters = np.zeros((self._phases * len(layers), 2), np.int64)
         halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in layers], np.int64)
         heads, _, size, wide = self._sizes
-        query, mixed = np.empty((2, n_tokens, heads, size), np.float32)
+        query, attention_output = np.empty((2, n_tokens, heads, size), np.float32)
         return (
             self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
             self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
-            taken, query, mixed, np.empty((n_tokens, wide), np.float32),
+            counters, query, attention_output, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:

@@ -1,8 +1,9 @@
 """One KV cache for draft trees, sequences of different lengths, and several models.
 
-Every layer has a preallocated buffer of [rows, heads, capacity, head size]. A forward writes its tokens after the
-committed length of each row and reads all positions up to the longest row; the attention mask decides which of them a
-token attends to. Committing a path moves its entries forward; rejecting moves nothing. No layer slides or grows.
+Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward
+writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
+mask decides which of them a token attends to. Committing a path moves its entries to consecutive positions; rejecting
+moves nothing. No layer drops old positions, as a sliding window would, and none grows.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class TreeCache(Cache):
     """KV cache for `rows` sequences of up to `capacity` positions each, for all layers.
 
     Layers of equal shape share one tensor [layers, 2, rows, H, capacity, D], so that a commit is one gather for the
-    whole model. A layer with another shape has a tensor of its own.
+    whole model. A layer with another shape has its own tensor.
     """
 
     def __init__(self, n_layers: int, rows: int, capacity: int) -> None:
@@ -116,8 +117,8 @@ class TreeCache(Cache):
                 self._common, self._common_at = shape, len(self._stacks)
                 size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
                 self._stacks.append(zeros_untouched(size, keys))
-            at, number = self._common_at, layer.layer
-            self._views[layer] = lambda part: self._stacks[at][number, part]
+            at, index = self._common_at, layer.layer
+            self._views[layer] = lambda part: self._stacks[at][index, part]
         else:
             first = len(self._stacks)
             for part in (keys, values):
@@ -147,10 +148,10 @@ class TreeCache(Cache):
         """Make room for more rows; existing entries stay."""
         if rows <= self.n_rows:
             return
-        most = max(self._reached)
+        longest = max(self._reached)
         for i, old in enumerate(self._stacks):
             new = zeros_untouched((*old.shape[:2], rows, *old.shape[3:]), old)
-            new[:, :, : self.n_rows, :, :most] = old[..., :most, :]
+            new[:, :, : self.n_rows, :, :longest] = old[..., :longest, :]
             self._stacks[i] = new
         self._reached += [0] * (rows - self.n_rows)
         self.n_rows = rows

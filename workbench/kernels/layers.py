@@ -36,10 +36,11 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 def refuse_unverifiable(model: PreTrainedModel) -> None:
     """Refuse models whose state cannot be rolled back to an earlier token.
 
-    A model of a hybrid family whose layers are all attention has no such state: the self-test at loading decides.
+    A model of a hybrid family whose layers are all attention has no such state and is accepted here; the self-test at
+    loading checks it.
 
     Raises:
-        ModelError: the model has a recurrent state; the message names the layer type and says what to use instead.
+        ModelError: the model has a recurrent state; the message names the layer type and an alternative.
     """
     config = text_config(model.config)
     name = type(model).__name__
@@ -202,12 +203,12 @@ def name_of(layer: nn.Module, half: int) -> str | None:
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     """Return a layer with its attention (0) or its MLP (1) replaced by a module that adds nothing."""
-    names = [name_of(layer, half) for half in without]
+    names = [name_of(layer, index) for index in without]
     if not names or None in names:
         return layer
     shared_copy = shallow(layer)
-    for half, name in zip(without, names, strict=True):
-        shared_copy._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
+    for index, name in zip(without, names, strict=True):
+        shared_copy._modules[str(name)] = _Nothing(1 if index == 0 else _besides(layer.get_submodule(str(name)), width))
     return shared_copy
 
 

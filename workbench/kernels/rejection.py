@@ -148,9 +148,9 @@ def tried(
     siblings = compiled("siblings")
     assert siblings is not None
     (n, f), distributions = fans.token.shape, fans.target.distributions
-    near = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
-    figures, left = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
-    at_tokens, beside = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
+    neighbours = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
+    figures, residuals = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
+    at_tokens, other_mass = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
     apart = torch.empty(n if priced else 0)
     inputs = (
         distributions,
@@ -160,9 +160,9 @@ def tried(
         fans.token,
         fans.there,
         which,
-        near,
+        neighbours,
     )
-    out = (figures, at_tokens, beside, left, apart)
+    out = (figures, at_tokens, other_mass, residuals, apart)
     arguments = (
         *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
         without, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
@@ -170,5 +170,12 @@ def tried(
     together(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(
-        accept, residual, q_left, lifted, left if ends else distributions, at_tokens, beside, apart if priced else None
+        accept,
+        residual,
+        q_left,
+        lifted,
+        residuals if ends else distributions,
+        at_tokens,
+        other_mass,
+        apart if priced else None,
     )

@@ -1,12 +1,12 @@
 """Self-test of lean decoders: compare one with its model before it is used.
 
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
-layer, and a token with huge activations (the attention sink that most real models make of the first token) carries
-little else. SmolLM2-135M's own logits are off by 0.23 of the largest one there, the lean ones by 0.13. So each layer is
-tested alone: both versions get the input from the model's own layers, the same layer in float32 is the reference, and
-for each token the lean layer's error may be little more than the model's own: measured 1.6 times as much at most
-(SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a layer lacked its sliding
-window.
+layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
+contains little else. There, SmolLM2-135M's own logits have an error of 0.23 of the largest one, and the lean decoder's
+of 0.13. So each layer is tested alone: both versions read the input from the model's own layers, the same layer in
+float32 is the reference, and for each token the lean layer's error may be little more than the model's own: measured
+1.6 times as much at most (SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a
+layer lacked its sliding window.
 """
 
 from __future__ import annotations

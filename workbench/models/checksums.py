@@ -32,7 +32,7 @@ def check_weights(folder: Path) -> None:
     A user's own folder needs no checksums, but must contain no pipes or devices.
 
     Raises:
-        ModelError: a file fails the check; the message names it and says what to do.
+        ModelError: a file fails the check; the message names it and the remedy.
     """
     check_files(folder)
     sums = folder / NAME

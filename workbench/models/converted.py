@@ -28,7 +28,7 @@ from workbench.trace.files import PART, check_regular
 LOG = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Version of the conversion: raise it when copies are made differently, so that older ones are replaced."""
+"""Version of the conversion: raise it when the conversion changes, so that older copies are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
 """Seconds between progress calls while another process makes the copy."""
@@ -82,8 +82,8 @@ def copy_of(file: Path) -> Path | None:
         ModelError: there is no such file, or it is not a GGUF file.
     """
     check_gguf(file)
-    place = place_of(file.stem, sum_of(file))
-    return place if is_there(place) else None
+    copy = place_of(file.stem, sum_of(file))
+    return copy if is_there(copy) else None
 
 
 def check_gguf(file: Path) -> None:
@@ -105,7 +105,7 @@ def check_gguf(file: Path) -> None:
 def convert(file: Path, told: Progress = lambda done, total: None, stem: str | None = None) -> Path:
     """Return the folder with a GGUF file's converted model; convert it now if there is none.
 
-    An existing copy is checked against its checksums and made again if they do not match.
+    An existing copy is checked against its checksums and replaced if they do not match.
 
     Args:
         file: GGUF file of the model.
@@ -118,17 +118,17 @@ def convert(file: Path, told: Progress = lambda done, total: None, stem: str | N
         WorkbenchError: the cache folder cannot be written, or the package `gguf` is missing.
     """
     check_gguf(file)
-    place = place_of(stem or file.stem, sum_of(file))
-    if is_whole(place):
-        return place
+    copy = place_of(stem or file.stem, sum_of(file))
+    if is_whole(copy):
+        return copy
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(place.with_name(f".{place.name}.lock")), lambda: told(0, file.stat().st_size)):
-            if not is_whole(place):  # another process may have written it while this one waited
-                _make(file, place, told)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: told(0, file.stat().st_size)):
+            if not is_whole(copy):  # another process may have written it while this one waited
+                _make(file, copy, told)
     except OSError as error:
-        raise _unwritten(error, place) from error
-    return place
+        raise _unwritten(error, copy) from error
+    return copy
 
 
 @contextlib.contextmanager

@@ -155,15 +155,15 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """Return a weight in the dtype in which it is written; see `dequantise`."""
-    whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
-    if not torch.isfinite(whole).all():
+    tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
+    if not torch.isfinite(tensor).all():
         raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
     if kind == "BF16":
-        return whole.bfloat16()
-    if kind in ("F32", "F64") or whole.ndim == 1:
-        return whole
-    half = whole.half()
-    return half if torch.isfinite(half).all() else whole
+        return tensor.bfloat16()
+    if kind in ("F32", "F64") or tensor.ndim == 1:
+        return tensor
+    half = tensor.half()
+    return half if torch.isfinite(half).all() else tensor
 
 
 def halves(weight: np.ndarray, heads: int) -> np.ndarray:

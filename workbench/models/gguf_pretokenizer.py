@@ -76,7 +76,7 @@ class Splitting:
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
         ignores_merges: whether a piece that is a token of the vocabulary becomes that token without any merges.
-        adds_bos: whether texts begin with BOS if the file does not say (`tokenizer.ggml.add_bos_token`).
+        adds_bos: whether texts begin with BOS if the file does not specify it (`tokenizer.ggml.add_bos_token`).
         has_bytes: whether pieces use GPT-2's byte alphabet; else UTF-8, with "▁" for a space.
     """
 

@@ -114,7 +114,7 @@ def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Spl
     """Set how spaces and bytes are encoded and decoded.
 
     llama.cpp puts a space before the text and after each special token. A normalizer does the same, as it is applied
-    to each piece between special tokens. Byte-level vocabularies never get such a space.
+    to each piece between special tokens. Byte-level vocabularies have no such space.
     """
     if splitting.has_bytes:
         backend.pre_tokenizer = splitting.pre_tokenizer()

@@ -66,7 +66,7 @@ class Models:
         drafter_problem: why there is no draft model, or why it does not fit.
         drafter_error: exception for `drafter_problem`, if one was raised.
         heads: trained heads for this target by kind ("medusa").
-        shared: state that drafters keep across requests, by keys of their own.
+        shared: state that drafters keep across requests, each under its own keys.
         meter: timings of the heads' forwards.
         processor: the target's processor for prompts with images; None if it reads text only.
         drafter_processor: the same for the draft model; None if it reads text only.
@@ -295,7 +295,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         )
         try:
             tokenizer = tokenizer or load_tokenizer(name)
-        except ModelError as error:  # it has no tokenizer of its own, and the one it was trained with is not here
+        except ModelError as error:  # it has no tokenizer, and the one it was trained with is not on this machine
             raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
     torch_dtype = resolve_drafter_dtype(dtype, device, models.target.dtype, name)
     model = load_model(name, device, torch_dtype)

@@ -96,7 +96,7 @@ def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Weight
 
     Args:
         runner: runner of the whole model.
-        columns: columns that remain, in order, by layer; other layers keep all of theirs.
+        columns: columns that remain, in order, by layer; other layers keep all their columns.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [

@@ -107,12 +107,12 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         ModelError: not found, unreadable, unsupported, or no network.
         CapacityError: not enough memory.
     """
-    place = locate(name)
-    if Path(place).is_dir():
-        check_weights(Path(place))
+    location = locate(name)
+    if Path(location).is_dir():
+        check_weights(Path(location))
     options: dict[str, Any] = {"dtype": computing(dtype), "use_safetensors": True, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
         if getattr(config, "is_encoder_decoder", False):
             raise encoder_decoder(name, config)
         if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
@@ -124,9 +124,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             Auto = AutoModelForCausalLM
         with no_panic():
             if borrows(config):
-                model = with_rows(Path(place), config, options["dtype"])
+                model = with_rows(Path(location), config, options["dtype"])
             else:
-                model = Auto.from_pretrained(place, **options)
+                model = Auto.from_pretrained(location, **options)
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many types
@@ -134,7 +134,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             raise CapacityError(
                 f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
             ) from error
-        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, location)) from error
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
     model.to(device=device)  # pyright: ignore[reportCallIssue]
@@ -152,8 +152,8 @@ def load_tokenizer(name: str) -> Any:
         TokenizerMismatchError: the target's tokenizer is not the one that the draft model was trained with.
         ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
     """
-    place = locate(name)
-    if (source := tokenizer_source_of(Path(place))) is not None:
+    location = locate(name)
+    if (source := tokenizer_source_of(Path(location))) is not None:
         try:
             tokenizer = load_tokenizer(source.target)
         except ModelError as error:
@@ -166,10 +166,10 @@ def load_tokenizer(name: str) -> Any:
         return tokenizer
     try:
         with no_panic():
-            return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
-            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, location)
         ) from error
 
 
@@ -197,13 +197,13 @@ def load_processor(name: str, model: PreTrainedModel) -> Any:
     """
     if not hasattr(model.config, "vision_config"):
         return None
-    place = locate(name)
+    location = locate(name)
     try:
         with no_panic():
-            processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
+            processor = AutoProcessor.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
-            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, location)
         ) from error
     return processor if hasattr(processor, "image_processor") else None
 

@@ -150,14 +150,14 @@ class _Place:
 
 def _compare(runner: Runner, which: int) -> ProbeResult:
     """Run one comparison, with one of two sets of tokens."""
-    places = _through_cache(runner, which)
-    reference, leak = _by_itself(runner.model, places)
+    results = _through_cache(runner, which)
+    reference, leak = _by_itself(runner.model, results)
     digits = _digits(runner.dtype)
     if runner.dtype.itemsize > 2:
-        times = [_distance(position.logits, reference[position.text]) / digits for position in places]
+        times = [_distance(position.logits, reference[position.text]) / digits for position in results]
     else:
-        times = _times_in_half(runner, which, places, reference, digits)
-    pairs = list(zip(places, times, strict=True))
+        times = _times_in_half(runner, which, results, reference, digits)
+    pairs = list(zip(results, times, strict=True))
     chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
     trees = max((t for position, t in pairs if position.branched), key=_nan_last)
     if not chains <= 1 and not leak <= digits:

@@ -1,4 +1,4 @@
-"""Published models: named here, stored on the Hugging Face Hub or in a Python package of pure data.
+"""Published models: listed here, stored on the Hugging Face Hub or in a Python package of pure data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
@@ -107,8 +107,8 @@ def _is_whole(folder: Path) -> bool:
 
 def packaged_copy(model: Published) -> Path | None:
     """Return the converted copy of the package's file, even if the package is gone."""
-    place = converted.place_of(model.name, model.sha256)
-    return place if converted.is_there(place) else None
+    folder = converted.place_of(model.name, model.sha256)
+    return folder if converted.is_there(folder) else None
 
 
 def why_another(model: Published, folder: Path) -> str:

@@ -249,14 +249,14 @@ class Runner:
                 return out
         for segment in batch:
             segment.slot.scratch = 0
-        whole = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
+        full_output = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
         if self.may_begin_at(layer):
             error = max(
-                logits_error(out.logits[b, : len(s.tokens)], whole.logits[b, : len(s.tokens)])
+                logits_error(out.logits[b, : len(s.tokens)], full_output.logits[b, : len(s.tokens)])
                 for b, s in enumerate(sorted(batch, key=lambda s: s.slot.index))
             )
             self._enters[layer] = error <= ROUNDING[self.dtype]
-        return whole
+        return full_output
 
     def forward(
         self,
@@ -319,16 +319,16 @@ class Runner:
                 (self._views(layers, without) if shared_copy is None else shared_copy.model),
                 last_only and not everywhere,
             )
-            own = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
+            own_forward = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
                 with given(self.embed, self.layers, (layers or [0])[0], states):
-                    return own(ids, mask, positions)
+                    return own_forward(ids, mask, positions)
 
             if self.replays is None or shared_copy is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
             else:
-                kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)
+                kind = (layers and tuple(layers), frozenset(without), *own_forward.keywords.values(), states is None)
                 out = self.replays(kind, read, self.cache, ids, mask, positions, states)
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:

@@ -31,21 +31,21 @@ def joined(folder: Path) -> Path:
     """
     if not any(folder.glob(PIECES)) or not (folder / NAME).is_file():
         return folder
-    place = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
-    if converted.is_whole(place):
-        return place
+    copy = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
+    if converted.is_whole(copy):
+        return copy
     check_weights(folder)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_name(f".{place.name}.lock")):
-            if not converted.is_whole(place):  # another process may have written it while this one waited
-                _join(folder, place)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(copy.with_name(f".{copy.name}.lock")):
+            if not converted.is_whole(copy):  # another process may have written it while this one waited
+                _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
-            f"The weights of {folder.name} cannot be joined in {place.parent}: {error.strerror or error}.",
+            f"The weights of {folder.name} cannot be joined in {copy.parent}: {error.strerror or error}.",
             "Set WORKBENCH_CACHE to another folder.",
         ) from error
-    return place
+    return copy
 
 
 def _join(folder: Path, place: Path) -> None:
@@ -57,8 +57,8 @@ def _join(folder: Path, place: Path) -> None:
     try:
         for file in sorted(folder.glob(PIECES)):
             for name, tensor in load_file(file).items():
-                whole, _, number = name.partition("#")
-                pieces.setdefault(whole, {})[int(number or 0)] = tensor
+                tensor_name, _, index = name.partition("#")
+                pieces.setdefault(tensor_name, {})[int(index or 0)] = tensor
         if any(sorted(slices) != [*range(len(slices))] for slices in pieces.values()):
             raise ValueError("a shard is missing")
     except (SafetensorError, ValueError) as error:

@@ -17,7 +17,7 @@ from workbench.models.runner import Runner
 
 
 def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
-    """Return a model of the embedding, the given layers instead of as many first ones, final norm and LM head.
+    """Return a truncated target: embedding, these layers in place of as many first layers, final norm and LM head.
 
     A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
     (but not compiled for int8 weights).

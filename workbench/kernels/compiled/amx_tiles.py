@@ -111,10 +111,10 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
                 llvm.past(b, llvm.number(0), tokens, 4),
             )
             loop = llvm.Loop(b, n, INPUTS, 0)
-            ahead, outputs = b.add(loop.i, llvm.number(AHEAD * INPUTS // len(used))), TILE * len(used)
-            next_block_offset = b.add(b.sub(ahead, n), b.mul(n, llvm.number(outputs)))
+            ahead_index, outputs = b.add(loop.i, llvm.number(AHEAD * INPUTS // len(used))), TILE * len(used)
+            next_block_offset = b.add(b.sub(ahead_index, n), b.mul(n, llvm.number(outputs)))
             prefetch_address = llvm.past(
-                b, w, b.select(b.icmp_signed("<", ahead, n), ahead, next_block_offset), SIZE[llvm.TILES]
+                b, w, b.select(b.icmp_signed("<", ahead_index, n), ahead_index, next_block_offset), SIZE[llvm.TILES]
             )
             for o in range(outputs):
                 llvm.fetch(b, b.add(prefetch_address, b.mul(weight_row_bytes, llvm.number(o))))

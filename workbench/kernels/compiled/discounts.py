@@ -22,8 +22,8 @@ def _without(p, q, by, share):
     total = _NONE
     for i in range(p.shape[0]):
         shared = by * p[i]
-        more = p[i] - share * (q[i] if q[i] < shared else shared)
-        total += more if more > _NONE else _NONE
+        excess = p[i] - share * (q[i] if q[i] < shared else shared)
+        total += excess if excess > _NONE else _NONE
     return total
 
 
@@ -62,15 +62,15 @@ def _discount(p, q, k, halvings, least):
     """Compute `workbench.methods.verifiers.k_seq.discount` for one position."""
     low, high = 1.0, k
     f_low, f_high = _excess(p, q, low, k), _excess(p, q, high, k)
-    near = (k - 1) * least
+    tolerance = (k - 1) * least
     for step in range(halvings + 1):
         width, middle = high - low, (low + high) / 2
-        if width <= 2 * near:
+        if width <= 2 * tolerance:
             break
         chord = (f_high * low - f_low * high) / max(f_high - f_low, _TINY)
         chord = min(max(chord, low), high)
         side = np.sign(middle - chord)
-        push = max(0.2 * width * width / (k - 1), near)
+        push = max(0.2 * width * width / (k - 1), tolerance)
         pushed = chord + side * min(push, abs(middle - chord))
         free = max((k - 1) * 2.0**-step - width / 2, 0.0)
         rho = pushed if abs(pushed - middle) <= free else middle - side * free

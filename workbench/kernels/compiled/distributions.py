@@ -112,17 +112,17 @@ def _weigh(x, top, p_top, logs):
         if n_top < k and x[i] == -np.inf:
             top[n_top] = i
             n_top += 1
-    most, total, product = p_top[0], 0.0, 0.0
+    largest_logit, total, product = p_top[0], 0.0, 0.0
     for lo in range(0, size, WIDER):
         hi = min(size, lo + WIDER)
-        block_total, block_product = _powers(x[lo:hi], most)
+        block_total, block_product = _powers(x[lo:hi], largest_logit)
         total += block_total
         product += block_product
     for i in range(k):
-        log = np.float64(p_top[i] - most) - np.log(total)
+        log = np.float64(p_top[i] - largest_logit) - np.log(total)
         p_top[i], logs[i] = np.exp(log), 0.0 if log > 0 else log
     entropy = np.log(total) - product / total
-    return most, total, 0.0 if entropy < 0 else entropy
+    return largest_logit, total, 0.0 if entropy < 0 else entropy
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

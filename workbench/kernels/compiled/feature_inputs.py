@@ -33,9 +33,9 @@ def _product(one, other):
 def _norm(x, weight, eps):
     """Apply RMS norm in place; do nothing if `weight` is empty."""
     if weight.shape[0] > 0:
-        by = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
+        scale = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
         for i in range(x.shape[0]):
-            x[i] = x[i] * by * weight[i]
+            x[i] = x[i] * scale * weight[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -106,9 +106,9 @@ def norm(x, weight, eps, out):
         square = np.float32(0)
         for i in range(x.shape[1]):
             square += x[t, i] * x[t, i]
-        by = np.float32(1) / np.sqrt(square / np.float32(x.shape[1]) + eps)
+        scale = np.float32(1) / np.sqrt(square / np.float32(x.shape[1]) + eps)
         for i in range(x.shape[1]):
-            out[t, i] = x[t, i] * by * weight[i]
+            out[t, i] = x[t, i] * scale * weight[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -196,9 +196,9 @@ def gate(rows, up):
 @no_type_check
 def aligned(rows, width):
     """Allocate scratch aligned to a cache line: a vector that crosses two lines costs two reads."""
-    whole = np.empty(rows * width + 16, np.float32)
-    skip = (64 - whole.ctypes.data % 64) % 64 // 4
-    return whole[skip : skip + rows * width].reshape((rows, width))
+    buffer = np.empty(rows * width + 16, np.float32)
+    skip = (64 - buffer.ctypes.data % 64) % 64 // 4
+    return buffer[skip : skip + rows * width].reshape((rows, width))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -214,7 +214,7 @@ def attend(query, keys, values, seen, m, scale, weights, out):
         queries, positions = query[first:].ctypes.data, seen.ctypes.data
         scores(size // LANES, heads, queries, keys, positions, m, scale, weights.ctypes.data, per_head)
         for h in range(heads):
-            by = np.float32(1) / _odds(weights[h, :m])
+            inverse = np.float32(1) / _odds(weights[h, :m])
             for j in range(m):
-                weights[h, j] *= by
+                weights[h, j] *= inverse
         mix(size // LANES, heads, weights.ctypes.data, per_head, values, positions, m, out[first:].ctypes.data)

@@ -32,8 +32,8 @@ def _excess(p, q, by):
     """Return Σ (p − by·q)₊."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += more if more > np.float32(0) else np.float32(0)
+        excess = p[i] - by * q[i]
+        total += excess if excess > np.float32(0) else np.float32(0)
     return total
 
 
@@ -53,7 +53,7 @@ def add_common(p, q, by):
 def add_up(p, q, by, out, taken):
     """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
 
-    If hardly any mass is left, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
+    If hardly any mass remains, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
     as long for subnormal numbers.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
@@ -95,8 +95,8 @@ def _unseen(p, q, sure):
     """Return Σ (q − p)₊ over tokens with q > `sure`."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = q[i] - p[i]
-        total += more if more > np.float32(0) and q[i] > sure else np.float32(0)
+        excess = q[i] - p[i]
+        total += excess if excess > np.float32(0) and q[i] > sure else np.float32(0)
     return total
 
 
@@ -106,8 +106,8 @@ def _allowed(p, q, x, sure):
     """Return Σ (q − p)₊ over tokens with q > `sure` whose logit x is not −∞."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = q[i] - p[i]
-        total += more if more > np.float32(0) and q[i] > sure and x[i] > np.float32(-3.4e38) else np.float32(0)
+        excess = q[i] - p[i]
+        total += excess if excess > np.float32(0) and q[i] > sure and x[i] > np.float32(-3.4e38) else np.float32(0)
     return total
 
 

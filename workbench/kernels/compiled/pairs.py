@@ -121,13 +121,13 @@ def _add(one, two, of, into):
 
     Neighbouring tokens are often in the same group; with one bank, each addition would wait for the one before.
     """
-    banks, whole = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
-    for x in range(0, whole, 8):
+    banks, n_full = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
+    for x in range(0, n_full, 8):
         for i in range(8):
             g, p, q = of[x + i], one[x + i], two[x + i]
             p, q = p + banks[i, g, 0], q + banks[i, g, 1]
             banks[i, g, 0], banks[i, g, 1] = p, q
-    for x in range(whole, one.shape[0]):
+    for x in range(n_full, one.shape[0]):
         banks[0, of[x], 0] += one[x]
         banks[0, of[x], 1] += two[x]
     for i in range(8):
@@ -140,11 +140,11 @@ def _add(one, two, of, into):
 @no_type_check
 def _add_one(probs, of, into):
     """Sum one distribution by group, in eight banks as `_add` does."""
-    banks, whole = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
-    for x in range(0, whole, 8):
+    banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
+    for x in range(0, n_full, 8):
         for i in range(8):
             banks[i, of[x + i]] += probs[x + i]
-    for x in range(whole, probs.shape[0]):
+    for x in range(n_full, probs.shape[0]):
         banks[0, of[x]] += probs[x]
     for i in range(8):
         for g in range(into.shape[0]):
@@ -178,8 +178,8 @@ def _rest(p, r, rest):
     """Write (p − r)₊ to `rest` and return its sum."""
     total = _NONE
     for x in range(p.shape[0]):
-        more = p[x] - r[x]
-        rest[x] = more if more > _NONE else _NONE
+        excess = p[x] - r[x]
+        rest[x] = excess if excess > _NONE else _NONE
         total += rest[x]
     return total
 
@@ -230,10 +230,10 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     """
     n, size = p.shape
     m, groups = at.shape[1], best.shape[1] - at.shape[1]
-    of, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
+    group_ids, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
     row = take(taken, n)
     while row >= 0:
-        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, of, weight, r[row])
+        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row])
         for i in range(groups + m):
             best[row, i] = weight[(i + groups) % (groups + m)]
         done(taken)
@@ -275,7 +275,7 @@ def judge(
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     (n, f), size = token.shape, p.shape[1]
-    of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
+    group_ids, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
     chosen_probs, residual, figures = (
         np.empty(size, np.float32),
         np.empty(size, np.float32),
@@ -287,8 +287,10 @@ def judge(
         target_probs, draft_probs, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
         if f > 1 and there[row, 1]:
             bits = p_bits[p_at[row]], q_bits[q_at[row]]
-            _improve(target_probs, draft_probs, bits[0], bits[1], at, without, steps, most, of, weight, chosen_probs)
-            w, w_other = np.float64(weight[of[x[0]]]), np.float64(weight[of[x[1]]])
+            _improve(
+                target_probs, draft_probs, bits[0], bits[1], at, without, steps, most, group_ids, weight, chosen_probs
+            )
+            w, w_other = np.float64(weight[group_ids[x[0]]]), np.float64(weight[group_ids[x[1]]])
             first = w / (w + w_other)
         else:
             for i in range(size):

@@ -25,8 +25,8 @@ def _beyond(p, q, by):
     """Return Σ (p − by · q)₊."""
     total = _NONE
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += more if more > _NONE else _NONE
+        excess = p[i] - by * q[i]
+        total += excess if excess > _NONE else _NONE
     return total
 
 
@@ -44,8 +44,8 @@ def _added(q):
 def _leave(p, q, by, over, left):
     """Write (p − by · q)₊ · over to `left`."""
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        left[i] = (more if more > _NONE else _NONE) * over
+        excess = p[i] - by * q[i]
+        left[i] = (excess if excess > _NONE else _NONE) * over
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -53,8 +53,8 @@ def _leave(p, q, by, over, left):
 def _weigh(p, q, by, weight, out):
     """Add weight · (p − by · q)₊ to `out`."""
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        out[i] += weight * (more if more > _NONE else _NONE)
+        excess = p[i] - by * q[i]
+        out[i] += weight * (excess if excess > _NONE else _NONE)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -63,8 +63,8 @@ def _far(p, q, own, by, weight):
     """Return Σ |own · p + weight · (p − by · q)₊|."""
     total = _NONE
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += abs(own * p[i] + weight * (more if more > _NONE else _NONE))
+        excess = p[i] - by * q[i]
+        total += abs(own * p[i] + weight * (excess if excess > _NONE else _NONE))
     return total
 
 
@@ -218,11 +218,11 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
                 new_value[s] = value[s]
             neighbour_mass, bound = 0.0, np.float32(mass + ratio * value[at] / total)
             for j in range(k):
-                other = place_of(special, near[i, j])
-                if np.float32((neighbour_mass + value[other]) / total) > bound:
+                neighbour = place_of(special, near[i, j])
+                if np.float32((neighbour_mass + value[neighbour]) / total) > bound:
                     break
-                neighbour_mass += value[other]
-                new_value[other] = 0.0
+                neighbour_mass += value[neighbour]
+                new_value[neighbour] = 0.0
             new_value[at] = value[at] + neighbour_mass
             raised_prob = new_value[at] / (total * share)
             figures[i, 0], figures[i, 1] = min(1.0, raised_prob / max(q_x, _TINY)), value[at] / total

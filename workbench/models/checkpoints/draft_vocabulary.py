@@ -23,7 +23,7 @@ def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
         return None, None
     offsets = stored.array("d2t").tolist()
     ids = [index + offset for index, offset in enumerate(offsets)]
-    kept, order = tokens_of(stored, ids, "d2t", vocab_size)
+    tokens, order = tokens_of(stored, ids, "d2t", vocab_size)
     if "t2d" in stored.shapes:
         mask = stored.array("t2d").astype(bool)
         if mask.shape != (vocab_size,):
@@ -31,12 +31,12 @@ def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
                 f"`t2d` in {stored.folder} is of {mask.size:,} tokens; the vocabulary has {vocab_size:,}.",
                 "Fetch it again: the map belongs to other heads.",
             )
-        if mask.nonzero()[0].tolist() != kept:
+        if mask.nonzero()[0].tolist() != tokens:
             raise ModelError(
-                f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(kept):,} and {int(mask.sum()):,}).",
+                f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(tokens):,} and {int(mask.sum()):,}).",
                 "Fetch it again: one of the two belongs to other heads.",
             )
-    return tuple(kept), None if order is None else tuple(order)
+    return tuple(tokens), None if order is None else tuple(order)
 
 
 def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
@@ -47,11 +47,11 @@ def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
     Raises:
         ModelError: as for `draft_vocabulary`; or the number of rows is neither of these.
     """
-    kept, order = tokens_of(stored, stored.array(name).tolist(), name, vocab_size)
-    if rows == vocab_size and rows != len(kept):
-        return tuple(kept), tuple(kept)  # the rows of these tokens
-    if rows != len(kept):
+    tokens, order = tokens_of(stored, stored.array(name).tolist(), name, vocab_size)
+    if rows == vocab_size and rows != len(tokens):
+        return tuple(tokens), tuple(tokens)  # the rows of these tokens
+    if rows != len(tokens):
         raise ModelError(
-            f"`{name}` in {stored.folder} keeps {len(kept):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
+            f"`{name}` in {stored.folder} keeps {len(tokens):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
         )
-    return tuple(kept), None if order is None else tuple(order)
+    return tuple(tokens), None if order is None else tuple(order)

@@ -71,14 +71,14 @@ def read_eagle(stored: Stored) -> Checkpoint | None:
         if name.removesuffix(".weight") not in NORMS or name.removesuffix(".weight") in norms
     ]
     tensor_names = matched(stored, layout, parts, UNREAD)
-    kept, order = draft_vocabulary(stored, facts["vocab_size"])
+    draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
     return Checkpoint(
         layout,
         "eagle",
         stored,
         facts | {"norms": norms},
         tensor_names,
-        kept,
+        draft_tokens,
         order,
         tuple(name for name in UNREAD if name in stored.shapes and name not in (*tensor_names.values(), *MAPS)),
         verifier_of(config),

@@ -80,7 +80,7 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
             f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {n_proposed:,}.",
             "Fetch it again: the map belongs to other heads.",
         )
-    kept, order = draft_vocabulary(stored, facts["vocab_size"])
+    draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
     extra_facts: dict[str, Any] = {
         "taps": taps,
         "target_hidden_size": target,
@@ -95,7 +95,7 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
         stored,
         facts | extra_facts,
         tensor_names,
-        kept,
+        draft_tokens,
         order,
         tuple(name for name in unread if name in stored.shapes and name not in MAPS),
         verifier_of(config),

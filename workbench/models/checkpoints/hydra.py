@@ -44,10 +44,10 @@ def read_hydra(stored: Stored) -> Checkpoint | None:
     parts: list[Part] = []
     for k in range(n_heads):
         for j in range(n_layers):
-            reads = (k + 2) * width if grounded and j == 0 else width
-            for name in ("linear", "res_connection") if reads > width else ("linear",):
+            in_width = (k + 2) * width if grounded and j == 0 else width
+            for name in ("linear", "res_connection") if in_width > width else ("linear",):
                 module_name = f"hydra_mlp.{k}.{step * j + step - 1}.{name}"
-                parts += [Part(f"{k}.{j}.{name}.weight", f"{module_name}.weight", (width, reads))]
+                parts += [Part(f"{k}.{j}.{name}.weight", f"{module_name}.weight", (width, in_width))]
                 parts += [Part(f"{k}.{j}.{name}.bias", f"{module_name}.bias", (width,))]
         module_name = f"hydra_lm_head.{k}{'.1' if is_plus else ''}"
         parts.append(Part(f"vocabulary.{k}", f"{module_name}.weight", (vocab_size, width)))

@@ -92,9 +92,11 @@ def _of_vllm(stored: Stored) -> Checkpoint:
         parts += [Part(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
     unread = ("token_map", "lm_head.weight", *(heads if is_shared else ()))
     tensor_names = matched(stored, VLLM, parts, unread)
-    kept, order = None, None
+    draft_tokens, order = None, None
     if "token_map" in stored.shapes:
-        kept, order = token_map(stored, "token_map", vocab_size, stored.shapes["token_map"][0] if is_shared else rows)
+        draft_tokens, order = token_map(
+            stored, "token_map", vocab_size, stored.shapes["token_map"][0] if is_shared else rows
+        )
     elif min(rows, config_rows) != vocab_size:
         raise ModelError(
             f"{stored.folder} proposes {min(rows, config_rows):,} of {vocab_size:,} tokens, but lacks the `token_map` "
@@ -105,7 +107,9 @@ def _of_vllm(stored: Stored) -> Checkpoint:
     if (accuracy := _accuracy(config.get("head_accuracy"), n_heads)) is not None:
         facts["accuracy"] = accuracy
     ignored = tuple(name for name in unread if name in stored.shapes and name != "token_map")
-    return Checkpoint(VLLM, "medusa", stored, facts, tensor_names, kept, order, ignored, verifier_of(config), notes)
+    return Checkpoint(
+        VLLM, "medusa", stored, facts, tensor_names, draft_tokens, order, ignored, verifier_of(config), notes
+    )
 
 
 def _accuracy(said: Any, n_heads: int) -> list[list[float]] | None:

@@ -79,14 +79,14 @@ def own_heads() -> Iterator[OwnHeads]:
     Raises:
         ModelError: another folder cannot be read.
     """
-    for place in places():
+    for folder in places():
         try:
-            heads = open_heads(place)
+            heads = open_heads(folder)
         except ModelError as error:
-            if place not in _preferred:
+            if folder not in _preferred:
                 raise
-            if place not in _missed:
-                _missed.add(place)
+            if folder not in _missed:
+                _missed.add(folder)
                 log.warning("heads cannot draft: %s", error)
             continue
         yield heads
