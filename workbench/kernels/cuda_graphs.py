@@ -26,7 +26,7 @@ class Graphs:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """See `recorded.Recorder`.
+        """Record some work as a CUDA graph; see `recorded.Recorder`.
 
         Raises:
             RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.

@@ -42,7 +42,7 @@ def lossless(v: Verification) -> AcceptanceDecision:
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
 ) -> AcceptanceDecision:
-    """See `workbench.core.rejection.recursive_rejection`."""
+    """Verify a draft by recursive rejection; see `workbench.core.rejection.recursive_rejection`."""
 
     def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = tried(fans, fans.there, without=tree.sampling in rejection.WITHOUT, ends=ends)
@@ -60,7 +60,7 @@ def relaxed_rejection(
     late: bool = False,
     priced: bool = False,
 ) -> Relaxed:
-    """See `workbench.core.relaxed.relaxed_rejection`."""
+    """Verify a draft by relaxed rejection; see `workbench.core.relaxed.relaxed_rejection`."""
 
     def tests(fans: Fans, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = tried(fans, fans.there, tree.sampling in rejection.WITHOUT, lift, ends, priced)

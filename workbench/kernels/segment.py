@@ -69,10 +69,9 @@ class Slot:
 
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
     `pictured` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which the
-    target's sequence is longer than this model's, whose prompt has fewer image tokens. `owner` is the
-    `id` of the engine's sequence that the slot serves, so that forwards are counted for their sequences.
-    `prefill_states` holds the hidden states captured for the drafter during prefill; it is dropped when the drafter has
-    read them.
+    target's sequence is longer than this model's, whose prompt has fewer image tokens. `owner` is the `id` of the
+    engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
+    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
     """
 
     index: int

@@ -35,7 +35,7 @@ class Checkpoint:
             `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
         parts: name of each tensor in this workbench → its name in the file.
         kept: ids of the tokens that the heads can propose, increasing; None: all of the target's.
-        order: index of each of these tokens in the heads' draft vocabulary; None: the same order.
+        order: row of each of these tokens in the heads' LM heads; None: the rows are in the order of `kept`.
         unread: names of tensors in the files that are not needed.
         verifier: name of the target in the configuration; empty: none is named.
     """
@@ -104,7 +104,7 @@ class Part:
 
 
 def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterable[str] = ()) -> dict[str, str]:
-    """Return the file name of each tensor of a layout, by its name here; the files may not have unknown tensors.
+    """Return each tensor's name in the files, by its name in this workbench; unknown tensors in the files are refused.
 
     Args:
         stored: files of the checkpoint.
@@ -178,7 +178,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tokens_of(stored: Stored, ids: Iterable[int], what: str, vocab_size: int) -> tuple[list[int], list[int] | None]:
-    """Return a draft vocabulary's token ids in increasing order, and the index of each in `ids` (None: the same order).
+    """Return a draft vocabulary's token ids in increasing order, and the index of each in `ids`; None: the same order.
 
     Raises:
         ModelError: a token occurs twice or is not in the target's vocabulary.
