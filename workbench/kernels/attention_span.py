@@ -1,7 +1,7 @@
 """Measure how far back each layer of a model attends, from the attention masks that the model's own forward builds.
 
-The configuration is not reliable: Mistral has its sliding window whatever `use_sliding_window` (read by Qwen2) says,
-and Llama has none whatever `sliding_window` says. So the model is called with its layers replaced by recorders, for one
+The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
+and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
 token at a late position of an empty cache, and the mask passed to each layer is read. This takes a few milliseconds.
 """
 
@@ -118,12 +118,12 @@ class _Measurement:
         kinds = self._layer_types()
         by_start = {start: self._span(starts.index(start), start) for start in sorted(set(starts))}
         names = kinds or [FULL if span == AttentionSpan() else SLIDING for span in (by_start[s] for s in starts)]
-        found = dict(zip(names, (by_start[start] for start in starts), strict=True))
-        if any(found[name] != by_start[start] for name, start in zip(names, starts, strict=True)):
+        span_by_type = dict(zip(names, (by_start[start] for start in starts), strict=True))
+        if any(span_by_type[name] != by_start[start] for name, start in zip(names, starts, strict=True)):
             raise ValueError("layers of one type attend to different spans")
-        if not kinds and len(found) > 1:
+        if not kinds and len(span_by_type) > 1:
             raise ValueError("layers attend to different spans, but the model accepts one mask for all")
-        return AttentionSpans(found, bool(kinds))
+        return AttentionSpans(span_by_type, bool(kinds))
 
     def _span(self, layer: int, start: int) -> AttentionSpan:
         """Return the span of a layer that attends from key `start` at the last position.
@@ -147,7 +147,7 @@ class _Measurement:
             self._call(self._reach - 1, masks)
         except Exception:  # raised by models that expect a tensor
             return []
-        kinds = [next((kind for kind, mask in masks.items() if mask is given), "") for given in self._given]
+        kinds = [next((kind for kind, mask in masks.items() if mask is layer_mask), "") for layer_mask in self._given]
         return kinds if all(kinds) else []
 
     def _starts(self, position: int) -> list[int]:
@@ -157,14 +157,14 @@ class _Measurement:
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
         """Call the model with one token and record the masks of its layers."""
-        place = torch.full((1, 1), position, device=self._device)
+        positions = torch.full((1, 1), position, device=self._device)
         self._cache.window = Window(slice(0, 1), position, None, position + 1)
         for model, is_last in zip(self._models, (False, True), strict=True):
             self._given = []
             try:
                 model(
-                    input_ids=torch.ones_like(place), attention_mask=masks, past_key_values=self._cache, use_cache=True,
-                    position_ids=place.expand(3, 1, 1) if self._dims else place,
+                    input_ids=torch.ones_like(positions), attention_mask=masks, past_key_values=self._cache,
+                    use_cache=True, position_ids=positions.expand(3, 1, 1) if self._dims else positions,
                 )  # fmt: skip
             except _AllLayersReached:
                 return
@@ -180,8 +180,8 @@ class _Measurement:
         return copied
 
     def _record(self, hidden_states: Tensor, *args: Any, **named: Any) -> Tensor:
-        given = [value for value in itertools.chain([named.get("attention_mask")], args) if _is_mask(value)]
-        self._given.append(given[0] if given else None)
+        masks = [value for value in itertools.chain([named.get("attention_mask")], args) if _is_mask(value)]
+        self._given.append(masks[0] if masks else None)
         if len(self._given) == self._n:
             raise _AllLayersReached
         return hidden_states

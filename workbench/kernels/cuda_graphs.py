@@ -26,15 +26,15 @@ class Graphs:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """See `recorded.Recorder`.
+        """Record some work as a CUDA graph; see `recorded.Recorder`.
 
         Raises:
             RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.
         """
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream = self._stream or torch.cuda.Stream(self._device)
-        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(here)
+        graph, current_stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current_stream)
         with ALONE, torch.cuda.device(self._device):
             try:
                 with torch.cuda.stream(self._stream):
@@ -42,15 +42,15 @@ class Graphs:
                         work()  # warm-up: libraries initialise at their first call on a stream, which is not recorded
                     graph.capture_begin(self._pool, capture_error_mode="thread_local")
                     try:
-                        made = work()
+                        output = work()
                     except BaseException:
                         with contextlib.suppress(RuntimeError):
                             graph.capture_end()
                         raise
                     graph.capture_end()
             finally:
-                here.wait_stream(self._stream)
-        return made, graph.replay
+                current_stream.wait_stream(self._stream)
+        return output, graph.replay
 
     def forget(self) -> None:
         """Use a new memory pool from now on: the memory of a pool whose graphs were all freed cannot be reused."""

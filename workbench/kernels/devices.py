@@ -32,12 +32,12 @@ def kinds() -> tuple[str, ...]:
     except metadata.PackageNotFoundError:
         build = ""
     system = platform.system()
-    found = ["cpu"]
+    names = ["cpu"]
     if build.startswith("rocm") or (build != "cpu" and _has_library(_CUDA_LIBRARIES.get(system, ""))):
-        found.append("cuda")
+        names.append("cuda")
     if system == "Darwin" and platform.machine() == "arm64":
-        found.append("mps")
-    return tuple(found)
+        names.append("mps")
+    return tuple(names)
 
 
 def _has_library(name: str) -> bool:

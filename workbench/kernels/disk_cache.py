@@ -27,10 +27,10 @@ def folder() -> Path:
 def read(name: str) -> dict[str, Any]:
     """Return a cached file's facts by key; an empty dict if it is missing or damaged or there is no home folder."""
     try:
-        found = json.loads((folder() / name).read_text(encoding="utf-8"))
+        facts = json.loads((folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
@@ -43,8 +43,8 @@ def write(name: str, facts: dict[str, Any]) -> None:
 
 def cache_folder() -> Path:
     """Return the folder for model copies: `WORKBENCH_CACHE`, the user's cache, or a temporary one (no home folder)."""
-    if named := os.environ.get("WORKBENCH_CACHE"):
-        return Path(named).expanduser() / "models"
+    if path := os.environ.get("WORKBENCH_CACHE"):
+        return Path(path).expanduser() / "models"
     try:
         return folder() / "models"
     except RuntimeError:  # no home folder; a fixed name in /tmp could be another user's folder
@@ -59,11 +59,11 @@ def code_folder(name: str) -> Path:
     Args:
         name: name of the folder; the user id is appended, so that users who share `WORKBENCH_CACHE` have separate ones.
     """
-    place = cache_folder().with_name("compiled") / f"{name}-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    path = cache_folder().with_name("compiled") / f"{name}-{os.getuid() if hasattr(os, 'getuid') else 0}"
     with suppress(OSError):
-        if make_private(place):
-            return place
-    LOG.warning("Other users can write to %s: compiled code is kept only until this process ends.", place)
-    own = temporary_folder() / "compiled" / name
-    own.mkdir(parents=True, exist_ok=True)
-    return own
+        if make_private(path):
+            return path
+    LOG.warning("Other users can write to %s: compiled code is kept only until this process ends.", path)
+    temporary = temporary_folder() / "compiled" / name
+    temporary.mkdir(parents=True, exist_ok=True)
+    return temporary

@@ -52,10 +52,10 @@ class SoftmaxSummary:
     def chances(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
         """Return the probabilities of tokens, one each in the rows `at`; None: in the first m rows."""
         if at is None:
-            found, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
+            token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:
-            found, scale = self.logits[at, tokens], self.scale[at]
-        return (found.double().sub_(scale[: len(tokens), 0]).exp_() / scale[: len(tokens), 1]).float()
+            token_logits, scale = self.logits[at, tokens], self.scale[at]
+        return (token_logits.double().sub_(scale[: len(tokens), 0]).exp_() / scale[: len(tokens), 1]).float()
 
 
 def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
@@ -70,13 +70,13 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
         return None
     if not on_host(logits.device) or not logits.is_contiguous() or (distributions := compiled("distributions")) is None:
         return None
-    found, given = weighing(logits, k)
+    summary, arguments = weighing(logits, k)
     work = distributions.weigh_halves if logits.dtype == torch.bfloat16 else distributions.weigh
     if n > ALONE:
-        together(lambda: work(*given))
+        together(lambda: work(*arguments))
     else:
-        work(*given)
-    return found
+        work(*arguments)
+    return summary
 
 
 def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
@@ -87,8 +87,8 @@ def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tupl
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
     entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
-    found = SoftmaxSummary(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
-    return found, (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
+    summary = SoftmaxSummary(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
+    return summary, (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,10 @@ def see(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Seen:
         logits: logits after `with_history`, [n, V].
         sampling: sampling parameters in force.
     """
-    if sampling.greedy and (found := weigh(logits, TOP)) is not None:
+    if sampling.greedy and (summary := weigh(logits, TOP)) is not None:
         wide = Once(logits.float)
-        made = Once(lambda: wide().softmax(1))
-        return Seen(found.p_top, found.top, found.entropy, wide, made, found.chances, found.top[:, 0])
+        probs = Once(lambda: wide().softmax(1))
+        return Seen(summary.p_top, summary.top, summary.entropy, wide, probs, summary.chances, summary.top[:, 0])
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
     p_top, top, entropy = look(logits, p, sampling)
@@ -159,11 +159,11 @@ def look(
     ):
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
-        given = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
+        arguments = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
         if n > ALONE:
-            together(lambda: distributions.look(*given))
+            together(lambda: distributions.look(*arguments))
         else:
-            distributions.look(*given)
+            distributions.look(*arguments)
         return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
     p_top, top = largest(p, TOP)
     return p_top, top, entropy_of(logits, p, top[:, :1], p_top[:, 0], sampling)

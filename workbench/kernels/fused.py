@@ -30,18 +30,18 @@ HEAD_SIZES = (32, 64, 96, 128)
 MOST = 128
 """Tokens per sequence up to which a pass is compiled, enough for the largest tree; prompts use torch's products."""
 MOST_BESIDE_TILES = 16
-"""Tokens of all sequences up to which a pass is compiled if torch uses AMX tiles and the compiled code does not (as
-with int8 weights): beyond this torch is faster. On such machines only passes over few tokens give a token the same bits
-whatever else is in the batch."""
+"""Largest number of tokens, over all sequences, for which a pass is compiled if torch uses AMX tiles and the compiled
+code does not (as with int8 weights): beyond this torch is faster. On such machines only passes over few tokens give a
+token the same bits whatever else is in the batch."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
     """Whether compiled passes support the bfloat16 products of a decoder with these sizes."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
-    kept = config.get("draft_vocabulary")
-    said = len(kept) if isinstance(kept, list) else config.get("vocab_size")
-    whole = all(isinstance(size, int) and size % STEP == 0 for size in (width, inner))
-    return whole and head in HEAD_SIZES and isinstance(said, int) and said % 4 == 0
+    draft_vocabulary = config.get("draft_vocabulary")
+    n_outputs = len(draft_vocabulary) if isinstance(draft_vocabulary, list) else config.get("vocab_size")
+    are_multiples = all(isinstance(size, int) and size % STEP == 0 for size in (width, inner))
+    return are_multiples and head in HEAD_SIZES and isinstance(n_outputs, int) and n_outputs % 4 == 0
 
 
 class Fused:
@@ -61,30 +61,32 @@ class Fused:
         kinds = compiled("llvm")
         assert kinds is not None
         self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
-        read = [[_read(linear) for linear in layer.linears] for layer in layers]
-        self._kept = [tensor for row in read for pair in row for tensor in pair]  # else their memory may be freed
-        self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
-        self._scales = np.array([[scale.data_ptr() for _, scale in row] for row in read], np.int64)
+        layer_weights = [[_read(linear) for linear in layer.linears] for layer in layers]
+        self._kept = [
+            tensor for pairs in layer_weights for pair in pairs for tensor in pair
+        ]  # else their memory may be freed
+        self._weights = np.array([[weight.data_ptr() for weight, _ in pairs] for pairs in layer_weights], np.int64)
+        self._scales = np.array([[scale.data_ptr() for _, scale in pairs] for pairs in layer_weights], np.int64)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self._biases = _single(torch.stack(biases)[:, None]) if biases else np.zeros((0, 0, 0), np.float32)
         self._norms = _single(torch.stack([torch.stack(layer.norms) for layer in layers]))
         last: Any = trunk.get_submodule("norm")
         self._last, self._eps = _single(last.weight), np.float32(last.variance_epsilon)
-        q, k, _, _, gate, *_ = (weight for weight, _ in read[0])
+        q, k, _, _, gate, *_ = (weight for weight, _ in layer_weights[0])
         self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
-        said, self._head_scale = _read(head)
-        self._head = _kept(head, said)
+        head_weight, self._head_scale = _read(head)
+        self._head = _kept(head, head_weight)
         weights = [self._head, *(weight for layer in layers for weight in layer.weights)]
-        fit = all(weight.shape[0] % 16 == 0 for weight in weights)
-        self._by_tiles = self._kind == kinds.BF16 and fit and compilation.may_use_tiles()
+        is_divisible = all(weight.shape[0] % 16 == 0 for weight in weights)
+        self._by_tiles = self._kind == kinds.BF16 and is_divisible and compilation.may_use_tiles()
         if self._by_tiles:
             self._kind = kinds.TILES
         self.n_tokens = self._head.shape[0]
         with torch.inference_mode():
-            places = torch.arange(capacity, device=model.device).unsqueeze(0)
-            cos, sin = trunk.get_submodule("rotary_emb")(torch.zeros(1), places)
+            positions = torch.arange(capacity, device=model.device).unsqueeze(0)
+            cos, sin = trunk.get_submodule("rotary_emb")(torch.zeros(1), positions)
         self._cos, self._sin = _single(cos[0]), _single(sin[0])
 
     @classmethod
@@ -144,23 +146,25 @@ class Fused:
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
         window = cache.window
-        row = np.repeat(np.arange(window.rows.start, window.rows.start + n_rows), n)
+        cache_rows = np.repeat(np.arange(window.rows.start, window.rows.start + n_rows), n)
         if window.index is None:
             assert window.start is not None
-            place = np.tile(np.arange(window.start, window.start + n), n_rows)
+            cache_positions = np.tile(np.arange(window.start, window.start + n), n_rows)
         else:
-            place = window.index.reshape(-1).numpy()
-        seen, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
-        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), seen, count)
-        whole = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
-        where = positions.reshape(-1).numpy()
-        found: dict[int, Tensor] = {}
+            cache_positions = window.index.reshape(-1).numpy()
+        visible, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
+        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), visible, count)
+        buffer = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
+        token_positions = positions.reshape(-1).numpy()
+        hidden_states: dict[int, Tensor] = {}
         for part in _parted(layers, taps):
-            arguments = self.layered(stream, whole, (row, place, seen, count), where, part, without)
-            together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # `arguments` has its address
+            arguments = self.layered(
+                stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, without
+            )
+            together(lambda arguments=arguments, whole=buffer: self._run(*arguments))  # `arguments` has its address
             if part[-1] in taps:
-                found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
-        return stream, found
+                hidden_states[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
+        return stream, hidden_states
 
     def layered(
         self,
@@ -185,16 +189,16 @@ class Fused:
                 [layers, T, (H + 2 G) d].
         """
         biases = self._biases if beside is None else beside
-        unit, n_tokens = whole.element_size(), stream.shape[0]
-        address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
-        taken = np.zeros((self._phases * len(layers), 2), np.int64)
+        item_bytes, n_tokens = whole.element_size(), stream.shape[0]
+        address = np.array([whole.data_ptr(), *(item_bytes * step for step in whole.stride()[:4])], np.int64)
+        counters = np.zeros((self._phases * len(layers), 2), np.int64)
         halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in layers], np.int64)
         heads, _, size, wide = self._sizes
-        query, mixed = np.empty((2, n_tokens, heads, size), np.float32)
+        query, attention_output = np.empty((2, n_tokens, heads, size), np.float32)
         return (
             self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
             self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
-            taken, query, mixed, np.empty((n_tokens, wide), np.float32),
+            counters, query, attention_output, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
@@ -220,9 +224,9 @@ class Fused:
 def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
     """Split the layers into runs that each end with a tap or the last layer."""
     parts: list[list[int]] = [[]]
-    for number in layers:
-        parts[-1].append(number)
-        if number in taps:
+    for layer in layers:
+        parts[-1].append(layer)
+        if layer in taps:
             parts.append([])
     return [part for part in parts if part]
 
@@ -249,15 +253,15 @@ class _Layer(NamedTuple):
         linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]
         linears += [mlp.get_submodule(f"{name}_proj") for name in ("gate", "up", "down")]
         biases = [getattr(linear, "bias", None) for linear in linears]
-        given = [bias.detach() for bias in biases[:3] if bias is not None]
-        if len(given) in (1, 2) or any(bias is not None for bias in biases[3:]):
+        qkv_biases = [bias.detach() for bias in biases[:3] if bias is not None]
+        if len(qkv_biases) in (1, 2) or any(bias is not None for bias in biases[3:]):
             return None
         if "q_norm" in dict(attention.named_children()):
             return None
         norms = [layer.get_submodule(f"{name}_layernorm") for name in ("input", "post_attention")]
         return cls(
             linears,
-            torch.cat(given) if given else None,
+            torch.cat(qkv_biases) if qkv_biases else None,
             [norm.get_parameter("weight") for norm in norms],
             attention.head_dim,
             attention.scaling,
@@ -266,15 +270,15 @@ class _Layer(NamedTuple):
 
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
     """Return a linear layer's weight and its scales; for an int8 layer (see `quantised`), else the scales are empty."""
-    if (found := bytes_of(linear)) is not None:
-        return found.numbers, found.scale
+    if (int8_weight := bytes_of(linear)) is not None:
+        return int8_weight.numbers, int8_weight.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
 
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
     """Return the rows of an LM head's weight that are read; for a trimmed head, a copy of its rows."""
-    kept = getattr(head, "kept", None)
-    return weight if kept is None else weight[kept]
+    token_ids = getattr(head, "kept", None)
+    return weight if token_ids is None else weight[token_ids]
 
 
 def _single(tensor: Tensor) -> np.ndarray:

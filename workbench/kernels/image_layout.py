@@ -60,8 +60,8 @@ class ImagePrefill:
 
 def image_token_id(config: PretrainedConfig) -> int | None:
     """Return the id of the placeholder for one vision token in `input_ids`; None if the model has none."""
-    found = getattr(config, "image_token_id", None)
-    return found if found is not None else getattr(config, "image_token_index", None)
+    token_id = getattr(config, "image_token_id", None)
+    return token_id if token_id is not None else getattr(config, "image_token_index", None)
 
 
 def marker_ids(config: PretrainedConfig) -> frozenset[int]:
@@ -93,14 +93,14 @@ def layout(
         counts: vision tokens of each image, if the tensors do not determine them (images cut into tiles).
     """
     is_vision = inputs["input_ids"][0] == image_token_id(config)
-    places = is_vision.nonzero().flatten().tolist()
+    positions = is_vision.nonzero().flatten().tolist()
     sizes = _sizes(config, inputs, is_vision.tolist()) if counts is None else list(counts)
-    grids, spans, at = [], [], 0
+    grids, spans, offset = [], [], 0
     for i, size in enumerate(sizes):
-        mine = places[at : at + size]
-        at += size
-        if mine:
-            spans.append((mine[0], mine[-1] + 1))
+        image_positions = positions[offset : offset + size]
+        offset += size
+        if image_positions:
+            spans.append((image_positions[0], image_positions[-1] + 1))
             grids.append(_grid(config, inputs, i, size))
     return is_vision, grids, spans
 
@@ -114,7 +114,7 @@ def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> l
     n = len(pixels) if pixels is not None and pixels.dim() in (4, 5) else 1
     if n > 1 and total % n == 0 and (pixels is None or pixels.dim() == 4):
         return [total // n] * n
-    runs = [sum(1 for _ in group) for seen, group in groupby(is_vision) if seen]
+    runs = [sum(1 for _ in group) for is_image, group in groupby(is_vision) if is_image]
     return runs if len(runs) == n else [total]
 
 
@@ -140,25 +140,25 @@ def _merge(config: PretrainedConfig) -> int:
 @contextmanager
 def watched(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record, during a prefill, the first layer's input, the position ids, and the output of the last norm."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     trunk = model.base_model
     if trunk is model:
         raise ModelError(f"{type(trunk).__name__} has no submodule whose output its LM head reads.")
 
     def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        found["embeds"] = args[0] if args else named["hidden_states"]
-        if isinstance(places := named.get("position_ids"), Tensor):
-            found["places"] = places
+        tensors["embeds"] = args[0] if args else named["hidden_states"]
+        if isinstance(position_ids := named.get("position_ids"), Tensor):
+            tensors["places"] = position_ids
 
     def after(_: Any, args: Any, output: Any) -> None:
-        found["features"] = output[0]
+        tensors["features"] = output[0]
 
     hooks = [
         first_layer.register_forward_pre_hook(before, with_kwargs=True),
         trunk.register_forward_hook(after),
     ]
     try:
-        yield found
+        yield tensors
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,8 +1,9 @@
 """One KV cache for draft trees, sequences of different lengths, and several models.
 
-Every layer has a preallocated buffer of [rows, heads, capacity, head size]. A forward writes its tokens after the
-committed length of each row and reads all positions up to the longest row; the attention mask decides which of them a
-token attends to. Committing a path moves its entries forward; rejecting moves nothing. No layer slides or grows.
+Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward
+writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
+mask decides which of them a token attends to. Committing a path moves its entries to consecutive positions; rejecting
+moves nothing. No layer drops old positions, as a sliding window would, and none grows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TreeLayer(CacheLayerMixin):
         self.layer = layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate buffers when the first keys and values show their shape."""
+        """Allocate buffers with the shape of the first keys and values."""
         self.keys, self.values = self.cache.allocate(self, key_states, value_states)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
@@ -94,7 +95,7 @@ class TreeCache(Cache):
     """KV cache for `rows` sequences of up to `capacity` positions each, for all layers.
 
     Layers of equal shape share one tensor [layers, 2, rows, H, capacity, D], so that a commit is one gather for the
-    whole model. A layer with another shape has a tensor of its own.
+    whole model. A layer with another shape has its own tensor.
     """
 
     def __init__(self, n_layers: int, rows: int, capacity: int) -> None:
@@ -116,14 +117,14 @@ class TreeCache(Cache):
                 self._common, self._common_at = shape, len(self._stacks)
                 size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
                 self._stacks.append(zeros_untouched(size, keys))
-            at, number = self._common_at, layer.layer
-            self._views[layer] = lambda part: self._stacks[at][number, part]
+            at, index = self._common_at, layer.layer
+            self._views[layer] = lambda part: self._stacks[at][index, part]
         else:
-            own = len(self._stacks)
+            first = len(self._stacks)
             for part in (keys, values):
                 size = (1, 1, self.n_rows, part.shape[1], self.capacity, part.shape[3])
                 self._stacks.append(zeros_untouched(size, part))
-            self._views[layer] = lambda part: self._stacks[own + part][0, 0]
+            self._views[layer] = lambda part: self._stacks[first + part][0, 0]
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
@@ -141,16 +142,16 @@ class TreeCache(Cache):
         The system provides the buffer's zero pages at first touch, and most of a long context is never touched.
         Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
-        self._reached[rows] = [max(stop, before) for before in self._reached[rows]]
+        self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
     def grow(self, rows: int) -> None:
         """Make room for more rows; existing entries stay."""
         if rows <= self.n_rows:
             return
-        most = max(self._reached)
+        longest = max(self._reached)
         for i, old in enumerate(self._stacks):
             new = zeros_untouched((*old.shape[:2], rows, *old.shape[3:]), old)
-            new[:, :, : self.n_rows, :, :most] = old[..., :most, :]
+            new[:, :, : self.n_rows, :, :longest] = old[..., :longest, :]
             self._stacks[i] = new
         self._reached += [0] * (rows - self.n_rows)
         self.n_rows = rows

@@ -36,18 +36,19 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 def refuse_unverifiable(model: PreTrainedModel) -> None:
     """Refuse models whose state cannot be rolled back to an earlier token.
 
-    A model of a hybrid family whose layers are all attention has no such state: the self-test at loading decides.
+    A model of a hybrid family whose layers are all attention has no such state and is accepted here; the self-test at
+    loading checks it.
 
     Raises:
-        ModelError: the model has a recurrent state; the message names the layer type and says what to use instead.
+        ModelError: the model has a recurrent state; the message names the layer type and an alternative.
     """
     config = text_config(model.config)
     name = type(model).__name__
     types = list(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or [])
-    bad = sorted({t for t in types if any(word in t for word in RECURRENT)})
+    recurrent_types = sorted({t for t in types if any(word in t for word in RECURRENT)})
     is_attention = bool(types) and all("attention" in t for t in types)
-    if bad or (getattr(model, "_is_stateful", False) and not is_attention):
-        where = f" in its layers of type {', '.join(bad)}" if bad else ""
+    if recurrent_types or (getattr(model, "_is_stateful", False) and not is_attention):
+        where = f" in its layers of type {', '.join(recurrent_types)}" if recurrent_types else ""
         raise ModelError(
             f"{name} keeps a recurrent state{where}, which cannot be rolled back to the accepted part of a draft tree.",
             "Use a target whose layers are all attention (Llama, Qwen2/3, Mistral, Gemma 3, …).",
@@ -77,25 +78,31 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
         config: configuration of the decoder.
         scratch: positions of the KV cache after the context, for drafted tokens.
     """
-    own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
-    found = getattr(config, "rope_parameters", None) or {}
-    kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
-    ends = [(own, "")]
+    trained_length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
+    rope_parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope_parameters, *(part for part in rope_parameters.values() if isinstance(part, dict))]
+    limits = [(trained_length, "")]
     for kind in kinds:
         rope = kind.get("rope_type")
-        end = kind.get("original_max_position_embeddings") if rope == "longrope" else own if rope == "dynamic" else None
-        if end and (rope == "dynamic" or end < own):
-            ends.append((
+        end = (
+            kind.get("original_max_position_embeddings")
+            if rope == "longrope"
+            else trained_length
+            if rope == "dynamic"
+            else None
+        )
+        if end and (rope == "dynamic" or end < trained_length):
+            limits.append((
                 end,
                 f"behind {end:,} tokens this model turns its keys by other factors ({rope}), and those in the cache, "
                 "also of shorter runs, would no longer be valid",
             ))  # fmt: skip
-    if getattr(config, "model_type", "") == "doge" and (kept := config.keep_window_size) - scratch < own:
-        ends.append((
-            kept - scratch,
-            f"with more than {kept:,} keys in its cache, drafted ones included, this model reads only some of them",
+    if getattr(config, "model_type", "") == "doge" and (window := config.keep_window_size) - scratch < trained_length:
+        limits.append((
+            window - scratch,
+            f"with more than {window:,} keys in its cache, drafted ones included, this model reads only some of them",
         ))  # fmt: skip
-    return min(ends, key=lambda end: (end[0], not end[1]))
+    return min(limits, key=lambda end: (end[0], not end[1]))
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
@@ -111,14 +118,14 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     Raises:
         ModelError: no list of attention layers of the configured length was found.
     """
-    wanted = text_config(model.config).num_hidden_layers
+    n_layers = text_config(model.config).num_hidden_layers
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList) or len(module) != wanted or "vision" in name:
+        if not isinstance(module, nn.ModuleList) or len(module) != n_layers or "vision" in name:
             continue
         if any(hasattr(m, "layer_idx") for m in module[0].modules()):
             return name, module
     raise ModelError(
-        f"{type(model).__name__}: no list of {wanted} attention layers found.",
+        f"{type(model).__name__}: no list of {n_layers} attention layers found.",
         "Only models that keep one key–value entry per layer and token can be verified.",
     )
 
@@ -132,11 +139,13 @@ def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int]
         without: halves that are left out. A layer whose halves have other names runs whole, unless both are left out.
     """
     _, layers = decoder_layers(model)
-    some = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
-    keep = some or keep[-1:]  # if no layer remains, use one with both halves left out, which returns its input
+    remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
+    keep = remaining or keep[-1:]  # if no layer remains, use one with both halves left out, which returns its input
     width = text_config(model.config).hidden_size
-    left_out = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
-    return with_layers(model, [_half(layers[i], of, width) for i, of in zip(keep, left_out, strict=True)], keep)
+    missing_halves = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
+    return with_layers(
+        model, [_half(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)], keep
+    )
 
 
 def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | None = None) -> _P:
@@ -149,17 +158,17 @@ def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | Non
     """
     path = decoder_layers(model)[0].split(".")
     top = shallow(model)
-    at: Any = top
+    parent: Any = top
     for part in path[:-1]:
-        shared_copy = shallow(at.get_submodule(part))
-        at._modules[part] = shared_copy
-        at = shared_copy
-    at._modules[path[-1]] = nn.ModuleList(instead)
-    types = getattr(getattr(at, "config", None), "layer_types", None)
+        shared_copy = shallow(parent.get_submodule(part))
+        parent._modules[part] = shared_copy
+        parent = shared_copy
+    parent._modules[path[-1]] = nn.ModuleList(instead)
+    types = getattr(getattr(parent, "config", None), "layer_types", None)
     if types and of is not None:
-        config: Any = copy.copy(at.config)
+        config: Any = copy.copy(parent.config)
         config.layer_types = [types[i] for i in of]
-        at.config = config
+        parent.config = config
     return top
 
 
@@ -178,8 +187,8 @@ class Views:
         """Return the model with these layers (default: all) and without these halves. See `subset`."""
         if layers is None and not without:
             return self.model
-        every = range(len(decoder_layers(self.model)[1]))
-        key = tuple(every if layers is None else layers), frozenset(without)
+        all_layers = range(len(decoder_layers(self.model)[1]))
+        key = tuple(all_layers if layers is None else layers), frozenset(without)
         if key not in self._kept:
             if len(self._kept) == VIEWS:
                 del self._kept[next(iter(self._kept))]
@@ -194,24 +203,24 @@ def name_of(layer: nn.Module, half: int) -> str | None:
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     """Return a layer with its attention (0) or its MLP (1) replaced by a module that adds nothing."""
-    found = [name_of(layer, half) for half in without]
-    if not found or None in found:
+    names = [name_of(layer, index) for index in without]
+    if not names or None in names:
         return layer
     shared_copy = shallow(layer)
-    for half, name in zip(without, found, strict=True):
-        shared_copy._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
+    for index, name in zip(without, names, strict=True):
+        shared_copy._modules[str(name)] = _Nothing(1 if index == 0 else _besides(layer.get_submodule(str(name)), width))
     return shared_copy
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
-    """Return the number of outputs of an MLP after the first, found by a trial call.
+    """Return the number of outputs of an MLP after the first, counted in a trial call.
 
     Mixtures of experts may also return their routing.
     """
     like = next(feed_forward.parameters())
     with torch.inference_mode():
-        found = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
-    return len(found) - 1 if isinstance(found, tuple) else 0
+        output = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
+    return len(output) - 1 if isinstance(output, tuple) else 0
 
 
 class _Nothing(nn.Module):

@@ -103,17 +103,17 @@ class LeanLayer:
     ) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer's attention."""
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
-        both = self.heads + self.kv_heads
-        heads = self.qkv(norm(self.before, x)).view(n_rows, n, both + self.kv_heads, self.head_size).transpose(1, 2)
-        turned = heads[:, :both]
+        n_rotary = self.heads + self.kv_heads
+        heads = self.qkv(norm(self.before, x)).view(n_rows, n, n_rotary + self.kv_heads, self.head_size).transpose(1, 2)
+        rotary = heads[:, :n_rotary]
         if self.head_norms is not None:
-            turned[:, : self.heads] = norm(self.head_norms[0], turned[:, : self.heads])
-            turned[:, self.heads :] = norm(self.head_norms[1], turned[:, self.heads :])
-        other_half = turned.roll(self.head_size // 2, -1)
-        turned.mul_(rope[0]).addcmul_(other_half, rope[1])
+            rotary[:, : self.heads] = norm(self.head_norms[0], rotary[:, : self.heads])
+            rotary[:, self.heads :] = norm(self.head_norms[1], rotary[:, self.heads :])
+        other_half = rotary.roll(self.head_size // 2, -1)
+        rotary.mul_(rope[0]).addcmul_(other_half, rope[1])
         keys, values = store.put(number, heads[:, self.heads :].unflatten(1, (2, self.kv_heads)).transpose(0, 1))
-        mixed = attend(turned[:, : self.heads], keys, values, mask, self.scale)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1), add=x)
+        attention_output = attend(rotary[:, : self.heads], keys, values, mask, self.scale)
+        return self.out(attention_output.transpose(1, 2).reshape(x.shape[0], -1), add=x)
 
     def fed(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer's MLP."""
@@ -126,8 +126,8 @@ def has_lean_version(model: PreTrainedModel) -> bool:
     config = text_config(model.config)
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
-    plain = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
-    return plain and model.dtype in DTYPES and is_small_on_cpu(model)
+    is_supported = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
+    return is_supported and model.dtype in DTYPES and is_small_on_cpu(model)
 
 
 class LeanDecoder:
@@ -148,8 +148,8 @@ class LeanDecoder:
         self._seen = self._versions()
         self._model, self.capacity = model, capacity
         with torch.inference_mode():
-            places = torch.arange(capacity, device=model.device).unsqueeze(0)
-            cos, sin = trunk.get_submodule("rotary_emb")(table[:1], places)
+            positions = torch.arange(capacity, device=model.device).unsqueeze(0)
+            cos, sin = trunk.get_submodule("rotary_emb")(table[:1], positions)
         half = cos.shape[-1] // 2
         self._rope = torch.cat(
             [cos[0], -sin[0, :, :half], sin[0, :, half:]], -1
@@ -202,16 +202,16 @@ class LeanDecoder:
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
         x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
-        x, found = self.through(order, x, mask, positions, cache, taps, without)
+        x, tap_states = self.through(order, x, mask, positions, cache, taps, without)
         if not head:
-            return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), found
-        every = x
+            return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), tap_states
+        all_positions = x
         if last_only and ids.shape[1] > 1:
             x = x.view(*ids.shape, -1)[:, -1]
         logits, hidden = self.read(x)
-        if everywhere and every is not x:
-            hidden = norm(self.last_norm, every.to(self.table.dtype))
-        return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), found
+        if everywhere and all_positions is not x:
+            hidden = norm(self.last_norm, all_positions.to(self.table.dtype))
+        return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), tap_states
 
     def through(
         self,
@@ -227,18 +227,18 @@ class LeanDecoder:
         if self.fused is not None and self.fused.takes(positions.shape):
             return self.fused(x, mask, positions, cache, order, taps, without)
         x, (rope, store) = x.to(self.table.dtype), self.places(positions, cache)
-        found: dict[int, Tensor] = {}
-        for number in order:
-            layer = self.layers[number]
-            if 2 * number not in without and 2 * number + 1 not in without:
-                x = layer(x, rope, mask, store, number)
-            elif 2 * number not in without:
-                x = layer.attended(x, rope, mask, store, number)
-            elif 2 * number + 1 not in without:
+        tap_states: dict[int, Tensor] = {}
+        for index in order:
+            layer = self.layers[index]
+            if 2 * index not in without and 2 * index + 1 not in without:
+                x = layer(x, rope, mask, store, index)
+            elif 2 * index not in without:
+                x = layer.attended(x, rope, mask, store, index)
+            elif 2 * index + 1 not in without:
                 x = layer.fed(x)
-            if number in taps:
-                found[number] = x.view(*positions.shape, -1)
-        return x, found
+            if index in taps:
+                tap_states[index] = x.view(*positions.shape, -1)
+        return x, tap_states
 
     def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], Store]:
         """Return inputs shared by all layers: cosines and sines of the positions, and the forward's cache views."""
@@ -251,10 +251,10 @@ class LeanDecoder:
         """Return the logits of the last layer's residual stream, and the LM head's input."""
         if x.dtype != self.table.dtype:  # float32, from compiled layers
             assert self.fused is not None
-            said, hidden = self.fused.read(x)
+            logits, hidden = self.fused.read(x)
             if isinstance(self.head, TrimmedLinear):
-                said = spread(said, self.head.kept, self.head.out_features)
-            return said, hidden
+                logits = spread(logits, self.head.kept, self.head.out_features)
+            return logits, hidden
         hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden
 
@@ -276,17 +276,17 @@ def attend(
     """
     n_rows, n_heads, n, size = queries.shape
     groups = keys.shape[1]
-    shared = n_heads // groups
+    group_size = n_heads // groups
     if queries.dtype != torch.bfloat16 or n >= FEW:
-        ask = nn.functional.scaled_dot_product_attention
-        return ask(queries, keys, values, mask, scale=scale, enable_gqa=shared > 1)
-    together = queries.reshape(n_rows, groups, shared * n, size)
-    times = shared
-    if shared * n == 1:
-        together, times = together.expand(-1, -1, 2, -1), 2
-    mask = mask.expand(-1, -1, times, -1) if n == 1 else mask.repeat(1, 1, times, 1)
-    found = nn.functional.scaled_dot_product_attention(together, keys, values, mask, scale=scale)
-    return found[:, :, : shared * n].reshape(n_rows, n_heads, n, size)
+        attention = nn.functional.scaled_dot_product_attention
+        return attention(queries, keys, values, mask, scale=scale, enable_gqa=group_size > 1)
+    grouped = queries.reshape(n_rows, groups, group_size * n, size)
+    repeats = group_size
+    if group_size * n == 1:
+        grouped, repeats = grouped.expand(-1, -1, 2, -1), 2
+    mask = mask.expand(-1, -1, repeats, -1) if n == 1 else mask.repeat(1, 1, repeats, 1)
+    output = nn.functional.scaled_dot_product_attention(grouped, keys, values, mask, scale=scale)
+    return output[:, :, : group_size * n].reshape(n_rows, n_heads, n, size)
 
 
 def norm(module: nn.Module, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""Granularity in positions of the part of the cache that is read, if it grows in steps; a quarter of it up to here."""
+"""Step in positions by which the part of the KV cache that is read grows on a GPU; up to this length, a quarter of
+it."""
 
 
 class MaskMaker:
@@ -70,16 +71,16 @@ class MaskMaker:
             used: positions read from the cache.
         """
         mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
-        for b, (start, seen) in enumerate(zip(starts, sees, strict=True)):
-            row = mask[b, 0]
-            row[:, :start] = 0
-            if seen is None:
-                row[:, start : start + n] = self.causal(n)
+        for b, (start, visible) in enumerate(zip(starts, sees, strict=True)):
+            sequence_mask = mask[b, 0]
+            sequence_mask[:, :start] = 0
+            if visible is None:
+                sequence_mask[:, start : start + n] = self.causal(n)
                 continue
-            n_i, width = seen.shape
-            row[:n_i, start : start + width].masked_fill_(seen, 0)
+            n_i, width = visible.shape
+            sequence_mask[:n_i, start : start + width].masked_fill_(visible, 0)
             if start == 0 and n_i < n:
-                row[n_i:, 0] = 0  # a token that attends to nothing would be NaN
+                sequence_mask[n_i:, 0] = 0  # a token that attends to nothing would be NaN
         return mask
 
     def of_kinds(

@@ -45,7 +45,7 @@ class OwnForward:
 
         Args:
             model: the whole model, a part of it or a weight-sharing copy, with the same LM head and layers.
-            cache: KV cache whose window says which positions are written and read.
+            cache: KV cache whose window determines which positions are written and read.
             ids: int64 [B, n].
             mask: attention mask.
             positions: int64 [B, n], or [3, B, n].

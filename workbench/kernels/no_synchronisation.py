@@ -30,13 +30,13 @@ class Unread(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        there = any(isinstance(arg, Tensor) and arg.device.type == self.kind for arg in args)
-        if there and (name := _read_by(func, args, kwargs or {})):
+        is_on_device = any(isinstance(arg, Tensor) and arg.device.type == self.kind for arg in args)
+        if is_on_device and (name := _read_by(func, args, kwargs or {})):
             raise RuntimeError(f"the host waits for {name} in the middle of a forward")
-        found = func(*args, **(kwargs or {}))
-        if there and self.kind != "cpu" and isinstance(found, Tensor) and found.device.type == "cpu":
+        result = func(*args, **(kwargs or {}))
+        if is_on_device and self.kind != "cpu" and isinstance(result, Tensor) and result.device.type == "cpu":
             raise RuntimeError("the host waits for a copy in the middle of a forward")
-        return found
+        return result
 
 
 def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def _read_by(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if name in READS:
         return name
     if name in ("index", "index_put", "index_put_") and any(
-        isinstance(at, Tensor) and at.dtype in (torch.bool, torch.uint8) for at in args[1]
+        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     ):
         return f"{name} by a mask"
     if name == "repeat_interleave" and kwargs.get("output_size") is None and isinstance(args[0], Tensor):

@@ -60,9 +60,9 @@ class Matrix:
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
         """Return x Wᵀ + bias + add."""
         if self._emulated is not None:
-            found = emulated(x, self._emulated)
-            found = found if self._bias is None else found + self._bias
-            return found if add is None else found + add
+            product = emulated(x, self._emulated)
+            product = product if self._bias is None else product + self._bias
+            return product if add is None else product + add
         if self._packed is None or (self._wide and x.shape[0] == 1):
             assert self._transposed is not None
             start = self._bias if add is None or self._bias is None else add + self._bias
@@ -91,9 +91,9 @@ class PackedLinear(nn.Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         """Return the same product as `nn.Linear`, up to rounding."""
-        seen = (self.weight._version, self.weight.data_ptr())
-        if self.__dict__.get("_seen") != seen:
-            self._matrix, self._seen = Matrix(self.weight, self.bias), seen
+        state = (self.weight._version, self.weight.data_ptr())
+        if self.__dict__.get("_seen") != state:
+            self._matrix, self._seen = Matrix(self.weight, self.bias), state
         return self._matrix(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -50,20 +50,20 @@ class Geometry:
         Raises:
             CapacityError: the cache is too short.
         """
-        alone = rows[0] if len(rows) == 1 else None
-        if alone is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
-            slot = alone.slot
+        single = rows[0] if len(rows) == 1 else None
+        if single is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
+            slot = single.slot
             begin = slot.length + slot.scratch
-            end = None if alone.sees is None else slot.length + alone.sees.shape[1]
+            end = None if single.sees is None else slot.length + single.sees.shape[1]
             used = self._used(begin + n, cache, end)
             cache.window = Window(slice(lo, lo + 1), begin, None, used)
             cache.reach(cache.window.rows, begin + n)
-            place = begin + slot.rope_delta
-            if alone.sees is None:
-                return self.masks.chain(begin, n, used), self._numbers[place : place + n].unsqueeze(0)
-            assert alone.depth is not None
-            mask = self.masks.tree([slot.length], [alone.sees], n, used)
-            return mask, (alone.depth + slot.length + slot.rope_delta).unsqueeze(0)
+            position = begin + slot.rope_delta
+            if single.sees is None:
+                return self.masks.chain(begin, n, used), self._numbers[position : position + n].unsqueeze(0)
+            assert single.depth is not None
+            mask = self.masks.tree([slot.length], [single.sees], n, used)
+            return mask, (single.depth + slot.length + slot.rope_delta).unsqueeze(0)
         slots = slots[lo : lo + len(rows)]
         begins = [slot.length + slot.scratch for slot in slots]
         used = self._used(max(begins) + n, cache)
@@ -93,8 +93,10 @@ class Geometry:
             full = self.masks.tree(starts, sees, n, used)
         mask = full
         if self.masks.positional:
-            places = positions - to_device([[slot.rope_delta] for slot in slots], self.device)
-            mask = self.masks.of_kinds(full, places, self._key_positions(slots, places, begins, n, used))
+            sequence_positions = positions - to_device([[slot.rope_delta] for slot in slots], self.device)
+            mask = self.masks.of_kinds(
+                full, sequence_positions, self._key_positions(slots, sequence_positions, begins, n, used)
+            )
         if self.multi_rope:
             positions = positions.unsqueeze(0).expand(3, -1, -1)
         return mask, positions

@@ -87,7 +87,7 @@ def quantise(model: PreTrainedModel) -> None:
     if any(linear.weight.shape[1] % GROUP for linear in linears):
         refuse_int8(model)
     for linear in linears:
-        if (found := bytes_of(linear)) is None or found.seen != _state(linear):
+        if (int8_weight := bytes_of(linear)) is None or int8_weight.seen != _state(linear):
             numbers, scale = rounded(linear.weight)
             with torch.no_grad():
                 linear.weight.copy_(restored(numbers, scale))

@@ -34,7 +34,7 @@ MOST_RECORDS = 48
 MOST_BYTES = 2**29
 """Largest memory of the inputs and outputs of a model's records, in bytes."""
 AGAIN = 16
-"""Number of times that a shape with a dropped record must be seen before it is recorded again. With more shapes than
+"""Number of uses of a shape, after its record was dropped, until it is recorded again. With more shapes than
 records, each would otherwise be recorded at every use, which takes as long as several forwards."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest difference of logits between a replay and its forward, as a share of the largest logit: the kernels are the
@@ -66,7 +66,7 @@ class Record:
         index: cache positions that it writes.
         made: output tensors.
         play: function that replays it.
-        place: cache position at which it was recorded; None: its sequences stood at different positions.
+        place: cache position at which it was recorded; None: its sequences were at different positions.
         left: number of further comparisons with the forward, at other positions.
     """
 
@@ -80,12 +80,12 @@ class Record:
     @property
     def n_bytes(self) -> int:
         """Memory of its inputs and outputs."""
-        held = [*self.fed, self.index, self.made.logits, self.made.hidden, *self.made.taps.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        tensors = [*self.fed, self.index, self.made.logits, self.made.hidden, *self.made.taps.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class Replays:
-    """Records of one model's forwards: a shape is recorded when it is seen the second time, and replayed from then on.
+    """Records of one model's forwards: a shape is recorded at its second use and replayed from then on.
 
     A record is compared with its forward when it is recorded and at the first other position (with several sequences,
     the first two times that it is replayed). If the results differ, or the forward cannot be recorded (it waits for the
@@ -141,7 +141,7 @@ class Replays:
         Args:
             kind: distinguishes forwards of the same shape: layers run, outputs requested.
             work: the forward.
-            cache: KV cache whose window says which positions are written and read.
+            cache: KV cache whose window determines which positions are written and read.
             ids: token ids, [B, n].
             mask: attention mask.
             positions: positions in the sequence, [B, n].
@@ -151,21 +151,23 @@ class Replays:
         key = (kind, n, window.rows.start, window.rows.stop, window.used)
         record = self._records.pop(key, None)
         if record is None:
-            seen = self._seen[key] = self._seen.pop(key, 0) + 1
+            n_uses = self._seen[key] = self._seen.pop(key, 0) + 1
             if len(self._seen) > MOST_RECORDS * AGAIN:
                 del self._seen[next(iter(self._seen))]
             self._rest -= self._rest > 0
-            if self.why_not or seen < 2 or self._rest:
+            if self.why_not or n_uses < 2 or self._rest:
                 return work(ids, mask, positions, states)
             return self._record(key, work, cache, ids, mask, positions, states)
         self._records[key] = record  # the most recent one is last
         start = window.start
-        for kept, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
-            kept.copy_(new)
+        for buffer, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
+            buffer.copy_(new)
         record.index.copy_(_index(window, ids))
         record.play()
-        made = record.made
-        out = Output(made.logits.clone(), made.hidden.clone(), {at: tap.clone() for at, tap in made.taps.items()})
+        output = record.made
+        out = Output(
+            output.logits.clone(), output.hidden.clone(), {layer: tap.clone() for layer, tap in output.taps.items()}
+        )
         if not record.left or (start is not None and start == record.place):
             return out
         truth = work(ids, mask, positions, states)  # overwrites the cache entries that the record has written
@@ -183,23 +185,23 @@ class Replays:
         states: Tensor | None,
     ) -> Output:
         """Run the forward and record it."""
-        asked = ids, mask, positions, states
-        truth, window = work(*asked), cache.window
+        inputs = ids, mask, positions, states
+        truth, window = work(*inputs), cache.window
         if bool(truth.logits.isnan().any()):
             return truth  # NaN cannot be compared
         ids, positions = ids.clone(), positions.clone()
-        mask = {name: one.clone() for name, one in mask.items()} if isinstance(mask, dict) else mask.clone()
+        mask = {name: part.clone() for name, part in mask.items()} if isinstance(mask, dict) else mask.clone()
         states = None if states is None else states.clone()
         index = _index(window, ids).clone()
         is_played = False
         try:
             cache.window = replace(window, start=None, index=index)
-            made, play = self._recorder(lambda: work(ids, mask, positions, states))
+            output, play = self._recorder(lambda: work(ids, mask, positions, states))
             is_played = True
             play()
-            fed, left = _tensors(ids, mask, positions, states), 2 if window.start is None else 1
-            record = Record(fed, index, made, play, window.start, left)
-            self._compare(made, truth)
+            input_tensors, n_checks = _tensors(ids, mask, positions, states), 2 if window.start is None else 1
+            record = Record(input_tensors, index, output, play, window.start, n_checks)
+            self._compare(output, truth)
         except (RuntimeError, MemoryError) as error:
             self._clear()
             if is_out_of_memory(error):  # other processes may free memory later
@@ -214,14 +216,14 @@ class Replays:
                 self._keep(key, record)
         finally:
             cache.window = window
-        return work(*asked) if is_played and key not in self._records else truth  # the replay may have written wrongly
+        return work(*inputs) if is_played and key not in self._records else truth  # the replay may have written wrongly
 
     def _keep(self, key: Hashable, record: Record) -> None:
         self._records[key] = record
         while len(self._records) > MOST_RECORDS or (len(self._records) > 1 and self.n_bytes > MOST_BYTES):
-            gone = next(iter(self._records))
-            del self._records[gone]
-            self._seen[gone] = 1 - AGAIN
+            oldest = next(iter(self._records))
+            del self._records[oldest]
+            self._seen[oldest] = 1 - AGAIN
 
     def _compare(self, played: Output, truth: Output) -> bool:
         """Stop recording if the outputs differ. Return whether they could be compared (no NaN)."""
@@ -243,8 +245,11 @@ class Replays:
 
 def standing_of(model: PreTrainedModel) -> list[object]:
     """Return the addresses of a model's weights and buffers, and its attention implementation."""
-    held = [*model.parameters(), *model.buffers()]
-    return [getattr(model.config, "_attn_implementation", ""), *((one.data_ptr(), one.dtype) for one in held)]
+    tensors = [*model.parameters(), *model.buffers()]
+    return [
+        getattr(model.config, "_attn_implementation", ""),
+        *((tensor.data_ptr(), tensor.dtype) for tensor in tensors),
+    ]
 
 
 def _index(window: Window, ids: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:

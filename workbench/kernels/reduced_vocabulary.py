@@ -37,11 +37,11 @@ class TrimmedLinear(nn.Linear):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
         """Return logits of all tokens."""
-        seen = (self.weight._version, self.weight.data_ptr(), self.kept.device)
-        if self.__dict__.get("_seen") != seen:
-            self._rows, self._seen = product_with(self, self.kept), seen
-        said = self._rows(x.reshape(-1, self.in_features))
-        return spread(said, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
+        state = (self.weight._version, self.weight.data_ptr(), self.kept.device)
+        if self.__dict__.get("_seen") != state:
+            self._rows, self._seen = product_with(self, self.kept), state
+        logits = self._rows(x.reshape(-1, self.in_features))
+        return spread(logits, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copied rows: a deep copy or an unpickled head creates its own."""
@@ -118,8 +118,8 @@ class SharedHead:
     def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
         k = min(k, logits.shape[1])
-        if (found := weigh(logits, k)) is not None:
-            return found.logs, self.tokens(found.top)
+        if (summary := weigh(logits, k)) is not None:
+            return summary.logs, self.tokens(summary.top)
         logits = logits.float()
         top = logits.topk(k, dim=1)
         return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(top.indices)

@@ -42,12 +42,12 @@ def lossless(v: Verification) -> AcceptanceDecision:
 def recursive_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
 ) -> AcceptanceDecision:
-    """See `workbench.core.rejection.recursive_rejection`."""
+    """Verify a draft by recursive rejection; see `workbench.core.rejection.recursive_rejection`."""
 
     def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
-        found = tried(fans, fans.there, without=tree.sampling in rejection.WITHOUT, ends=ends)
-        found.residual[:, 0] = found.q_left[:, 0] = 0.0
-        return [found.accept, found.residual, found.q_left], found.left
+        results = tried(fans, fans.there, without=tree.sampling in rejection.WITHOUT, ends=ends)
+        results.residual[:, 0] = results.q_left[:, 0] = 0.0
+        return [results.accept, results.residual, results.q_left], results.left
 
     return rejection.recursive_rejection(tree, p, u_stop, late, tests if _is_for(tree, p) else None)
 
@@ -60,14 +60,14 @@ def relaxed_rejection(
     late: bool = False,
     priced: bool = False,
 ) -> Relaxed:
-    """See `workbench.core.relaxed.relaxed_rejection`."""
+    """Verify a draft by relaxed rejection; see `workbench.core.relaxed.relaxed_rejection`."""
 
     def tests(fans: Fans, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
-        found = tried(fans, fans.there, tree.sampling in rejection.WITHOUT, lift, ends, priced)
-        figures = [found.accept, found.residual, fans.drafter.of(fans.token), found.q_left, found.lifted]
-        if found.apart is not None:
-            figures.append(torch.nn.functional.pad(found.apart.unsqueeze(1), (0, fans.token.shape[1] - 1)))
-        return figures, found.left
+        results = tried(fans, fans.there, tree.sampling in rejection.WITHOUT, lift, ends, priced)
+        figures = [results.accept, results.residual, fans.drafter.of(fans.token), results.q_left, results.lifted]
+        if results.apart is not None:
+            figures.append(torch.nn.functional.pad(results.apart.unsqueeze(1), (0, fans.token.shape[1] - 1)))
+        return figures, results.left
 
     return relaxed.relaxed_rejection(tree, p, u_stop, lift, late, priced, tests if _is_for(tree, p) else None)
 
@@ -83,7 +83,7 @@ class TestResults:
         lifted: float [R, F], the target probability that the test used (after the lift).
         left: float [R, V], distribution of the next token if no child was accepted; p if not requested.
         at_tokens: float [R, F], `left` at the children's tokens, if requested.
-        beside: float [R], probability of `left` on all other tokens.
+        beside: float [R], probability mass of `left` on all other tokens.
         apart: float [R], see `Relaxed.apart`; None if not requested.
     """
 
@@ -148,11 +148,11 @@ def tried(
     siblings = compiled("siblings")
     assert siblings is not None
     (n, f), distributions = fans.token.shape, fans.target.distributions
-    near = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
-    figures, left = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
-    at_tokens, beside = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
+    neighbours = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
+    figures, residuals = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
+    at_tokens, other_mass = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
     apart = torch.empty(n if priced else 0)
-    given = (
+    inputs = (
         distributions,
         fans.target.at,
         fans.drafter.distributions,
@@ -160,15 +160,22 @@ def tried(
         fans.token,
         fans.there,
         which,
-        near,
+        neighbours,
     )
-    out = (figures, at_tokens, beside, left, apart)
+    out = (figures, at_tokens, other_mass, residuals, apart)
     arguments = (
-        *(tensor.contiguous().numpy() for tensor in given), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
+        *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
         without, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
     )  # fmt: skip
     together(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(
-        accept, residual, q_left, lifted, left if ends else distributions, at_tokens, beside, apart if priced else None
+        accept,
+        residual,
+        q_left,
+        lifted,
+        residuals if ends else distributions,
+        at_tokens,
+        other_mass,
+        apart if priced else None,
     )

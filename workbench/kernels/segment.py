@@ -69,10 +69,9 @@ class Slot:
 
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
     `pictured` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which the
-    target's sequence is longer than this model's, which got the same prompt with fewer image tokens. `owner` is the
-    `id` of the engine's sequence that the slot serves, so that forwards are counted for their sequences.
-    `prefill_states` holds the hidden states captured for the drafter during prefill; it is dropped when the drafter has
-    read them.
+    target's sequence is longer than this model's, whose prompt has fewer image tokens. `owner` is the `id` of the
+    engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
+    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
     """
 
     index: int
@@ -94,7 +93,7 @@ class Slot:
 
 @dataclass(slots=True)
 class Segment:
-    """New tokens of one sequence.
+    """New tokens of one sequence in a forward.
 
     Attributes:
         slot: slot of the sequence.
@@ -141,15 +140,15 @@ def states_of(
         n: tokens of the longest segment.
         embed: embedding of tokens, for segments without states in a batch where others have them.
     """
-    given = [None if segment is None else segment.states for segment in rows]
-    like = next((states for states in given if states is not None), None)
+    segment_states = [None if segment is None else segment.states for segment in rows]
+    like = next((states for states in segment_states if states is not None), None)
     if like is None:
         return None
     if len(rows) == 1:
         return like.unsqueeze(0)
-    made = like.new_zeros(len(rows), n, like.shape[1])
+    batch = like.new_zeros(len(rows), n, like.shape[1])
     for b, segment in enumerate(rows):
         if segment is not None:
             states = embed(segment.tokens) if segment.states is None else segment.states
-            made[b, : states.shape[0]] = states
-    return made
+            batch[b, : states.shape[0]] = states
+    return batch

@@ -1,12 +1,12 @@
 """Self-test of lean decoders: compare one with its model before it is used.
 
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
-layer, and a token with huge activations (the attention sink that most real models make of the first token) carries
-little else. SmolLM2-135M's own logits are off by 0.23 of the largest one there, the lean ones by 0.13. So each layer is
-tested alone: both versions get the input from the model's own layers, the same layer in float32 is the reference, and
-for each token the lean layer's error may be little more than the model's own: measured 1.6 times as much at most
-(SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a layer lacked its sliding
-window.
+layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
+contains little else. There, SmolLM2-135M's own logits have an error of 0.23 of the largest one, and the lean decoder's
+of 0.13. So each layer is tested alone: both versions read the input from the model's own layers, the same layer in
+float32 is the reference, and for each token the lean layer's error may be little more than the model's own: measured
+1.6 times as much at most (SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a
+layer lacked its sliding window.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
     if not has_lean_version(model):
         return None
     lean = LeanDecoder(model, capacity)
-    if found := difference(lean, model):
-        log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
+    if message := difference(lean, model):
+        log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, message)
         return None
     lean.fused = Fused.of(model, capacity)
-    if lean.fused is not None and (found := _compiled_difference(lean, model)):
-        log.warning("%s is not compiled: there %s.", type(model).__name__, found)
+    if lean.fused is not None and (message := _compiled_difference(lean, model)):
+        log.warning("%s is not compiled: there %s.", type(model).__name__, message)
         lean.fused = None
     return lean
 
@@ -73,15 +73,15 @@ def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)
-    ids, places = torch.arange(n).unsqueeze(0) * 7 % lean.table.shape[0], torch.arange(n).unsqueeze(0)
+    ids, positions = torch.arange(n).unsqueeze(0) * 7 % lean.table.shape[0], torch.arange(n).unsqueeze(0)
     mask = torch.full((1, 1, n, n), torch.finfo(model.dtype).min, dtype=model.dtype).triu_(1)
     cache = TreeCache(len(lean.layers), 1, n)
     cache.window = Window(slice(0, 1), 0, None, n)
     with torch.no_grad(), unpacked(model):  # packed copies for a forward that is not used again would double the memory
         if model.dtype not in TOLERANCE:
-            return _by_layers(lean, model, ids, mask, places, cache)
-        found = logits_error(lean(ids, mask, places, cache)[0], model(input_ids=ids, use_cache=False).logits)
-    return "" if found <= TOLERANCE[model.dtype] else f"logits differ by {found:.1e}"
+            return _by_layers(lean, model, ids, mask, positions, cache)
+        error = logits_error(lean(ids, mask, positions, cache)[0], model(input_ids=ids, use_cache=False).logits)
+    return "" if error <= TOLERANCE[model.dtype] else f"logits differ by {error:.1e}"
 
 
 def _by_layers(
@@ -100,22 +100,26 @@ def _by_layers(
     if [call[0] for call in calls] != layers:
         return "layers are not run in their order, each once"
     stream, eps = torch.embedding(lean.table, ids), torch.finfo(model.dtype).eps
-    for number, (layer, args, named, made) in enumerate(calls):
-        given = args[0] if args else named["hidden_states"]
-        if not torch.equal(given, stream):
-            return f"layer {number} reads something else than what comes before it"
-        stream = _first(made)
-        truth = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
-        mine = lean.through([number], given[0], mask, places, cache)[0]
-        size = truth.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny  # else one huge dimension hides the rest
-        error, own, room = ((some / size).norm(dim=-1) for some in (mine - truth, stream[0] - truth, truth))
+    for index, (layer, args, named, output) in enumerate(calls):
+        layer_input = args[0] if args else named["hidden_states"]
+        if not torch.equal(layer_input, stream):
+            return f"layer {index} reads something else than what comes before it"
+        stream = _first(output)
+        reference = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
+        lean_output = lean.through([index], layer_input[0], mask, places, cache)[0]
+        size = (
+            reference.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny
+        )  # else one huge dimension hides the rest
+        lean_error, own_error, magnitude = (
+            (tensor / size).norm(dim=-1) for tensor in (lean_output - reference, stream[0] - reference, reference)
+        )
         # if the model's own error is 0, as for a layer of zeros, allow the rounding of the result
-        if not bool((error <= TIMES * own + room * eps / 16).all()):
-            return f"layer {number} errs by {float(error.max()):.1e}, its own by {float(own.max()):.1e}"
+        if not bool((lean_error <= TIMES * own_error + magnitude * eps / 16).all()):
+            return f"layer {index} errs by {float(lean_error.max()):.1e}, its own by {float(own_error.max()):.1e}"
     # compiled layers return their residual stream in float32, and the next part reads it so
     last = stream[0] if lean.fused is None else stream[0].float()
-    found = logits_error(lean.read(last)[0], logits[0])
-    return "" if found <= HEAD * eps else f"the head differs by {found:.1e}"
+    head_error = logits_error(lean.read(last)[0], logits[0])
+    return "" if head_error <= HEAD * eps else f"the head differs by {head_error:.1e}"
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
@@ -124,8 +128,8 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torc
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
     """Return the largest difference, as a share of the largest magnitude; tokens that are −∞ in both are left out."""
-    said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
-    mine, own = mine[said].double(), own[said].double()
+    is_finite = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
+    mine, own = mine[is_finite].double(), own[is_finite].double()
     return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())
 
 

@@ -40,9 +40,9 @@ def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
     if not on_host(like.device):
         return like.new_zeros(size)
     n_bytes = math.prod(size) * like.element_size()
-    room = np.zeros(n_bytes + _LINE, np.uint8)
-    start = -room.ctypes.data % _LINE
-    return torch.from_numpy(room[start : start + n_bytes]).view(like.dtype).view(*size)
+    buffer = np.zeros(n_bytes + _LINE, np.uint8)
+    start = -buffer.ctypes.data % _LINE
+    return torch.from_numpy(buffer[start : start + n_bytes]).view(like.dtype).view(*size)
 
 
 def move_alone(tensor: Tensor, places: Sequence[int], to: int) -> None:

@@ -39,15 +39,15 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     Raises:
         ModelError: not even chains can be verified.
     """
-    found = _recall(runner, folder)
+    result = _recall(runner, folder)
     kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
-    if found.why_not:
+    if result.why_not:
         raise ModelError(
-            f"{name} ({kind}) is not supported: {found.why_not}.",
+            f"{name} ({kind}) is not supported: {result.why_not}.",
             "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
             "use another.",
         )
-    runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) supports chains, not trees: {found.why_no_trees}."
+    runner.why_no_trees = result.why_no_trees and f"{name} ({kind}) supports chains, not trees: {result.why_no_trees}."
 
 
 _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, ProbeResult]] = weakref.WeakKeyDictionary()
@@ -56,11 +56,11 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, ProbeResul
 def _recall(runner: Runner, folder: str | Path | None) -> ProbeResult:
     """Return the cached result for the same weights, dtype, device and code; else run the checks."""
     if folder is None or not Path(folder).is_dir():
-        seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
-        before = _of_objects.get(runner.model)
-        if before is None or before[0] != seen:
-            before = _of_objects[runner.model] = (seen, standing(runner))
-        return before[1]
+        version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
+        cached = _of_objects.get(runner.model)
+        if cached is None or cached[0] != version:
+            cached = _of_objects[runner.model] = (version, standing(runner))
+        return cached[1]
     key = _key(runner, Path(folder))
     facts = disk_cache.read(FACTS)
     if key not in facts:
@@ -78,16 +78,16 @@ def _key(runner: Runner, folder: Path) -> str:
     files = sorted(folder.glob("*.safetensors"))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
-    what = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
+    key_parts = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
+    return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:24]
 
 
 @cache
 def _code() -> str:
     """Return a hash of the source files that a self-test runs and the versions of torch and transformers."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in ("torch", "transformers"):
-        found.update(importlib.metadata.version(name).encode())
+        digest.update(importlib.metadata.version(name).encode())
     for path in sorted(path for package in CHECKED for path in (SOURCES / package).rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -36,10 +36,10 @@ def bundled() -> dict[str, Path]:
 def config_of(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model or a head; {} if the file is missing or damaged."""
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("workbench_head", ""), str) else {}
+    return config if isinstance(config, dict) and isinstance(config.get("workbench_head", ""), str) else {}
 
 
 def check_nesting(folder: Path) -> None:

@@ -32,19 +32,19 @@ def check_weights(folder: Path) -> None:
     A user's own folder needs no checksums, but must contain no pipes or devices.
 
     Raises:
-        ModelError: a file fails the check; the message names it and says what to do.
+        ModelError: a file fails the check; the message names it and the remedy.
     """
     check_files(folder)
     sums = folder / NAME
     if folder.resolve().parent != bundled_folder().resolve() or not sums.is_file():
         return
     for line in sums.read_text(encoding="utf-8").splitlines():
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise ModelError(f"{sums} is damaged: {line[:40]!r} is not a checksum line.", _REMEDY)
-        wanted, name = found.groups()
-        if wrong := what_is_wrong(folder / name, wanted):
-            raise ModelError(f"{folder / name} {wrong}.", _REMEDY)
+        checksum, name = match.groups()
+        if problem := what_is_wrong(folder / name, checksum):
+            raise ModelError(f"{folder / name} {problem}.", _REMEDY)
 
 
 _REMEDY = (
@@ -59,8 +59,8 @@ def what_is_wrong(file: Path, wanted: str) -> str:
         return "is missing"
     if sum_of(file) == wanted:
         return ""
-    with file.open("rb") as opened:
-        is_pointer = opened.read(len(_POINTER)) == _POINTER
+    with file.open("rb") as stream:
+        is_pointer = stream.read(len(_POINTER)) == _POINTER
     return (
         "is a Git LFS pointer, not the weights"
         if is_pointer
@@ -70,15 +70,15 @@ def what_is_wrong(file: Path, wanted: str) -> str:
 
 def sum_of(file: Path) -> str:
     """Return the SHA-256 sum of a file; the file is read again only when its size or modification time changes."""
-    now = file.stat()
-    return _read(str(file), now.st_size, now.st_mtime_ns)
+    stat = file.stat()
+    return _read(str(file), stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
 def _read(file: str, n_bytes: int, changed: int) -> str:
     """Return the SHA-256 sum of a file; size and modification time are part of the cache key."""
     digest = hashlib.sha256()
-    with Path(file).open("rb") as opened:
-        while piece := opened.read(_PIECE):
+    with Path(file).open("rb") as stream:
+        while piece := stream.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Converted copies of models in other formats: made once and stored in a cache folder, whole or not at all.
+"""Converted copies of models in other formats: converted once and stored in a cache folder, complete or not at all.
 
 A copy is written in a temporary folder next to its final one and renamed when it is complete, with the checksums
 written last. So a kill at any point leaves nothing that counts as complete; the next start deletes the remains and
@@ -28,7 +28,7 @@ from workbench.trace.files import PART, check_regular
 LOG = logging.getLogger(__name__)
 
 FORMAT = 3
-"""Version of the conversion: raise it when copies are made differently, so that older ones are replaced."""
+"""Version of the conversion: raise it when the conversion changes, so that older copies are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
 """Seconds between progress calls while another process makes the copy."""
@@ -82,8 +82,8 @@ def copy_of(file: Path) -> Path | None:
         ModelError: there is no such file, or it is not a GGUF file.
     """
     check_gguf(file)
-    place = place_of(file.stem, sum_of(file))
-    return place if is_there(place) else None
+    copy = place_of(file.stem, sum_of(file))
+    return copy if is_there(copy) else None
 
 
 def check_gguf(file: Path) -> None:
@@ -94,18 +94,18 @@ def check_gguf(file: Path) -> None:
     """
     try:
         check_regular(file)
-        with file.open("rb") as opened:
-            begins = opened.read(len(MAGIC))
+        with file.open("rb") as stream:
+            first_bytes = stream.read(len(MAGIC))
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}.", "Give a GGUF file or a folder.") from None
-    if begins != MAGIC:
+    if first_bytes != MAGIC:
         raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch it again.")
 
 
 def convert(file: Path, told: Progress = lambda done, total: None, stem: str | None = None) -> Path:
     """Return the folder with a GGUF file's converted model; convert it now if there is none.
 
-    An existing copy is checked against its checksums and made again if they do not match.
+    An existing copy is checked against its checksums and replaced if they do not match.
 
     Args:
         file: GGUF file of the model.
@@ -118,17 +118,17 @@ def convert(file: Path, told: Progress = lambda done, total: None, stem: str | N
         WorkbenchError: the cache folder cannot be written, or the package `gguf` is missing.
     """
     check_gguf(file)
-    place = place_of(stem or file.stem, sum_of(file))
-    if is_whole(place):
-        return place
+    copy = place_of(stem or file.stem, sum_of(file))
+    if is_whole(copy):
+        return copy
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(place.with_name(f".{place.name}.lock")), lambda: told(0, file.stat().st_size)):
-            if not is_whole(place):  # another process may have made it while this one waited
-                _make(file, place, told)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: told(0, file.stat().st_size)):
+            if not is_whole(copy):  # another process may have written it while this one waited
+                _make(file, copy, told)
     except OSError as error:
-        raise _unwritten(error, place) from error
-    return place
+        raise _unwritten(error, copy) from error
+    return copy
 
 
 @contextlib.contextmanager
@@ -158,8 +158,8 @@ def _make(file: Path, place: Path, told: Progress) -> None:
     from workbench.models.gguf import dequantise  # imports PyTorch, not needed to look up a copy
 
     fill(place, lambda part: dequantise(file, part, told))
-    for number in range(1, FORMAT):  # copies of the same file in older formats
-        shutil.rmtree(place.with_name(f"{place.name.rpartition('-v')[0]}-v{number}"), ignore_errors=True)
+    for version in range(1, FORMAT):  # copies of the same file in older formats
+        shutil.rmtree(place.with_name(f"{place.name.rpartition('-v')[0]}-v{version}"), ignore_errors=True)
 
 
 def fill(place: Path, write: Callable[[Path], object]) -> None:
@@ -171,15 +171,15 @@ def fill(place: Path, write: Callable[[Path], object]) -> None:
         place: folder of the copy.
         write: function that writes the files into the given folder.
     """
-    for left in place.parent.glob(f".{place.name}.*{PART}"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in place.parent.glob(f".{place.name}.*{PART}"):
+        shutil.rmtree(leftover, ignore_errors=True)
     part = place.with_name(f".{place.name}.{os.getpid()}{PART}")
     part.mkdir()
     try:
         write(part)
         write_sums(part, "*")
-        for written in part.iterdir():
-            _to_disk(written)
+        for file in part.iterdir():
+            _to_disk(file)
         if place.exists():
             shutil.rmtree(place)
         part.rename(place)
@@ -196,25 +196,25 @@ def _to_disk(path: Path) -> None:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
         return
-    opened = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _unwritten(error: OSError, place: Path) -> WorkbenchError:
     """Return the error for a copy that could not be written; nothing of it is left."""
-    words = error.strerror or str(error)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if full or re.search(r"No space left|File too large|quota", words):  # safetensors loses errno, not the message
-        left = shutil.disk_usage(_above(place)).free
+    message = error.strerror or str(error)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors loses errno, not the message
+        free_bytes = shutil.disk_usage(_above(place)).free
         return CapacityError(
-            f"{place.parent} is full: {left / 1e6:.0f} MB are free, too few for the converted copy of the model.",
+            f"{place.parent} is full: {free_bytes / 1e6:.0f} MB are free, too few for the converted copy of the model.",
             "Make room, or name another folder in WORKBENCH_CACHE.",
         )
     return WorkbenchError(
-        f"The copy of the model cannot be written to {place.parent}: {words}.",
+        f"The copy of the model cannot be written to {place.parent}: {message}.",
         "Name another folder in WORKBENCH_CACHE.",
     )
 

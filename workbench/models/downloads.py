@@ -38,27 +38,27 @@ def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: A
         KeyboardInterrupt: at Ctrl-C, at once; the download threads stop when their next bytes arrive.
         Exception: errors of `told` and of the Hub's library.
     """
-    over = threading.Event()
+    stop_event = threading.Event()
     folder: Future[str] = Future()
 
     def fetch() -> None:
         try:
             with _over_http():
-                found = snapshot_download(hub_id, tqdm_class=_bar(told, over), **FILES, **options)
+                path = snapshot_download(hub_id, tqdm_class=_bar(told, stop_event), **FILES, **options)
         except BaseException as error:
             folder.set_exception(error)
         else:
-            folder.set_result(found)
+            folder.set_result(path)
 
     threading.Thread(target=fetch, name="workbench-download", daemon=True).start()
     try:
-        # Waits in short steps: a signal with SA_RESTART (asyncio's add_signal_handler leaves that behind) does not
-        # interrupt a wait without a limit.
+        # Waits in short steps: a signal with SA_RESTART (which asyncio's add_signal_handler sets) does not interrupt a
+        # wait without a limit.
         while not wait([folder], WAIT_S).done:
             pass
         return folder.result()
     finally:
-        over.set()
+        stop_event.set()
 
 
 _LOCK = threading.Lock()

@@ -3,7 +3,7 @@
 Heads are found by their target's name, and a name can stand for other weights: a target trained again, or another model
 in its folder. All drafts of such heads would be rejected without an explanation. A checksum does not work: a target
 from the Hub, its copy from a GGUF file and either in bfloat16 differ in every byte, and the same heads serve them all.
-So 256 pairs of weights, spread over the embedding, are compared, and each bit says which weight of a pair is larger.
+So 256 pairs of weights, spread over the embedding, are compared, and each bit records which weight of a pair is larger.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def fingerprint(model: Any) -> str:
     weight = model.get_input_embeddings().weight.detach()
     rows = 1 << (weight.shape[0].bit_length() - 1)  # so that added or padding tokens do not move the sampled positions
     weights = weight[:rows].flatten()
-    at = [i * _SCATTER % weights.numel() for i in range(2 * N_BITS)]
-    first, second = weights[torch.tensor(at, device=weights.device)].float().cpu().view(2, N_BITS)
+    indices = [i * _SCATTER % weights.numel() for i in range(2 * N_BITS)]
+    first, second = weights[torch.tensor(indices, device=weights.device)].float().cpu().view(2, N_BITS)
     bits = "".join("01"[larger] for larger in (first > second).tolist())
     return f"{int(bits, 2):0{N_BITS // 4}x}"
 

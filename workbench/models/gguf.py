@@ -84,15 +84,15 @@ def _opened(gguf: Any, file: Path) -> Any:
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
     """Write the origin of the copy, for lists of available models."""
-    said = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
-    facts = {name: reader.fields[key].contents() for name, key in said.items() if key in reader.fields}
+    keys = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
+    facts = {name: reader.fields[key].contents() for name, key in keys.items() if key in reader.fields}
     (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
 
 
 def _generation(config: PretrainedConfig, folder: Path) -> None:
     ids = {name: getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
-    said = {f"{name}_token_id": value for name, value in ids.items() if value is not None}
-    (folder / "generation_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    token_ids = {f"{name}_token_id": value for name, value in ids.items() if value is not None}
+    (folder / "generation_config.json").write_text(json.dumps(token_ids, indent=2) + "\n", encoding="utf-8")
 
 
 # -- the weights -------------------------------------------------------------------------------------------------------
@@ -108,15 +108,15 @@ class _Weight:
 
 def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) -> Iterator[_Weight]:
     """Yield all weights of the model in the file's order, each with the shape that the model expects."""
-    wanted = _wanted(gguf, config)
-    have = {tensor.name for tensor in reader.tensors}
-    if missing := sorted(wanted.keys() - have):
+    expected = _wanted(gguf, config)
+    names = {tensor.name for tensor in reader.tensors}
+    if missing := sorted(expected.keys() - names):
         raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", WHOLE)
-    if unknown := sorted(have - wanted.keys()):
+    if unknown := sorted(names - expected.keys()):
         refuse(f"it has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
     total = file.stat().st_size
     for tensor in reader.tensors:
-        name, shape = wanted[tensor.name]
+        name, shape = expected[tensor.name]
         value = _dequantised(gguf, tensor, file)
         if value.shape != shape:
             raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", WHOLE)
@@ -134,13 +134,13 @@ def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
         state = AutoModelForCausalLM.from_config(config).state_dict()
-    found = {}
+    weights = {}
     for name, weight in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stem, _, kind = name.rpartition(".")
-        found[f"{names.get_name(stem)}.{kind}"] = (name, tuple(weight.shape))
-    return found
+        weights[f"{names.get_name(stem)}.{kind}"] = (name, tuple(weight.shape))
+    return weights
 
 
 def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
@@ -155,15 +155,15 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """Return a weight in the dtype in which it is written; see `dequantise`."""
-    whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
-    if not torch.isfinite(whole).all():
+    tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
+    if not torch.isfinite(tensor).all():
         raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
     if kind == "BF16":
-        return whole.bfloat16()
-    if kind in ("F32", "F64") or whole.ndim == 1:
-        return whole
-    half = whole.half()
-    return half if torch.isfinite(half).all() else whole
+        return tensor.bfloat16()
+    if kind in ("F32", "F64") or tensor.ndim == 1:
+        return tensor
+    half = tensor.half()
+    return half if torch.isfinite(half).all() else tensor
 
 
 def halves(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -175,24 +175,24 @@ def halves(weight: np.ndarray, heads: int) -> np.ndarray:
 def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
     """Write safetensors shards, and the index that Transformers reads if there are several."""
     shards: list[list[str]] = []
-    held: dict[str, torch.Tensor] = {}
+    shard: dict[str, torch.Tensor] = {}
     n_bytes = total = 0
 
     def close() -> None:
         nonlocal n_bytes
         try:
-            save_file(held, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
+            save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
         except Exception as error:  # safetensors' own error type keeps the system's message but not its errno
             raise OSError(first_line(error)) from error
-        shards.append(list(held))
-        held.clear()
+        shards.append(list(shard))
+        shard.clear()
         n_bytes = 0
 
     for weight in weights:
         size = weight.value.numel() * weight.value.itemsize
-        if held and n_bytes + size > SHARD:
+        if shard and n_bytes + size > SHARD:
             close()
-        held[weight.name] = weight.value.contiguous()
+        shard[weight.name] = weight.value.contiguous()
         n_bytes, total = n_bytes + size, total + size
     close()
     if len(shards) == 1:
@@ -201,6 +201,6 @@ def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
     titles = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     for i, title in enumerate(titles):
         (folder / f"shard-{i}").rename(folder / title)
-    places = {name: title for title, names in zip(titles, shards, strict=True) for name in names}
-    index = {"metadata": {"total_size": total}, "weight_map": places}
+    weight_map = {name: title for title, names in zip(titles, shards, strict=True) for name in names}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")

@@ -34,25 +34,25 @@ def config_of(reader: Any, file: Path) -> PretrainedConfig:
 def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
     family = str(facts.get("general.architecture"))
     refuse(_why_not(facts, family, {t.name for t in reader.tensors}), file)
-    own = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith(f"{family}.")}
-    heads = own["attention.head_count"]
+    fields = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith(f"{family}.")}
+    heads = fields["attention.head_count"]
     config = FAMILIES[family](
-        vocab_size=own.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
-        hidden_size=own["embedding_length"],
-        intermediate_size=own["feed_forward_length"],
-        num_hidden_layers=own["block_count"],
+        vocab_size=fields.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
+        hidden_size=fields["embedding_length"],
+        intermediate_size=fields["feed_forward_length"],
+        num_hidden_layers=fields["block_count"],
         num_attention_heads=heads,
-        num_key_value_heads=own.get("attention.head_count_kv", heads),
-        max_position_embeddings=own["context_length"],
-        rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
-        rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
+        num_key_value_heads=fields.get("attention.head_count_kv", heads),
+        max_position_embeddings=fields["context_length"],
+        rms_norm_eps=_short(fields["attention.layer_norm_rms_epsilon"]),
+        rope_parameters={"rope_type": "default", "rope_theta": _short(fields.get("rope.freq_base", 10000.0))},
         tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
         bos_token_id=special_id(facts, "bos"),
         eos_token_id=_ends(facts),
         pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
     )
     if family != "qwen2":  # Qwen2Config has no such field: its head size is always width / heads
-        config.head_dim = own.get("attention.key_length") or own["embedding_length"] // heads
+        config.head_dim = fields.get("attention.key_length") or fields["embedding_length"] // heads
     config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
     return config
 
@@ -77,13 +77,13 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 def _positions(facts: dict[str, Any], family: str) -> str:
     """Return why a model's positional encoding is unsupported, which no weight's shape would show; empty if it is."""
-    own = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
-    if {own.get("rope.scale_linear", 1), own.get("rope.scaling.factor", 1)} - {0, 1}:
+    fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
+    if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled, which its metadata tells only in part"
-    head = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
-    if own.get("rope.dimension_count", head) != head:
+    head = fields.get("attention.key_length") or fields["embedding_length"] // fields["attention.head_count"]
+    if fields.get("rope.dimension_count", head) != head:
         return "only a part of each head is rotated"
-    if 0 < own.get("attention.sliding_window", 0) < own["context_length"]:
+    if 0 < fields.get("attention.sliding_window", 0) < fields["context_length"]:
         return "it uses sliding-window attention"
     return ""
 
@@ -101,15 +101,15 @@ def special_id(facts: dict[str, Any], name: str) -> int | None:
         facts: metadata of the file, with or without the prefix "tokenizer.".
         name: "bos", "eos", "eot", "unknown" or "padding".
     """
-    own = {key.removeprefix("tokenizer."): value for key, value in facts.items()}
-    default = {"unknown": 0, "bos": 1, "eos": 2}.get(name) if own.get("ggml.model") == "llama" else None
-    return own.get(f"ggml.{name}_token_id", default)
+    fields = {key.removeprefix("tokenizer."): value for key, value in facts.items()}
+    default = {"unknown": 0, "bos": 1, "eos": 2}.get(name) if fields.get("ggml.model") == "llama" else None
+    return fields.get(f"ggml.{name}_token_id", default)
 
 
 def _ends(facts: dict[str, Any]) -> int | list[int] | None:
     """Return the ids that end a text: end of sequence, and end of turn if it is another token."""
-    found = [special_id(facts, name) for name in ("eos", "eot")]
-    ids = sorted({i for i in found if i is not None})
+    candidates = [special_id(facts, name) for name in ("eos", "eot")]
+    ids = sorted({i for i in candidates if i is not None})
     return ids if len(ids) > 1 else ids[0] if ids else None
 
 

@@ -27,8 +27,8 @@ def _expression(
 def _cased(suffix: str = "") -> str:
     """Return an expression for words of upper-case, then lower-case letters, as in GPT-4o's expression."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-    before = r"[^\r\n\p{L}\p{N}]?"
-    return f"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}"
+    prefix = r"[^\r\n\p{L}\p{N}]?"
+    return f"{prefix}{upper}*{lower}+{suffix}|{prefix}{upper}+{lower}*{suffix}"
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -76,7 +76,7 @@ class Splitting:
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
         ignores_merges: whether a piece that is a token of the vocabulary becomes that token without any merges.
-        adds_bos: whether texts begin with BOS if the file does not say (`tokenizer.ggml.add_bos_token`).
+        adds_bos: whether texts begin with BOS if the file does not specify it (`tokenizer.ggml.add_bos_token`).
         has_bytes: whether pieces use GPT-2's byte alphabet; else UTF-8, with "▁" for a space.
     """
 
@@ -87,19 +87,23 @@ class Splitting:
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
         """Return a pre-tokenizer with these settings."""
-        cuts: list[pre_tokenizers.PreTokenizer] = [
+        steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions
         ]
         if self.has_bytes:
-            cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-        return pre_tokenizers.Sequence(cuts)
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        return pre_tokenizers.Sequence(steps)
 
 
 def name_of(expressions: Iterable[str], ignores_merges: bool) -> str | None:
     """Return llama.cpp's name for byte-level expressions, applied in order; None if it has no name for them."""
-    wanted = (tuple(expressions), ignores_merges, True)
+    key = (tuple(expressions), ignores_merges, True)
     return next(
-        (name for name, own in SPLITTINGS.items() if (own.expressions, own.ignores_merges, own.has_bytes) == wanted),
+        (
+            name
+            for name, splitting in SPLITTINGS.items()
+            if (splitting.expressions, splitting.ignores_merges, splitting.has_bytes) == key
+        ),
         None,
     )
 

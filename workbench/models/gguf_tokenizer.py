@@ -2,10 +2,9 @@
 
 Transformers builds one from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it does not
 read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and puts a
-    space
-before texts whatever `add_space_prefix` says. The reference is llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp, and
-unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC, as no field asks
-for it.
+space before texts regardless of `add_space_prefix`. The reference is llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp,
+and unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC, because no
+field requests it.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
     backend.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in _of(kinds, CONTROL)])
     backend.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in _of(kinds, USER_DEFINED)])
     _ends(backend, facts, splitting, special, file)
-    made = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, clean_up_tokenization_spaces=False, bos_token=special["bos"],
         eos_token=special["eos"], unk_token=special["unknown"], pad_token=special["padding"],
     )  # fmt: skip
-    made.chat_template = facts.get("chat_template")
-    return made
+    tokenizer.chat_template = facts.get("chat_template")
+    return tokenizer
 
 
 def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
@@ -92,12 +91,12 @@ def _model(
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
             raise ModelError(f"The tokenizer in {file} cannot be read: it has too few scores.", WHOLE)
-        merged = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
-        merges = generate_merges(merged, {token: float(scores[i]) for token, i in merged.items()})
+        mergeable = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
+        merges = generate_merges(mergeable, {token: float(scores[i]) for token, i in mergeable.items()})
     elif "ggml.merges" in facts:
         # The first character of a piece may be a space, so the separator is searched for after it.
-        places = [(merge, merge.find(" ", 1)) for merge in facts["ggml.merges"]]
-        merges = [(merge[:place], merge[place + 1 :]) for merge, place in places]
+        separators = [(merge, merge.find(" ", 1)) for merge in facts["ggml.merges"]]
+        merges = [(merge[:position], merge[position + 1 :]) for merge, position in separators]
     else:
         refuse("its tokenizer has no merges", file)
         raise AssertionError
@@ -115,45 +114,47 @@ def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Spl
     """Set how spaces and bytes are encoded and decoded.
 
     llama.cpp puts a space before the text and after each special token. A normalizer does the same, as it is applied
-    to each piece between special tokens. Byte-level vocabularies never get such a space.
+    to each piece between special tokens. Byte-level vocabularies have no such space.
     """
     if splitting.has_bytes:
         backend.pre_tokenizer = splitting.pre_tokenizer()
         backend.decoder = decoders.ByteLevel()
         return
     has_prefix = bool(facts.get("ggml.add_space_prefix", kind == "llama")) and kind == "llama"
-    written = normalizers.Replace(" ", _SPACE)
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), written]) if has_prefix else written
+    replace_spaces = normalizers.Replace(" ", _SPACE)
+    backend.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(_SPACE), replace_spaces]) if has_prefix else replace_spaces
+    )
     if splitting.expressions:
         backend.pre_tokenizer = splitting.pre_tokenizer()
-    read = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    backend.decoder = decoders.Sequence([*read, decoders.Strip(" ", 1, 0)] if has_prefix else read)
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if has_prefix else steps)
 
 
 def _ends(
     backend: Tokenizer, facts: dict[str, Any], splitting: Splitting, special: dict[str, str | None], file: Path
 ) -> None:
-    """Add BOS before a text and EOS after it, if the file or its pre-tokenisation says so."""
-    added = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
-    for name, is_added in added.items():
+    """Add BOS before a text and EOS after it, if the file or its pre-tokenisation requires them."""
+    flags = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
+    for name, is_added in flags.items():
         refuse(
             f"its tokenizer adds a token {name.upper()} but does not say which"
             if is_added and not special[name]
             else "",
             file,
         )
-    around = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
-              for name, token in special.items() if token is not None and added.get(name)]  # fmt: skip
-    if around:
-        single = [*(["bos:0"] if added["bos"] else []), "$A:0", *(["eos:0"] if added["eos"] else [])]
-        pair = [*(["bos:0"] if added["bos"] else []), "$B:1", *(["eos:0"] if added["eos"] else [])]
+    special_tokens = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
+              for name, token in special.items() if token is not None and flags.get(name)]  # fmt: skip
+    if special_tokens:
+        single = [*(["bos:0"] if flags["bos"] else []), "$A:0", *(["eos:0"] if flags["eos"] else [])]
+        pair = [*(["bos:0"] if flags["bos"] else []), "$B:1", *(["eos:0"] if flags["eos"] else [])]
         backend.post_processor = processors.TemplateProcessing(
-            single=single, pair=[*single, *pair], special_tokens=around
+            single=single, pair=[*single, *pair], special_tokens=special_tokens
         )
 
 
 def _of(kinds: list[int], kind: int) -> list[int]:
-    return [i for i, found in enumerate(kinds) if found == kind]
+    return [i for i, token_kind in enumerate(kinds) if token_kind == kind]
 
 
 def _text(tokens: list[str], token: int | None) -> str | None:

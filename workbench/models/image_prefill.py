@@ -43,19 +43,19 @@ def prefill_pictures(
     inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
     runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
     runner.cache.reach(runner.cache.window.rows, n)
-    begun, start = time.perf_counter(), runner.clock.mark()
-    with watched(model, runner.layers[0]) as seen:
+    start_s, start = time.perf_counter(), runner.clock.mark()
+    with watched(model, runner.layers[0]) as states:
         logits = model(**inputs, past_key_values=runner.cache, use_cache=True, logits_to_keep=2).logits
     runner.meter.add(start, runner.clock.mark(), [slot.owner])
     if runner.geometry.multi_rope and model.model.rope_deltas is not None:
         slot.rope_delta = int(model.model.rope_deltas[0])
-    elif "places" in seen:  # PaliGemma counts from 1
-        slot.rope_delta = int(seen["places"][0, -1]) + 1 - n
+    elif "places" in states:  # PaliGemma counts from 1
+        slot.rope_delta = int(states["places"][0, -1]) + 1 - n
     slot.length, slot.scratch = n - 1, 0
-    features = seen["features"][0]
+    features = states["features"][0]
     slot.last_hidden = features[-2] if n > 1 else None
     slot.pictured = ImagePrefill(
-        seen["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - begun
+        states["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - start_s
     )
     if not runner.goes_on:
         _try_to_go_on(runner, slot, int(inputs["input_ids"][0, -1]), logits[0, -1])

@@ -31,18 +31,18 @@ def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         weights: weights by name. A matrix whose last dimension no group size divides is stored unchanged, too.
     """
-    made: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
         group = _group(weight)
         if not group:
-            made[name] = weight
+            tensors[name] = weight
             continue
         groups = weight.detach().float().unflatten(1, (-1, group))
         scale = (groups.abs().amax(2, keepdim=True) / STEPS * (1 + 2**-8)).bfloat16()  # not below the exact scale
         numbers = (groups / scale.float().clamp_min(torch.finfo(torch.float32).tiny)).round_()
-        made[name] = numbers.to(torch.int8).flatten(1)
-        made[name + SCALE] = scale.squeeze(2)
-    return made
+        tensors[name] = numbers.to(torch.int8).flatten(1)
+        tensors[name + SCALE] = scale.squeeze(2)
+    return tensors
 
 
 def from_bytes(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -66,11 +66,11 @@ class Models:
         drafter_problem: why there is no draft model, or why it does not fit.
         drafter_error: exception for `drafter_problem`, if one was raised.
         heads: trained heads for this target by kind ("medusa").
-        shared: state that drafters keep across requests, by keys of their own.
+        shared: state that drafters keep across requests, each under its own keys.
         meter: timings of the heads' forwards.
         processor: the target's processor for prompts with images; None if it reads text only.
         drafter_processor: the same for the draft model; None if it reads text only.
-        stranger: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then says why
+        stranger: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then explains why
             methods that need a draft model with the target's vocabulary cannot run.
     """
 
@@ -101,9 +101,9 @@ class Models:
     @property
     def eos(self) -> frozenset[int]:
         """Token ids that end a text."""
-        found = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
-        found = getattr(self.target.config, "eos_token_id", None) if found is None else found
-        ids = [] if found is None else [found] if isinstance(found, int) else list(found)
+        eos_ids = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
+        eos_ids = getattr(self.target.config, "eos_token_id", None) if eos_ids is None else eos_ids
+        ids = [] if eos_ids is None else [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
         return frozenset(ids)
 
     def missing(self, need: str) -> str:
@@ -117,12 +117,16 @@ class Models:
         if need == "pictures":
             return why_no_pictures(self.target.model.config, self.target_name or "This target")
         if need == "sight":
-            sees = self.drafter is None or self.drafter_processor is not None
-            return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads images."
+            reads_images = self.drafter is None or self.drafter_processor is not None
+            return (
+                "" if reads_images else f"{self.drafter_name} reads text only; choose a draft model that reads images."
+            )
         if need in self.heads:
             head, name = self.heads[need], self.drafter_name
-            if (read := head.config.get("drafter", name)) != name:
-                return f"{head.name} reads the draft model {read}, not {name or 'none'}: choose that, or train another."
+            if (other := head.config.get("drafter", name)) != name:
+                return (
+                    f"{head.name} reads the draft model {other}, not {name or 'none'}: choose that, or train another."
+                )
             return head.problem
         return no_heads(need, self.target_name)
 
@@ -142,8 +146,8 @@ class Models:
         """Let the draft model accept token ids of the target for which it has no embedding."""
         if self.drafter is None:
             return
-        named = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
-        self.drafter.read_unknown(self.target.vocab_size, next((token for token in named if token is not None), 0))
+        token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
+        self.drafter.read_unknown(self.target.vocab_size, next((token for token in token_ids if token is not None), 0))
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
         """Return the same target with another draft model (None: none), sharing everything else.
@@ -160,19 +164,19 @@ class Models:
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
     """Return heads on disk trained for a target of this name and width; `problem` is set if the weights differ."""
-    found: dict[str, HeadInfo] = {}
+    heads: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
         config = config_of(folder)
         kind = config.get("workbench_head")
         fits = trained_for(config) == target_name and config.get("hidden_size") == target.hidden_size
         if kind and fits:
             problem = other_weights(name, config, target_name, target)
-            if not problem or kind not in found:
-                found[kind] = HeadInfo(name, folder, config, problem)
+            if not problem or kind not in heads:
+                heads[kind] = HeadInfo(name, folder, config, problem)
     for kind, info in own_infos(target_name, target):
-        if kind not in found or not info.problem:
-            found[kind] = info
-    return found
+        if kind not in heads or not info.problem:
+            heads[kind] = info
+    return heads
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
@@ -184,9 +188,9 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
     for head in reversed(list(own_heads())):
         config = dict(head.config)
         if head.checkpoint is not None:
-            wanted = HeadRequirements.of(target_name, target.model.config.to_dict())
+            requirements = HeadRequirements.of(target_name, target.model.config.to_dict())
             embedding = target.model.get_input_embeddings().get_parameter("weight")
-            problem = why_not(head.checkpoint, wanted) or other_embedding(head.checkpoint, embedding, target_name)
+            problem = why_not(head.checkpoint, requirements) or other_embedding(head.checkpoint, embedding, target_name)
         elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
             problem = f"{head.name} was trained for {config.get('target')}."
         else:
@@ -196,8 +200,8 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
     """Return why a head does not fit the weights of this target; empty if it fits or has no fingerprint."""
-    wanted = config.get(WEIGHTS)
-    if not wanted or not differ(str(wanted), fingerprint(target.model)):
+    head_fingerprint = config.get(WEIGHTS)
+    if not head_fingerprint or not differ(str(head_fingerprint), fingerprint(target.model)):
         return ""
     return (
         f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
@@ -228,19 +232,19 @@ def load_models(
         dtype: dtype of the target; see `resolve_dtype`.
         drafter_dtype: dtype of the draft model; see `resolve_drafter_dtype`.
         context: longest sequence; by default the model's own, at most 4,096.
-        strict: raise an error if the draft model does not fit; else `drafter_problem` says why, and a draft model with
-            a different vocabulary is stored in `stranger`.
+        strict: raise an error if the draft model does not fit; else the reason is in `drafter_problem`, and a draft
+            model with a different vocabulary is stored in `stranger`.
 
     Raises:
         ModelError: a model cannot be loaded or verified.
         TokenizerMismatchError: with `strict`, when target and drafter do not share a vocabulary.
     """
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where, target)
-    model = load_model(target, where, kind)
-    if kept := n_kept(model):
+    torch_device = resolve_device(device)
+    torch_dtype = resolve_dtype(dtype, torch_device, target)
+    model = load_model(target, torch_device, torch_dtype)
+    if n_tokens := n_kept(model):
         raise ModelError(
-            f"{target} is a draft model: it can emit only {kept:,} of its {model.config.vocab_size:,} tokens.",
+            f"{target} is a draft model: it can emit only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
             "Choose it as the draft model, and the model it was trained for as the target.",
         )
     runner = Runner(model, context)
@@ -273,11 +277,15 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         TokenizerMismatchError: it has no tokenizer of its own, and was trained with that of another target.
         ModelError: it cannot be loaded.
     """
-    where = models.target.device
-    lent = tokenizer_source_of(Path(locate(name)))  # if it uses the target's tokenizer, that need not be loaded again
-    spoken = None if lent else load_tokenizer(name)
+    device = models.target.device
+    tokenizer_source = tokenizer_source_of(
+        Path(locate(name))
+    )  # if it uses the target's tokenizer, that need not be loaded again
+    tokenizer = None if tokenizer_source else load_tokenizer(name)
     problem = None
-    if not (lent.matches(models.tokenizer) if lent else same_vocabulary(models.tokenizer, spoken)):
+    if not (
+        tokenizer_source.matches(models.tokenizer) if tokenizer_source else same_vocabulary(models.tokenizer, tokenizer)
+    ):
         problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
             "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
@@ -286,15 +294,15 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
             "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
         )
         try:
-            spoken = spoken or load_tokenizer(name)
-        except ModelError as error:  # it has no tokenizer of its own, and the one it was trained with is not here
+            tokenizer = tokenizer or load_tokenizer(name)
+        except ModelError as error:  # it has no tokenizer, and the one it was trained with is not on this machine
             raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
-    kind = resolve_drafter_dtype(dtype, where, models.target.dtype, name)
-    model = load_model(name, where, kind)
+    torch_dtype = resolve_drafter_dtype(dtype, device, models.target.dtype, name)
+    model = load_model(name, device, torch_dtype)
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
     if problem is not None:
-        models.stranger = OtherVocabularyDrafter(runner, spoken, named(name))
+        models.stranger = OtherVocabularyDrafter(runner, tokenizer, named(name))
         models.drafter_problem, models.drafter_error = str(problem), problem
         return
     models.drafter = runner

@@ -37,38 +37,40 @@ def named(model: str) -> str:
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
     """
-    known = bundled()
-    if isinstance(model, HubId) or model in _PLACES or model in known or model in PUBLISHED or not model:
+    bundled_models = bundled()
+    if isinstance(model, HubId) or model in _PLACES or model in bundled_models or model in PUBLISHED or not model:
         return model
     try:
-        place = Path(model).expanduser().resolve()
-        if not (place / "config.json").is_file() and not (is_gguf(model) and place.is_file()):
+        path = Path(model).expanduser().resolve()
+        if not (path / "config.json").is_file() and not (is_gguf(model) and path.is_file()):
             return model
     except (OSError, RuntimeError, ValueError):  # not a valid path; loading it reports the error
         return model
     with _LOCK:
-        found = next((name for name, other in {**known, **_PLACES}.items() if other.resolve() == place), None)
-        name = found or _free(place)
-        if name not in known:  # a remote user's guess of the path of a bundled model must not be confirmed
-            _PLACES[name] = place
+        existing = next(
+            (name for name, other_path in {**bundled_models, **_PLACES}.items() if other_path.resolve() == path), None
+        )
+        name = existing or _free(path)
+        if name not in bundled_models:  # a remote user's guess of the path of a bundled model must not be confirmed
+            _PLACES[name] = path
     return name
 
 
 def _free(place: Path) -> str:
     """Return a name that no other model has: the last part of the path, with a number if necessary."""
-    taken, number, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
+    used_names, count, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
-    while name in taken:
-        number += 1
-        name = f"{stem}-{number}{suffix}"
+    while name in used_names:
+        count += 1
+        name = f"{stem}-{count}{suffix}"
     return name
 
 
 def path_of(model: str) -> Path:
     """Return the path of a model given by its short name; any other string is returned as a path."""
     if isinstance(model, HubId):
-        inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
-        return Path(os.devnull) / inside  # a path that cannot exist
+        relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
+        return Path(os.devnull) / relative  # a path that cannot exist
     return _PLACES.get(model) or Path(model).expanduser()
 
 
@@ -87,9 +89,9 @@ def with_paths(text: str) -> str:
 
 def as_argument(model: str) -> str:
     """Return a model's name as a shell argument that works in any folder: local models as quoted absolute paths."""
-    place = path_of(model)
-    is_own = model not in bundled() and model not in PUBLISHED and not isinstance(model, HubId) and place.exists()
-    return shlex.quote(str(place.resolve())) if is_own else model
+    path = path_of(model)
+    is_own = model not in bundled() and model not in PUBLISHED and not isinstance(model, HubId) and path.exists()
+    return shlex.quote(str(path.resolve())) if is_own else model
 
 
 def trained_for(config: dict[str, Any]) -> str:

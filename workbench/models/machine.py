@@ -39,18 +39,18 @@ def describe(facts: dict[str, Any]) -> str:
 
 def make(facts: dict[str, Any]) -> str:
     """Return the facts that stay the same from run to run, as text."""
-    more = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
+    extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
-    return f"{facts['cpu']}, {facts['cores']} cores{more}; {versions}"
+    return f"{facts['cpu']}, {facts['cores']} cores{extras}; {versions}"
 
 
 def _instructions() -> str:
     """Return the widest instruction set that PyTorch reports: CPUs of one name may differ in speed by half."""
     import torch
 
-    asked = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",
+    checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",
              "_is_avx512_supported": "AVX-512", "_is_avx2_supported": "AVX2"}  # fmt: skip
-    return next((says for name, says in asked.items() if getattr(torch.cpu, name, bool)()), "")
+    return next((label for name, label in checks.items() if getattr(torch.cpu, name, bool)()), "")
 
 
 def _memory_gib() -> float | None:

@@ -18,8 +18,8 @@ ANY_DRAFTER = "any-drafter"
 
 def folder_of(name: str) -> Path | None:
     """Return the folder of a model's files on this machine; None if it would have to be downloaded or converted."""
-    if name in (known := bundled()):
-        return known[name]
+    if name in (bundled_models := bundled()):
+        return bundled_models[name]
     if name in published.PUBLISHED:
         return published.here(published.PUBLISHED[name])
     path = local_models.path_of(name)
@@ -39,10 +39,10 @@ def locate(name: str) -> str:
             contains a pipe or a device.
         WorkbenchError: a necessary copy cannot be made.
     """
-    known = bundled()
-    if name in known:
-        check_files(known[name])
-        return str(joined(known[name]))
+    bundled_models = bundled()
+    if name in bundled_models:
+        check_files(bundled_models[name])
+        return str(joined(bundled_models[name]))
     if model := published.PUBLISHED.get(name):
         return str(published.obtain(model, lambda: published.download(model)))
     path = local_models.path_of(name)
@@ -57,9 +57,9 @@ def locate(name: str) -> str:
         raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
-        near = difflib.get_close_matches(name, [*known, *published.PUBLISHED], n=2, cutoff=0.6)
-        guess = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-        names = ", ".join([*known, *published.PUBLISHED])
+        matches = difflib.get_close_matches(name, [*bundled_models, *published.PUBLISHED], n=2, cutoff=0.6)
+        guess = f"Did you mean {' or '.join(map(repr, matches))}? " if matches else ""
+        names = ", ".join([*bundled_models, *published.PUBLISHED])
         hint = f"Known: {names}; `workbench models` says more."
         raise ModelError(
             f"There is no model {name!r}.",
@@ -81,10 +81,10 @@ def own_drafter(target: str, blind: bool = False) -> str | None:
         target: name of the target.
         blind: whether the method ignores images: prefer a draft model that was trained without them.
     """
-    fitting = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
+    drafters = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
     if blind:
-        fitting.sort(key=lambda found: "vision_config" in found[1])
-    return fitting[0][0] if fitting else None
+        drafters.sort(key=lambda found: "vision_config" in found[1])
+    return drafters[0][0] if drafters else None
 
 
 def is_drafter(name: str) -> bool:

@@ -34,7 +34,7 @@ class FeedForward(NamedTuple):
 
     Attributes:
         width: number of columns.
-        into: input projections, each from the residual stream to all columns, or to twice as many (gate and up in one).
+        into: input projections: each maps the residual stream to all columns, or to twice as many (gate and up in one).
         out: output projection.
     """
 
@@ -73,22 +73,22 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
         start: first position of the tokens.
         tokens: tokens from `start` on; at least one.
     """
-    found: dict[int, Tensor] = {}
+    contributions: dict[int, Tensor] = {}
 
     def watch(layer: int, out: nn.Module) -> Any:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            asked = args[0].flatten(0, -2).float().abs().mean(0)
-            found[layer] = asked * _weight(out).float().norm(dim=0)
+            activation = args[0].flatten(0, -2).float().abs().mean(0)
+            contributions[layer] = activation * _weight(out).float().norm(dim=0)
 
         return out.register_forward_pre_hook(hook)
 
     with contextlib.ExitStack() as stack:
         for i, layer in enumerate(runner.layers):
-            if (made := _made(layer, runner.hidden_size)) is not None:
-                stack.callback(watch(i, made[0].get_submodule(made[1].out)).remove)
+            if (mlp := _made(layer, runner.hidden_size)) is not None:
+                stack.callback(watch(i, mlp[0].get_submodule(mlp[1].out)).remove)
         stack.enter_context(unpacked(runner.model))
         read_again(runner, slot, start, tokens, shared_copy=WeightSharingCopy(runner.model))
-    return found
+    return contributions
 
 
 def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
@@ -96,7 +96,7 @@ def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> Weight
 
     Args:
         runner: runner of the whole model.
-        columns: columns that remain, in order, by layer; other layers keep all of theirs.
+        columns: columns that remain, in order, by layer; other layers keep all their columns.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         layers = [
@@ -111,7 +111,7 @@ def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tens
     """Return the decoder with a narrowed model's MLPs; compiled if the whole one is and all layers are narrowed."""
     layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
     shared_copy.layers = [
-        own.fed_by(layers[i].get_submodule("mlp")) if i in columns else own for i, own in enumerate(whole.layers)
+        layer.fed_by(layers[i].get_submodule("mlp")) if i in columns else layer for i, layer in enumerate(whole.layers)
     ]
     is_compiled = whole.fused is not None and len(columns) == len(layers) and stored(model) != torch.int8
     shared_copy.fused = Fused.of(model, whole.capacity) if is_compiled else None
@@ -121,20 +121,20 @@ def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tens
 def _made(layer: nn.Module, size: int) -> tuple[nn.Module, FeedForward] | None:
     name = name_of(layer, 1)
     module = None if name is None else layer.get_submodule(name)
-    made = None if module is None else feed_forward_of(module, size)
-    return None if module is None or made is None else (module, made)
+    parts = None if module is None else feed_forward_of(module, size)
+    return None if module is None or parts is None else (module, parts)
 
 
 def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Module:
-    made, name = _made(layer, size), name_of(layer, 1)
-    assert made is not None
+    mlp, name = _made(layer, size), name_of(layer, 1)
+    assert mlp is not None
     assert name is not None
-    (module, of), shared_copy = made, shallow(layer)
+    (module, parts), shared_copy = mlp, shallow(layer)
     inner = shallow(module)
-    for part in of.into:
-        both = _weight(module.get_submodule(part)).shape[0] > of.width  # gate and up in one
-        _put(inner, part, torch.cat([columns, columns + of.width]) if both else columns, 0)
-    _put(inner, of.out, columns, 1)
+    for part in parts.into:
+        is_fused = _weight(module.get_submodule(part)).shape[0] > parts.width  # gate and up in one
+        _put(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
+    _put(inner, parts.out, columns, 1)
     shared_copy._modules[name] = inner
     return shared_copy
 
@@ -145,21 +145,21 @@ def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> N
     for part in path:
         module._modules[part] = shallow(module.get_submodule(part))
         module = module.get_submodule(part)
-    old: Any = module.get_submodule(last)
-    new = shallow(old)
-    new._parameters = dict(old._parameters)
-    is_turned = isinstance(old, Conv1D)
-    weight = old.weight.detach().index_select(dim ^ is_turned, chosen).contiguous()
+    linear: Any = module.get_submodule(last)
+    new = shallow(linear)
+    new._parameters = dict(linear._parameters)
+    is_transposed = isinstance(linear, Conv1D)
+    weight = linear.weight.detach().index_select(dim ^ is_transposed, chosen).contiguous()
     new.weight = nn.Parameter(weight, requires_grad=False)
-    if dim == 0 and old.bias is not None:
-        new.bias = nn.Parameter(old.bias.detach()[chosen], requires_grad=False)
-    outputs, inputs = new.weight.shape[::-1] if is_turned else new.weight.shape
-    if is_turned:
+    if dim == 0 and linear.bias is not None:
+        new.bias = nn.Parameter(linear.bias.detach()[chosen], requires_grad=False)
+    outputs, inputs = new.weight.shape[::-1] if is_transposed else new.weight.shape
+    if is_transposed:
         new.nf, new.nx = outputs, inputs
     else:
         new.out_features, new.in_features = outputs, inputs
-    for copied in ("_matrix", "_seen", "int8"):  # cached copies of the whole weight
-        new.__dict__.pop(copied, None)
+    for cache_name in ("_matrix", "_seen", "int8"):  # cached copies of the whole weight
+        new.__dict__.pop(cache_name, None)
     module._modules[last] = new
 
 

@@ -56,13 +56,13 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
     key = _key(models)
     if key in models.shared and not fresh:
         return models.shared[key]
-    stored = disk_cache.read(FACTS)
-    if key in stored and not fresh:
-        costs = Costs({int(n): s for n, s in stored[key]["target_s"].items()}, stored[key]["draft_s"])
+    facts = disk_cache.read(FACTS)
+    if key in facts and not fresh:
+        costs = Costs({int(n): s for n, s in facts[key]["target_s"].items()}, facts[key]["draft_s"])
     else:
         costs = measure(models)
-        stored[key] = {"target_s": {str(n): s for n, s in costs.target_s.items()}, "draft_s": costs.draft_s}
-        disk_cache.write(FACTS, stored)
+        facts[key] = {"target_s": {str(n): s for n, s in costs.target_s.items()}, "draft_s": costs.draft_s}
+        disk_cache.write(FACTS, facts)
     models.shared[key] = costs
     return costs
 
@@ -83,10 +83,10 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
     try:
         context = min(context, runner.context // 2)
         runner.prefill(slot, [1] * context)
-        some = [n for n in sizes if n <= max(1, runner.context - context)]
-        times: dict[int, list[float]] = {n: [] for n in some}
+        fitting_sizes = [n for n in sizes if n <= max(1, runner.context - context)]
+        times: dict[int, list[float]] = {n: [] for n in fitting_sizes}
         for _ in range(repeats):
-            for n in some:
+            for n in fitting_sizes:
                 tokens = torch.ones(n, dtype=torch.long, device=runner.device)
                 synchronise(runner.device)
                 start = time.perf_counter()
@@ -94,7 +94,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
                 synchronise(runner.device)
                 times[n].append(time.perf_counter() - start)
                 runner.rewind(slot, context)
-        return {n: min(min(times[m]) for m in some if m >= n) for n in some}
+        return {n: min(min(times[m]) for m in fitting_sizes if m >= n) for n in fitting_sizes}
     finally:
         runner.close(slot)
 

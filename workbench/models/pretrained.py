@@ -44,11 +44,11 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        torch_device = torch.device(device)
+        torch.empty(0, device=torch_device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise ModelError(f"Device {device!r} is not available here.", devices.remedy()) from error
-    return found
+    return torch_device
 
 
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
@@ -71,8 +71,8 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
         return getattr(torch, dtype)
-    half = device.type != "cpu" or (target in PUBLISHED and may_compile())
-    return torch.bfloat16 if half else torch.float32
+    use_bfloat16 = device.type != "cpu" or (target in PUBLISHED and may_compile())
+    return torch.bfloat16 if use_bfloat16 else torch.float32
 
 
 def resolve_drafter_dtype(
@@ -95,9 +95,9 @@ def resolve_drafter_dtype(
     if dtype == "auto" and target == torch.float64:
         return target
     folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
-    made_for = None if folder is None else tokenizer_source_of(folder)
-    is_kin = folder is not None and made_for is not None and has_compiled_sizes(config_of(folder))
-    return resolve_dtype(dtype, device, made_for.target if made_for is not None and is_kin else "")
+    source = None if folder is None else tokenizer_source_of(folder)
+    is_compilable = folder is not None and source is not None and has_compiled_sizes(config_of(folder))
+    return resolve_dtype(dtype, device, source.target if source is not None and is_compilable else "")
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -107,12 +107,12 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         ModelError: not found, unreadable, unsupported, or no network.
         CapacityError: not enough memory.
     """
-    place = locate(name)
-    if Path(place).is_dir():
-        check_weights(Path(place))
+    location = locate(name)
+    if Path(location).is_dir():
+        check_weights(Path(location))
     options: dict[str, Any] = {"dtype": computing(dtype), "use_safetensors": True, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
         if getattr(config, "is_encoder_decoder", False):
             raise encoder_decoder(name, config)
         if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
@@ -124,9 +124,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             Auto = AutoModelForCausalLM
         with no_panic():
             if borrows(config):
-                model = with_rows(Path(place), config, options["dtype"])
+                model = with_rows(Path(location), config, options["dtype"])
             else:
-                model = Auto.from_pretrained(place, **options)
+                model = Auto.from_pretrained(location, **options)
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many types
@@ -134,7 +134,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             raise CapacityError(
                 f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
             ) from error
-        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, location)) from error
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
     model.to(device=device)  # pyright: ignore[reportCallIssue]
@@ -152,24 +152,24 @@ def load_tokenizer(name: str) -> Any:
         TokenizerMismatchError: the target's tokenizer is not the one that the draft model was trained with.
         ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
     """
-    place = locate(name)
-    if (found := tokenizer_source_of(Path(place))) is not None:
+    location = locate(name)
+    if (source := tokenizer_source_of(Path(location))) is not None:
         try:
-            tokenizer = load_tokenizer(found.target)
+            tokenizer = load_tokenizer(source.target)
         except ModelError as error:
-            said = f"{name} uses the tokenizer of {found.target}. {error.message}"
-            raise ModelError(said, error.remedy) from error
-        if not found.matches(tokenizer):
+            message = f"{name} uses the tokenizer of {source.target}. {error.message}"
+            raise ModelError(message, error.remedy) from error
+        if not source.matches(tokenizer):
             raise TokenizerMismatchError(
-                f"{name} was trained with another tokenizer than this {found.target}'s.", TRAIN
+                f"{name} was trained with another tokenizer than this {source.target}'s.", TRAIN
             )
         return tokenizer
     try:
         with no_panic():
-            return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
-            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, location)
         ) from error
 
 
@@ -197,13 +197,13 @@ def load_processor(name: str, model: PreTrainedModel) -> Any:
     """
     if not hasattr(model.config, "vision_config"):
         return None
-    place = locate(name)
+    location = locate(name)
     try:
         with no_panic():
-            processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
+            processor = AutoProcessor.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
-            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, location)
         ) from error
     return processor if hasattr(processor, "image_processor") else None
 

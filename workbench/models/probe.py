@@ -1,7 +1,7 @@
 """Self-test of a model in this engine: its logits must equal those of its own full forward, before anything is decoded.
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
-three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
+three unchanged. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
 cache, a third ignores the mask. Such a model would generate other text that the workbench calls exact. So each model is
 tested, with a long sequence next to a short one: a chain, continuation after part of it was accepted, a tree, and
 continuation after a branch was accepted. Every position is compared with the model's own forward of the whole text up
@@ -44,7 +44,7 @@ from workbench.models.runner import Runner
 SLACK = 4
 """In half precision: largest error of a path through our cache, as a multiple of the model's own rounding error."""
 LONG, SHORT = 5, 2
-"""Tokens of the two prompts; the last token of each is read together with the draft."""
+"""Tokens of the two prompts; the last token of each is processed together with the draft."""
 CHAIN = (-1, 0, 1)
 """Parents of the long sequence's chain; one token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
@@ -80,19 +80,19 @@ def standing(runner: Runner) -> ProbeResult:
         return ProbeResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
         return ProbeResult()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
-    found = ProbeResult()
+    result = ProbeResult()
     for text in range(2):
         try:
             with torch.inference_mode(), scaled_down(runner):
-                found = _compare(runner, text)
+                result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
-            if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that it was given
+            if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
                 return ProbeResult("it takes a KV cache of its own class only, which cannot drop a rejected draft")
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            return ProbeResult(f"its forward fails with explicit positions and masks ({said})")
-        if found == ProbeResult():
-            return found
-    return found
+            message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            return ProbeResult(f"its forward fails with explicit positions and masks ({message})")
+        if result == ProbeResult():
+            return result
+    return result
 
 
 @contextmanager
@@ -104,14 +104,14 @@ def scaled_down(runner: Runner) -> Iterator[None]:
     objects: dict[int, Any] = {}
     for module in runner.model.modules():
         objects |= {id(item): item for item in (module, getattr(module, "config", None)) if item is not None}
-    before = [
+    thresholds = [
         (vars(item), name, vars(item)[name]) for item in objects.values() for name in THRESHOLDS.keys() & vars(item)
     ]
     ropes = [rope for item in objects.values() for rope in _ropes(vars(item).get("rope_parameters"))]
-    before += [(rope, name, rope[name]) for rope in ropes for name in THRESHOLDS.keys() & rope]
+    thresholds += [(rope, name, rope[name]) for rope in ropes for name in THRESHOLDS.keys() & rope]
     geometry = runner.geometry
     try:
-        for values, name, value in before:
+        for values, name, value in thresholds:
             if isinstance(value, int) and value > THRESHOLDS[name]:
                 values[name] = THRESHOLDS[name]
         masks = MaskMaker(attention_spans(runner.model, ROOM), runner.dtype, runner.device, ROOM)
@@ -119,7 +119,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
         yield
     finally:
         runner.geometry = geometry
-        for values, name, value in before:
+        for values, name, value in thresholds:
             values[name] = value
 
 
@@ -150,17 +150,17 @@ class _Place:
 
 def _compare(runner: Runner, which: int) -> ProbeResult:
     """Run one comparison, with one of two sets of tokens."""
-    ours = _through_cache(runner, which)
-    own, ahead = _by_itself(runner.model, ours)
+    results = _through_cache(runner, which)
+    reference, leak = _by_itself(runner.model, results)
     digits = _digits(runner.dtype)
     if runner.dtype.itemsize > 2:
-        times = [_distance(place.logits, own[place.text]) / digits for place in ours]
+        times = [_distance(position.logits, reference[position.text]) / digits for position in results]
     else:
-        times = _times_in_half(runner, which, ours, own, digits)
-    paired = list(zip(ours, times, strict=True))
-    chains = max((t for place, t in paired if not place.branched), key=_nan_last)
-    trees = max((t for place, t in paired if place.branched), key=_nan_last)
-    if not chains <= 1 and not ahead <= digits:
+        times = _times_in_half(runner, which, results, reference, digits)
+    pairs = list(zip(results, times, strict=True))
+    chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
+    trees = max((t for position, t in pairs if position.branched), key=_nan_last)
+    if not chains <= 1 and not leak <= digits:
         return ProbeResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
         return ProbeResult(f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}")
@@ -174,14 +174,14 @@ def _times_in_half(
 ) -> list[float]:
     """Return each position's error as a multiple of the allowed one: the larger of float32 and half precision."""
     with _in_float32(runner):
-        ours_wide, (wide, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
-    found = []
-    for place, place_wide in zip(ours, ours_wide, strict=True):
-        right = wide[place.text]
-        allowed = max(digits, SLACK * _distance(own[place.text], right))
-        in_wide = _distance(place_wide.logits, right) / _digits(torch.float32)
-        found.append(max(_distance(place.logits, right) / allowed, in_wide, key=_nan_last))
-    return found
+        ours_wide, (wide_logits, _) = _through_cache(runner, which), _by_itself(runner.model, ours)
+    multiples = []
+    for position, position_wide in zip(ours, ours_wide, strict=True):
+        reference = wide_logits[position.text]
+        allowed = max(digits, SLACK * _distance(own[position.text], reference))
+        float32_multiple = _distance(position_wide.logits, reference) / _digits(torch.float32)
+        multiples.append(max(_distance(position.logits, reference) / allowed, float32_multiple, key=_nan_last))
+    return multiples
 
 
 def _through_cache(runner: Runner, which: int) -> list[_Place]:
@@ -189,7 +189,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
     tokens = _ordinary_tokens(runner, which)
     long, short, chain, tree = (list(itertools.islice(tokens, n)) for n in (LONG, SHORT, len(CHAIN), len(TREE)))
     ids = partial(torch.tensor, device=runner.device)
-    found: list[_Place] = []
+    results: list[_Place] = []
     with _small_cache(runner):
         rows = [runner.open(), runner.open()]
         runner.prefill(rows[0], long[:-1], chunk=3)
@@ -206,7 +206,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
                 paths = [tuple(text)]
                 for node, parent in zip(draft, parents, strict=True):
                     paths.append((*paths[parent + 1], node))
-                found.extend(_Place(path, logits[b, i].clone(), branched and i > 0) for i, path in enumerate(paths))
+                results.extend(_Place(path, logits[b, i].clone(), branched and i > 0) for i, path in enumerate(paths))
 
         verify([(long, chain, CHAIN), (short, chain[:1], CHAIN[:1])], branched=False)
         runner.commit(rows[0], [0, 1])
@@ -216,7 +216,7 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
         runner.commit(rows[0], [0, *(node + 1 for node in BRANCH)])
         long = [*long, *(tree[node] for node in BRANCH), next(tokens)]
         out = runner.forward([_segment(rows[0], ids(long[-1:]))])
-        return [*found, _Place(tuple(long), out.logits[0, 0].clone(), True)]
+        return [*results, _Place(tuple(long), out.logits[0, 0].clone(), True)]
 
 
 def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | None = None) -> Segment:
@@ -234,26 +234,28 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
         Logits by text, from whole forwards of the longest texts; and the largest difference between logits of the same
         text in different forwards, which is close to 0 if no token depends on later ones.
     """
-    texts = sorted({place.text for place in places}, key=lambda text: (len(text), text))
-    whole = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]
-    found: dict[Text, Tensor] = {}
-    ahead = 0.0
+    texts = sorted({position.text for position in places}, key=lambda text: (len(text), text))
+    longest = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]
+    logits_by_text: dict[Text, Tensor] = {}
+    leak = 0.0
     with unpacked(model):
-        for _, group in itertools.groupby(whole, key=len):
+        for _, group in itertools.groupby(longest, key=len):
             same = list(group)
             logits = model(input_ids=torch.tensor(same, device=model.device), use_cache=False).logits
             for text, b in itertools.product(texts, range(len(same))):
                 if same[b][: len(text)] == text:
-                    here = logits[b, len(text) - 1]
-                    ahead = max(ahead, _distance(here, found.setdefault(text, here)), key=_nan_last)
-    return found, ahead
+                    token_logits = logits[b, len(text) - 1]
+                    leak = max(
+                        leak, _distance(token_logits, logits_by_text.setdefault(text, token_logits)), key=_nan_last
+                    )
+    return logits_by_text, leak
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
     """Return the largest difference of logits, as a share of the largest of `b` after subtracting its mean."""
     a, b = a.double(), b.double()
-    open_ = b > b.max() - 1e4  # some models mask entries with a huge negative number
-    a, b = a[open_], b[open_]
+    is_unmasked = b > b.max() - 1e4  # some models mask entries with a huge negative number
+    a, b = a[is_unmasked], b[is_unmasked]
     return float((a - b).abs().max() / (b - b.mean()).abs().max())
 
 
@@ -272,8 +274,8 @@ def _far(times: float) -> str:
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
     """Yield token ids spread over the vocabulary, without special ones (padding, image)."""
-    named = {**runner.model.config.to_dict(), **runner.config.to_dict()}
-    special = {value for name, value in named.items() if "token" in name and isinstance(value, int)}
+    values = {**runner.model.config.to_dict(), **runner.config.to_dict()}
+    special = {value for name, value in values.items() if "token" in name and isinstance(value, int)}
     step = runner.vocab_size // 29 or 1
     ids = ((which + 1 + i * step) % runner.vocab_size for i in itertools.count(1))
     return (token for token in ids if token not in special)
@@ -282,29 +284,29 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
     """Give the runner a cache for two short sequences, no slots, a separate meter and no recorder, for a while."""
-    before = runner.cache, runner.slots, runner.meter, runner.replays
+    saved = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
     runner.replays = None  # records belong to the runner's own cache
     try:
         yield
     finally:
-        runner.cache, runner.slots, runner.meter, runner.replays = before
+        runner.cache, runner.slots, runner.meter, runner.replays = saved
 
 
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
     """Make the model compute in float32 for a while: a module's weights are float32 only while it runs."""
-    before = runner.geometry, runner._lean
-    kept: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+    saved = runner.geometry, runner._lean
+    originals: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 
     def widen(module: nn.Module, *_: object) -> None:
-        own = itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False))
-        kept[module] = [(tensor, tensor.data) for tensor in own if tensor.dtype.itemsize == 2]
-        for tensor, data in kept[module]:
+        tensors = itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False))
+        originals[module] = [(tensor, tensor.data) for tensor in tensors if tensor.dtype.itemsize == 2]
+        for tensor, data in originals[module]:
             tensor.data = data.float()
 
     def narrow(module: nn.Module, *_: object) -> None:
-        for tensor, data in kept.pop(module, []):
+        for tensor, data in originals.pop(module, []):
             tensor.data = data
 
     hooks = [
@@ -315,15 +317,15 @@ def _in_float32(runner: Runner) -> Iterator[None]:
             module.register_forward_hook(narrow, always_call=True),
         )
     ]
-    masks = MaskMaker(before[0].masks.spans, torch.float32, runner.device, ROOM)
-    runner.geometry = Geometry(masks, ROOM, before[0].multi_rope)
+    masks = MaskMaker(saved[0].masks.spans, torch.float32, runner.device, ROOM)
+    runner.geometry = Geometry(masks, ROOM, saved[0].multi_rope)
     runner._lean = None
     try:
         with unpacked(runner.model):
             yield
     finally:
-        runner.geometry, runner._lean = before
+        runner.geometry, runner._lean = saved
         for hook in hooks:
             hook.remove()
-        for module in list(kept):
+        for module in list(originals):
             narrow(module)

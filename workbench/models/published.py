@@ -1,8 +1,8 @@
-"""Published models: named here, stored on the Hugging Face Hub or in a Python package of pure data.
+"""Published models: listed here, stored on the Hugging Face Hub or in a Python package of pure data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
-Only if none of them exists the Hub is contacted, if allowed: starting the workbench must not download hundreds of
-megabytes that are here already.
+The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
+hundreds of megabytes that are on this machine already.
 """
 
 from __future__ import annotations
@@ -88,27 +88,27 @@ def hub_copy(model: Published) -> Path | None:
     """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
-    found = try_to_load_from_cache(model.hub_id, "config.json")
-    if not isinstance(found, str):
+    config_path = try_to_load_from_cache(model.hub_id, "config.json")
+    if not isinstance(config_path, str):
         return None
-    folder = Path(found).parent
+    folder = Path(config_path).parent
     return folder if _is_whole(folder) and not why_another(model, folder) else None
 
 
 def _is_whole(folder: Path) -> bool:
     """Whether weights, generation config and chat template exist: files download in parallel, so any may be missing."""
     try:
-        told = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+        text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     except OSError:
         return False
-    speaks = "chat_template" in told or converted.is_file(folder / "chat_template.jinja")
-    return speaks and converted.is_file(folder / "generation_config.json") and any(folder.glob("*.safetensors"))
+    has_template = "chat_template" in text or converted.is_file(folder / "chat_template.jinja")
+    return has_template and converted.is_file(folder / "generation_config.json") and any(folder.glob("*.safetensors"))
 
 
 def packaged_copy(model: Published) -> Path | None:
     """Return the converted copy of the package's file, even if the package is gone."""
-    place = converted.place_of(model.name, model.sha256)
-    return place if converted.is_there(place) else None
+    folder = converted.place_of(model.name, model.sha256)
+    return folder if converted.is_there(folder) else None
 
 
 def why_another(model: Published, folder: Path) -> str:
@@ -128,8 +128,8 @@ def why_another(model: Published, folder: Path) -> str:
 
 def vocabulary_of(tokenizer: dict[str, Any]) -> str:
     """Return `words_sum` of the tokens in a tokenizer.json."""
-    found = tokenizer["model"].get("vocab", {})
-    words = found if isinstance(found, dict) else {word: i for i, (word, *_) in enumerate(found)}
+    vocabulary = tokenizer["model"].get("vocab", {})
+    words = vocabulary if isinstance(vocabulary, dict) else {word: i for i, (word, *_) in enumerate(vocabulary)}
     return words_sum({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
 
 
@@ -152,14 +152,17 @@ def packaged_file(model: Published) -> Path | None:
         ModelError: the package has another version, or lacks the file.
     """
     try:
-        found = metadata.distribution(model.package)
+        distribution = metadata.distribution(model.package)
     except metadata.PackageNotFoundError:
         return None
-    if found.version != model.version:
+    if distribution.version != model.version:
         raise ModelError(
-            f"{model.package} {found.version} is installed; {model.name} is made of {model.version}.", model.install
+            f"{model.package} {distribution.version} is installed; {model.name} is made of {model.version}.",
+            model.install,
         )
-    file = next((Path(str(found.locate_file(f))) for f in found.files or () if f.name == model.file), None)
+    file = next(
+        (Path(str(distribution.locate_file(f))) for f in distribution.files or () if f.name == model.file), None
+    )
     if file is None or not file.is_file():
         raise ModelError(
             f"{model.package} {model.version} is installed without {model.file}.", f"{model.install} --force-reinstall"
@@ -179,15 +182,15 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lamb
         CapacityError: it is too large for this machine's memory or disk.
         ModelError: neither source has it, or the package is damaged; the message says how to get it.
     """
-    if found := hub_copy(model):
-        return found
-    if (made := packaged_copy(model)) and converted.is_whole(made):
-        return made
-    broken: ModelError | None = None
+    if hub_folder := hub_copy(model):
+        return hub_folder
+    if (copy := packaged_copy(model)) and converted.is_whole(copy):
+        return copy
+    package_error: ModelError | None = None
     try:
         file = _checked_file(model)
     except ModelError as error:  # the Hub may still have it
-        file, broken = None, error
+        file, package_error = None, error
     if file is not None:
         return converted.convert(file, told, model.name)
     try:
@@ -197,7 +200,7 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lamb
         why = f"What the Hub has as {model.hub_id} is not the expected model: {why}."
     except ModelError as error:
         why = error.message
-    raise broken or nowhere(model, why)
+    raise package_error or nowhere(model, why)
 
 
 def nowhere(model: Published, why: str) -> ModelError:

@@ -67,13 +67,13 @@ class Runner:
         self.device, self.dtype = model.device, model.dtype
         _, layers = decoder_layers(model)
         self.n_layers = len(layers)
-        own, why_end = longest_context(self.config, SCRATCH)
-        if own < 1:
+        longest, why_end = longest_context(self.config, SCRATCH)
+        if longest < 1:
             raise ModelError(f"{type(model).__name__} is not supported: {why_end}.", "Use another model.")
         if context is not None and past_trained and not why_end and has_rotary_positions(model):
-            own = max(own, context)
-        self.context = min(context or 4096, own)
-        self.why_context = why_end if self.context == own else ""
+            longest = max(longest, context)
+        self.context = min(context or 4096, longest)
+        self.why_context = why_end if self.context == longest else ""
         self.why_no_trees = ""  # set by `admission.admit`
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
         spans = attention_spans(model, self.context)
@@ -169,7 +169,7 @@ class Runner:
 
     @torch.inference_mode()
     def close(self, slot: Slot) -> None:
-        """Release a slot. The last row moves to its place in the buffer."""
+        """Release a slot. The last row of the KV cache is moved into its row."""
         if slot not in self.slots:
             return
         last = self.slots.pop()
@@ -199,8 +199,10 @@ class Runner:
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
-            wanted = slot.prefill_states.wanted
-            out = self.forward([Segment(slot, piece)], last_only=True, everywhere=wanted.features, taps=wanted.layers)
+            selection = slot.prefill_states.wanted
+            out = self.forward(
+                [Segment(slot, piece)], last_only=True, everywhere=selection.features, taps=selection.layers
+            )
             slot.last_hidden = out.hidden[0, -1]
             self.commit(slot, range(len(piece)))
             slot.prefill_states.take(out, len(piece))
@@ -234,7 +236,7 @@ class Runner:
 
         The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
         is returned. If the logits differ by more than rounding, as for models that pass on more than one residual
-        stream, the whole model is always used.
+        stream, the whole model runs from then on.
 
         Args:
             batch: segments, each with the `states` after the first layers.
@@ -247,14 +249,14 @@ class Runner:
                 return out
         for segment in batch:
             segment.slot.scratch = 0
-        whole = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
+        full_output = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
         if self.may_begin_at(layer):
             error = max(
-                logits_error(out.logits[b, : len(s.tokens)], whole.logits[b, : len(s.tokens)])
+                logits_error(out.logits[b, : len(s.tokens)], full_output.logits[b, : len(s.tokens)])
                 for b, s in enumerate(sorted(batch, key=lambda s: s.slot.index))
             )
             self._enters[layer] = error <= ROUNDING[self.dtype]
-        return whole
+        return full_output
 
     def forward(
         self,
@@ -317,21 +319,21 @@ class Runner:
                 (self._views(layers, without) if shared_copy is None else shared_copy.model),
                 last_only and not everywhere,
             )
-            own = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
+            own_forward = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
                 with given(self.embed, self.layers, (layers or [0])[0], states):
-                    return own(ids, mask, positions)
+                    return own_forward(ids, mask, positions)
 
             if self.replays is None or shared_copy is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
             else:
-                kind = (layers and tuple(layers), frozenset(without), *own.keywords.values(), states is None)
+                kind = (layers and tuple(layers), frozenset(without), *own_forward.keywords.values(), states is None)
                 out = self.replays(kind, read, self.cache, ids, mask, positions, states)
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
         if len(batch) == hi - lo:
             return out
-        asked = [s.slot.index - lo for s in batch]
-        return Output(out.logits[asked], out.hidden[asked], {k: v[asked] for k, v in out.taps.items()})
+        batch_rows = [s.slot.index - lo for s in batch]
+        return Output(out.logits[batch_rows], out.hidden[batch_rows], {k: v[batch_rows] for k, v in out.taps.items()})

@@ -23,7 +23,7 @@ MOST = 9_000_000
 
 
 def joined(folder: Path) -> Path:
-    """Return the folder to load: the same one, or for split weights a copy with whole tensors, made if necessary.
+    """Return the folder to load: the same one, or for split weights a copy with whole tensors, created if necessary.
 
     Raises:
         ModelError: a part is missing or damaged.
@@ -31,21 +31,21 @@ def joined(folder: Path) -> Path:
     """
     if not any(folder.glob(PIECES)) or not (folder / NAME).is_file():
         return folder
-    place = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
-    if converted.is_whole(place):
-        return place
+    copy = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
+    if converted.is_whole(copy):
+        return copy
     check_weights(folder)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_name(f".{place.name}.lock")):
-            if not converted.is_whole(place):  # another process may have made it while this one waited
-                _join(folder, place)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(copy.with_name(f".{copy.name}.lock")):
+            if not converted.is_whole(copy):  # another process may have written it while this one waited
+                _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
-            f"The weights of {folder.name} cannot be joined in {place.parent}: {error.strerror or error}.",
+            f"The weights of {folder.name} cannot be joined in {copy.parent}: {error.strerror or error}.",
             "Set WORKBENCH_CACHE to another folder.",
         ) from error
-    return place
+    return copy
 
 
 def _join(folder: Path, place: Path) -> None:
@@ -57,13 +57,13 @@ def _join(folder: Path, place: Path) -> None:
     try:
         for file in sorted(folder.glob(PIECES)):
             for name, tensor in load_file(file).items():
-                whole, _, number = name.partition("#")
-                pieces.setdefault(whole, {})[int(number or 0)] = tensor
-        if any(sorted(found) != [*range(len(found))] for found in pieces.values()):
+                tensor_name, _, index = name.partition("#")
+                pieces.setdefault(tensor_name, {})[int(index or 0)] = tensor
+        if any(sorted(slices) != [*range(len(slices))] for slices in pieces.values()):
             raise ValueError("a shard is missing")
     except (SafetensorError, ValueError) as error:
         raise ModelError(f"The weights in {folder} cannot be joined: {error}", "Fetch the folder again.") from error
-    weights = {name: torch.cat([found[i] for i in range(len(found))]) for name, found in pieces.items()}
+    weights = {name: torch.cat([slices[i] for i in range(len(slices))]) for name, slices in pieces.items()}
 
     def write(part: Path) -> None:
         for file in folder.iterdir():
@@ -79,22 +79,22 @@ def take_apart(folder: Path, most: int = MOST) -> None:
     """Split the weights of a folder into parts of at most `most` bytes, in place, with new checksums."""
     from safetensors.torch import load_file, save_file
 
-    old = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])
-    rows = {}
-    for file in (file for file in old if file.suffix == ".safetensors"):
+    old_files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")])
+    tensors = {}
+    for file in (file for file in old_files if file.suffix == ".safetensors"):
         for name, tensor in load_file(file).items():
             n = -(-tensor.nbytes // most)
-            cut = tensor.chunk(n)
-            rows |= {name: tensor} if n == 1 else {f"{name}#{i}": piece.clone() for i, piece in enumerate(cut)}
+            chunks = tensor.chunk(n)
+            tensors |= {name: tensor} if n == 1 else {f"{name}#{i}": piece.clone() for i, piece in enumerate(chunks)}
     groups: list[dict] = [{}]
-    for name, tensor in rows.items():
-        if sum(held.nbytes for held in groups[-1].values()) + tensor.nbytes > most:
+    for name, tensor in tensors.items():
+        if sum(member.nbytes for member in groups[-1].values()) + tensor.nbytes > most:
             groups.append({})
         groups[-1][name] = tensor
     for i, group in enumerate(groups, 1):
         piece = folder / f"part-{i:05}-of-{len(groups):05}.safetensors"
         save_file(group, piece, {"format": "pt"})
         piece.chmod(0o644)
-    for file in old:
+    for file in old_files:
         file.unlink()
     write_sums(folder)

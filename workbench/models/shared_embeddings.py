@@ -48,8 +48,8 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
     Raises:
         ModelError: the target is not named, not published, not on this machine, or has rows of another size.
     """
-    found = tokenizer_source_of(folder)
-    if found is None:
+    owner = tokenizer_source_of(folder)
+    if owner is None:
         raise ModelError(
             f"{folder} shares a target's embedding and LM head, but does not name the target.",
             f"Give the folder as its training wrote it; possible targets are {', '.join(PUBLISHED)}.",
@@ -60,36 +60,38 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
             f"{folder} is incomplete: it has neither embedding rows nor matrices for its target's rows.",
             "Fetch it again.",
         )
-    if (target_folder := folder_of(found.target)) is None:
+    if (target_folder := folder_of(owner.target)) is None:
         raise ModelError(
-            f"{folder} uses the rows of {found.target}, which is not on this machine.", f"Fetch {found.target} first."
+            f"{folder} uses the rows of {owner.target}, which is not on this machine.", f"Fetch {owner.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # else small matrices could yield huge rows
         raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
-    theirs = tensors_of(target_folder, {_EMBEDDING, _HEAD})
-    embedding, width = theirs[_EMBEDDING], weights[ENTER].shape[1]
+    target_rows = tensors_of(target_folder, {_EMBEDDING, _HEAD})
+    embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
-            f"{folder} reads {config.vocab_size:,} rows of {width} of {found.target}, which has {embedding.shape[0]:,} "
+            f"{folder} reads {config.vocab_size:,} rows of {width} of {owner.target}, which has {embedding.shape[0]:,} "
             f"of {embedding.shape[1]}.",
             "Train it again for this target: workbench train chat-drafter.",
         )
-    made: Any = LlamaForCausalLM
+    model_class: Any = LlamaForCausalLM
     with torch.device("meta"):
-        lacks = made(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
-    if lacks:
-        raise ModelError(f"{folder} is incomplete: some weights are missing, {min(lacks)} for one.", "Fetch it again.")
-    weights = written_out(weights, embedding, theirs.get(_HEAD, embedding))
-    return made.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+        missing = model_class(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
+    if missing:
+        raise ModelError(
+            f"{folder} is incomplete: some weights are missing, {min(missing)} for one.", "Fetch it again."
+        )
+    weights = written_out(weights, embedding, target_rows.get(_HEAD, embedding))
+    return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
 
 
 def written_out(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
     """Return a drafter's weights with full embedding and LM head rows, float32, instead of its two matrices."""
-    rest = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
-    return rest | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
+    others = {name: weight for name, weight in weights.items() if name not in (ENTER, LEAVE)}
+    return others | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
 
 
 def through_matrices(
@@ -102,15 +104,15 @@ def through_matrices(
     """
     if ENTER in weights:
         return weights
-    found = {name: weight for name, weight in weights.items() if name not in (_EMBEDDING, _HEAD)}
-    for name, matrix, theirs in ((_EMBEDDING, ENTER, embedding), (_HEAD, LEAVE, head)):
+    result = {name: weight for name, weight in weights.items() if name not in (_EMBEDDING, _HEAD)}
+    for name, matrix, target_rows in ((_EMBEDDING, ENTER, embedding), (_HEAD, LEAVE, head)):
         rows = weights.get(name)
-        if rows is None or rows.shape[0] != theirs.shape[0]:
+        if rows is None or rows.shape[0] != target_rows.shape[0]:
             raise ValueError(f"it has no {name} for these tokens")
-        found[matrix] = torch.linalg.lstsq(theirs.float(), rows.float()).solution.T.contiguous()
-        if (_through(theirs, found[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
+        result[matrix] = torch.linalg.lstsq(target_rows.float(), rows.float()).solution.T.contiguous()
+        if (_through(target_rows, result[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
             raise ValueError("its rows are its own, and not made of the target's")
-    return found
+    return result
 
 
 def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[Tensor, "V H"]:
@@ -119,10 +121,10 @@ def _through(rows: Float[Tensor, "V D"], matrix: Float[Tensor, "H D"]) -> Float[
 
 def tensors_of(folder: Path, names: set[str] | None = None) -> dict[str, Tensor]:
     """Load tensors from a folder's weight files: those in `names`, or all."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118  it is no mapping
                 if names is None or name in names:
-                    found[name] = weights.get_tensor(name)
-    return found
+                    tensors[name] = weights.get_tensor(name)
+    return tensors

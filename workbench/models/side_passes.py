@@ -26,7 +26,7 @@ def read_again(
     without: Collection[int] = (),
     shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Return the logits after tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
+    """Return the logits of tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
 
     Earlier positions are read from the KV cache as the whole model wrote them.
 
@@ -50,7 +50,7 @@ def read_again(
 
 @torch.inference_mode()
 def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
-    """Return the logits that final norm and LM head give for residual streams after any layers.
+    """Apply the final norm and the LM head to residual streams after any layers, and return the logits.
 
     Args:
         runner: runner of the model.
@@ -58,11 +58,11 @@ def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Flo
         states: residual streams, of any layers and positions.
     """
     last = runner.n_layers - 1
-    beside = Slot(slot.index, owner=slot.owner)  # a dummy position: without its attention the layer writes nothing
-    found = []
+    dummy = Slot(slot.index, owner=slot.owner)  # a dummy position: without its attention the layer writes nothing
+    logits = []
     for piece in states.split(AT_ONCE):
-        blank = torch.zeros(len(piece), dtype=torch.long, device=runner.device)
-        segment = Segment(beside, blank, states=piece)
-        found.append(runner.forward([segment], layers=[last], without={2 * last, 2 * last + 1}).logits[0])
-        beside.scratch = 0
-    return torch.cat(found)
+        tokens = torch.zeros(len(piece), dtype=torch.long, device=runner.device)
+        segment = Segment(dummy, tokens, states=piece)
+        logits.append(runner.forward([segment], layers=[last], without={2 * last, 2 * last + 1}).logits[0])
+        dummy.scratch = 0
+    return torch.cat(logits)

@@ -56,9 +56,9 @@ def tokenizer_source_for(name: str) -> TokenizerSource | None:
 
 
 def spoken(folder: Path) -> str:
-    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if they do not say."""
-    if (found := tokenizer_source_of(folder)) is not None:
-        return found.vocabulary
+    """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if it is not known."""
+    if (source := tokenizer_source_of(folder)) is not None:
+        return source.vocabulary
     file = folder / FILES[0]
     return _read(str(file), file.stat().st_mtime_ns) if file.is_file() else ""
 

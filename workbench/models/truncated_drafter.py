@@ -1,4 +1,4 @@
-"""A draft model for any target: the target's first layers, saved as a model of their own."""
+"""A draft model for any target: the target's first layers, saved as a separate model."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def shorten(target: str, folder: Path, layers: int) -> Path:
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3, without the shared cache.
     """
     model: Any = load_model(target, torch.device("cpu"), torch.float32)
-    name, found = decoder_layers(model)
-    layers = max(1, min(layers, len(found)))
-    above, _, last = name.rpartition(".")
-    setattr(model.get_submodule(above), last, nn.ModuleList(found[i] for i in range(layers)))
+    name, decoder = decoder_layers(model)
+    layers = max(1, min(layers, len(decoder)))
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, nn.ModuleList(decoder[i] for i in range(layers)))
     config: Any = text_config(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
@@ -64,24 +64,24 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
     """
     name = target or DEFAULT_TARGET
-    if known := drafter or own_drafter(name):
-        return known
+    if existing := drafter or own_drafter(name):
+        return existing
     if name not in _made:
         config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
         layers = max(1, text_config(config).num_hidden_layers // 6)
-        made = tempfile.TemporaryDirectory(prefix="drafter-")
-        shorten(name, Path(made.name) / f"{Path(name).name}-first-{layers}", layers)
-        _made[name] = made
+        temporary = tempfile.TemporaryDirectory(prefix="drafter-")
+        shorten(name, Path(temporary.name) / f"{Path(name).name}-first-{layers}", layers)
+        _made[name] = temporary
     return str(next(Path(_made[name].name).iterdir()))
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Hide progress bars while a model is saved."""
-    shown = logging.is_progress_bar_enabled()
+    is_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if is_enabled:
             logging.enable_progress_bar()

@@ -17,7 +17,7 @@ from workbench.models.runner import Runner
 
 
 def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
-    """Return a model of the embedding, the given layers instead of as many first ones, final norm and LM head.
+    """Return a truncated target: embedding, these layers in place of as many first layers, final norm and LM head.
 
     A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
     (but not compiled for int8 weights).
@@ -41,12 +41,15 @@ def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a layer that shares all weights but these; names as in the layer: "self_attn.q_proj.weight"."""
     shared_copy = shallow(layer)
     for name, weight in weights.items():
-        at, (*path, last) = shared_copy, name.split(".")
+        module, (*path, last) = shared_copy, name.split(".")
         for part in path:
-            at._modules[part] = shallow(at.get_submodule(part))
-            at = at.get_submodule(part)
-        own = at.get_parameter(last)
-        at._parameters = {**at._parameters, last: nn.Parameter(weight.detach().to(own), requires_grad=False)}
-        for copied in ("_matrix", "_seen", "int8"):  # cached copies of the layer's weight
-            at.__dict__.pop(copied, None)
+            module._modules[part] = shallow(module.get_submodule(part))
+            module = module.get_submodule(part)
+        parameter = module.get_parameter(last)
+        module._parameters = {
+            **module._parameters,
+            last: nn.Parameter(weight.detach().to(parameter), requires_grad=False),
+        }
+        for cache_name in ("_matrix", "_seen", "int8"):  # cached copies of the layer's weight
+            module.__dict__.pop(cache_name, None)
     return shared_copy

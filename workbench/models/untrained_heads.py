@@ -22,10 +22,10 @@ def by_one_command() -> tuple[str, ...]:
 
 def no_heads(kind: str, target: str) -> str:
     """Return the message that a target has no heads of a kind, with the command that trains them if there is one."""
-    said = f"There are no {kind} heads trained for {target or 'this target'}."
+    message = f"There are no {kind} heads trained for {target or 'this target'}."
     how = f" Train some: workbench train {kind} --target {target}." if target and kind in by_one_command() else ""
-    there = sorted({trained_for(config) for config in map(config_of, bundled().values())
+    targets = sorted({trained_for(config) for config in map(config_of, bundled().values())
                     if config.get("workbench_head") == kind and trained_for(config) != target})  # fmt: skip
-    if there:
-        how = f" There are some for {' and '.join(there)}: choose --target {there[0]}.{how}"
-    return said + how
+    if targets:
+        how = f" There are some for {' and '.join(targets)}: choose --target {targets[0]}.{how}"
+    return message + how

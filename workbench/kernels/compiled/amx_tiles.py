@@ -1,6 +1,6 @@
 """Matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
 
-Tiles multiply so fast that even 64 tokens wait for the weights to be read. Weights are read from the model's own
+Tiles multiply so fast that memory bandwidth is the limit even for 64 tokens. Weights are read from the model's own
 tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
 bfloat16 numbers**, the nearest one and the nearest one to the remainder, with an error below 2⁻¹⁷ of the input. Sums
 are in float32 and in the same order for any number of tokens: a token's result does not depend on the other tokens in
@@ -49,8 +49,8 @@ def _call(b, name, *arguments):
     if not are_there():  # never executed without AMX, and LLVM could not compile it
         return
     kinds = [argument.type for argument in arguments]
-    known = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(ir.VoidType(), kinds), name)
-    b.call(known, arguments)
+    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(ir.VoidType(), kinds), name)
+    b.call(function, arguments)
 
 
 @no_type_check
@@ -98,7 +98,7 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
         blocks, groups, w, x, n, tokens, out, rows, per_row, add = args
         scratch = cgutils.alloca_once(b, ir.ArrayType(llvm.I8, 4 * TILE * TILE), name="sums")
         scratch.align = 64
-        place = b.ptrtoint(scratch, llvm.I64)
+        scratch_address = b.ptrtoint(scratch, llvm.I64)
 
         def move(name, tile, address, stride):
             _call(b, f"llvm.x86.{name}", _tile(tile), b.inttoptr(address, llvm.I8.as_pointer()), stride)
@@ -106,20 +106,30 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
         def multiply(used):
             for tile in (tile for row in used for tile in row):
                 _call(b, "llvm.x86.tilezero", _tile(tile))
-            from_row, line = llvm.past(b, llvm.number(0), n, SIZE[llvm.TILES]), llvm.past(b, llvm.number(0), tokens, 4)
+            weight_row_bytes, input_row_bytes = (
+                llvm.past(b, llvm.number(0), n, SIZE[llvm.TILES]),
+                llvm.past(b, llvm.number(0), tokens, 4),
+            )
             loop = llvm.Loop(b, n, INPUTS, 0)
-            ahead, outputs = b.add(loop.i, llvm.number(AHEAD * INPUTS // len(used))), TILE * len(used)
-            beyond = b.add(b.sub(ahead, n), b.mul(n, llvm.number(outputs)))
-            to_come = llvm.past(b, w, b.select(b.icmp_signed("<", ahead, n), ahead, beyond), SIZE[llvm.TILES])
+            ahead_index, outputs = b.add(loop.i, llvm.number(AHEAD * INPUTS // len(used))), TILE * len(used)
+            next_block_offset = b.add(b.sub(ahead_index, n), b.mul(n, llvm.number(outputs)))
+            prefetch_address = llvm.past(
+                b, w, b.select(b.icmp_signed("<", ahead_index, n), ahead_index, next_block_offset), SIZE[llvm.TILES]
+            )
             for o in range(outputs):
-                llvm.fetch(b, b.add(to_come, b.mul(from_row, llvm.number(o))))
+                llvm.fetch(b, b.add(prefetch_address, b.mul(weight_row_bytes, llvm.number(o))))
             for o in range(len(used)):
-                first = llvm.past(b, b.add(w, b.mul(from_row, llvm.number(TILE * o))), loop.i, SIZE[llvm.TILES])
-                move("tileloadd64", _WEIGHTS[o], first, from_row)
+                first = llvm.past(b, b.add(w, b.mul(weight_row_bytes, llvm.number(TILE * o))), loop.i, SIZE[llvm.TILES])
+                move("tileloadd64", _WEIGHTS[o], first, weight_row_bytes)
             for g in range(len(used[0])):
-                mine = b.add(x, b.mul(b.add(loop.i, b.mul(n, llvm.number(g))), line))
+                group_address = b.add(x, b.mul(b.add(loop.i, b.mul(n, llvm.number(g))), input_row_bytes))
                 for part, tile in enumerate(_INPUTS):
-                    move("tileloadd64", tile, b.add(mine, b.mul(line, llvm.number(TILE * part))), line)
+                    move(
+                        "tileloadd64",
+                        tile,
+                        b.add(group_address, b.mul(input_row_bytes, llvm.number(TILE * part))),
+                        input_row_bytes,
+                    )
                 for tile in _INPUTS:
                     for o, row in enumerate(used):
                         _call(b, "llvm.x86.tdpbf16ps", _tile(row[g]), _tile(_WEIGHTS[o]), _tile(tile))
@@ -127,28 +137,29 @@ def block(context, blocks, groups, w, x, n, tokens, out, rows, per_row, add):
 
         def put(sums, to):
             """Store 16 outputs of a token."""
-            to, adds = llvm.at(b, to, llvm.VECTOR), b.icmp_signed("!=", add, llvm.number(0))
-            b.store(b.select(adds, b.fadd(sums, b.load(to, align=4)), sums), to, align=4)
+            to, is_added = llvm.at(b, to, llvm.VECTOR), b.icmp_signed("!=", add, llvm.number(0))
+            b.store(b.select(is_added, b.fadd(sums, b.load(to, align=4)), sums), to, align=4)
 
         def write(n_blocks, n_groups):
-            used = [[_SUMS[2 * o + g] for g in range(max(1, n_groups))] for o in range(n_blocks)]
-            multiply(used)
-            for o, row in enumerate(used):
+            sum_tiles = [[_SUMS[2 * o + g] for g in range(max(1, n_groups))] for o in range(n_blocks)]
+            multiply(sum_tiles)
+            for o, row in enumerate(sum_tiles):
                 for g, tile in enumerate(row):
                     first = b.mul(tokens, llvm.number(g))
                     to = llvm.past(b, llvm.past(b, out, b.mul(per_row, first), 4), TILE * o, 4)
-                    move("tilestored64", tile, place, llvm.number(4 * TILE if n_groups else 4))
-                    lines = range(TILE if n_groups else 1)
-                    found = [
-                        b.load(llvm.at(b, llvm.past(b, place, LANES * i, 4), llvm.VECTOR), align=64) for i in lines
+                    move("tilestored64", tile, scratch_address, llvm.number(4 * TILE if n_groups else 4))
+                    tile_rows = range(TILE if n_groups else 1)
+                    vectors = [
+                        b.load(llvm.at(b, llvm.past(b, scratch_address, LANES * i, 4), llvm.VECTOR), align=64)
+                        for i in tile_rows
                     ]
                     if not n_groups:
-                        put(found[0], to)
+                        put(vectors[0], to)
                         continue
-                    left = b.sub(rows, first)
-                    left = b.select(b.icmp_signed("<", left, tokens), left, tokens)
-                    for t, sums in enumerate(llvm.turned(b, found)):
-                        with b.if_then(b.icmp_signed("<", llvm.number(t), left)):
+                    remaining = b.sub(rows, first)
+                    remaining = b.select(b.icmp_signed("<", remaining, tokens), remaining, tokens)
+                    for t, sums in enumerate(llvm.turned(b, vectors)):
+                        with b.if_then(b.icmp_signed("<", llvm.number(t), remaining)):
                             put(sums, llvm.past(b, to, b.mul(per_row, llvm.number(t)), 4))
 
         llvm.cases(b, blocks, (1, 2), lambda o: llvm.cases(b, groups, (0, 1, 2), lambda g: write(o, g)))
@@ -172,11 +183,11 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
         last = b.sub(there, llvm.number(1))
 
         def clamped(t):
-            now = llvm.number(t)
-            return b.select(b.icmp_signed("<", now, last), now, last)
+            index = llvm.number(t)
+            return b.select(b.icmp_signed("<", index, last), index, last)
 
         def halves(left, dealt):
-            found = []
+            words = []
             for _ in range(2):
                 rounded = []
                 for h in range(2):
@@ -186,21 +197,23 @@ def pack_group(context, is_dealt, rows, there, n, tokens, out):
                     left[h] = b.fsub(left[h], b.bitcast(rounded[h], llvm.VECTOR))
                 upper = b.lshr(rounded[0], llvm.every(16))
                 if dealt:
-                    found.append(b.or_(upper, rounded[1]))
+                    words.append(b.or_(upper, rounded[1]))
                     continue
                 short = ir.VectorType(llvm.I16, LANES)
-                two = [b.trunc(upper, short), b.trunc(b.lshr(rounded[1], llvm.every(16)), short)]
+                short_parts = [b.trunc(upper, short), b.trunc(b.lshr(rounded[1], llvm.every(16)), short)]
                 order = ir.Constant(ir.VectorType(llvm.I32, 2 * LANES), list(range(2 * LANES)))
-                found.append(b.bitcast(b.shuffle_vector(*two, order), llvm.WORDS))
-            return found
+                words.append(b.bitcast(b.shuffle_vector(*short_parts, order), llvm.WORDS))
+            return words
 
         def write(dealt, alone):
-            of = [llvm.past(b, rows, b.mul(n, clamped(t)), 4) for t in range(TILE)]
+            row_addresses = [llvm.past(b, rows, b.mul(n, clamped(t)), 4) for t in range(TILE)]
             loop = llvm.Loop(b, n, INPUTS, 0)
             pairs = []
             for t in range(1 if alone else TILE):
-                at = [llvm.past(b, llvm.past(b, of[t], loop.i, 4), LANES * h, 4) for h in range(2)]
-                pairs.append(halves([b.load(llvm.at(b, place, llvm.VECTOR), align=4) for place in at], dealt))
+                addresses = [llvm.past(b, llvm.past(b, row_addresses[t], loop.i, 4), LANES * h, 4) for h in range(2)]
+                pairs.append(
+                    halves([b.load(llvm.at(b, address, llvm.VECTOR), align=4) for address in addresses], dealt)
+                )
             to = llvm.past(b, out, b.mul(loop.i, tokens), 4)
             for part in range(2):  # a vector may be longer than its row; the next row overwrites the excess
                 for row in [pairs[0][part]] if alone else llvm.turned(b, [pair[part] for pair in pairs]):
@@ -228,18 +241,18 @@ def tokens_of(rows):
 def begin(by_tiles, rows):
     """Configure tiles for a pass over `rows` tokens if it uses them; return the previous configuration for `end`.
 
-    Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's products
-    do not check whether it is still theirs.
+    Sums and inputs have one column per token of a group. A thread has only one tile configuration, and torch's matrix
+    products do not check whether it is still the one that torch loaded.
     """
-    before, now = np.zeros(CONFIG, np.uint8), np.zeros(CONFIG, np.uint8)
+    before, layout = np.zeros(CONFIG, np.uint8), np.zeros(CONFIG, np.uint8)
     if not by_tiles:
         return before[:0]
     keep(before.ctypes.data)
-    now[0] = 1
+    layout[0] = 1
     for tile in range(8):
-        now[16 + 2 * tile] = 64 if tile in _WEIGHTS else 4 * tokens_of(rows)
-        now[48 + tile] = TILE
-    configure(now.ctypes.data)
+        layout[16 + 2 * tile] = 64 if tile in _WEIGHTS else 4 * tokens_of(rows)
+        layout[48 + tile] = TILE
+    configure(layout.ctypes.data)
     return before
 
 
@@ -258,9 +271,9 @@ def pack(is_dealt, rows, out):
     n_rows, n = rows.shape
     tokens = tokens_of(n_rows)
     for first in range(0, n_rows, tokens):
-        now = min(tokens, n_rows - first)
+        group_size = min(tokens, n_rows - first)
         pack_group(
-            np.int64(is_dealt), rows.ctypes.data + 4 * first * n, now, n, tokens, out.ctypes.data + 4 * first * n
+            np.int64(is_dealt), rows.ctypes.data + 4 * first * n, group_size, n, tokens, out.ctypes.data + 4 * first * n
         )
 
 

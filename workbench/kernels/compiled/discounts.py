@@ -22,8 +22,8 @@ def _without(p, q, by, share):
     total = _NONE
     for i in range(p.shape[0]):
         shared = by * p[i]
-        more = p[i] - share * (q[i] if q[i] < shared else shared)
-        total += more if more > _NONE else _NONE
+        excess = p[i] - share * (q[i] if q[i] < shared else shared)
+        total += excess if excess > _NONE else _NONE
     return total
 
 
@@ -52,8 +52,8 @@ def _any(beta, k):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _excess(p, q, rho, k):
-    claimed = add_common(p, q, np.float32(rho))
-    return claimed - _any(claimed / rho, k)
+    overlap = add_common(p, q, np.float32(rho))
+    return overlap - _any(overlap / rho, k)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -62,15 +62,15 @@ def _discount(p, q, k, halvings, least):
     """Compute `workbench.methods.verifiers.k_seq.discount` for one position."""
     low, high = 1.0, k
     f_low, f_high = _excess(p, q, low, k), _excess(p, q, high, k)
-    near = (k - 1) * least
+    tolerance = (k - 1) * least
     for step in range(halvings + 1):
         width, middle = high - low, (low + high) / 2
-        if width <= 2 * near:
+        if width <= 2 * tolerance:
             break
         chord = (f_high * low - f_low * high) / max(f_high - f_low, _TINY)
         chord = min(max(chord, low), high)
         side = np.sign(middle - chord)
-        push = max(0.2 * width * width / (k - 1), near)
+        push = max(0.2 * width * width / (k - 1), tolerance)
         pushed = chord + side * min(push, abs(middle - chord))
         free = max((k - 1) * 2.0**-step - width / 2, 0.0)
         rho = pushed if abs(pushed - middle) <= free else middle - side * free
@@ -103,24 +103,24 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, f = token.shape
-    space = np.empty(f, np.int64)
+    special = np.empty(f, np.int64)
     row = take(taken, n)
     while row >= 0:
-        probs, ahead = p[p_at[row]], q[q_at[row]]
+        target_probs, draft_probs = p[p_at[row]], q[q_at[row]]
         m, k = 0, 0
         for i in range(f):
             if there[row, i]:
-                m, k = put(space, m, token[row, i]), k + 1
-        rho = np.float32(_discount(probs, ahead, max(1.0, float(k)), halvings, least))
+                m, k = put(special, m, token[row, i]), k + 1
+        rho = np.float32(_discount(target_probs, draft_probs, max(1.0, float(k)), halvings, least))
         by = np.float32(1) / rho
-        beta = add_common(probs, ahead, rho) / rho
+        beta = add_common(target_probs, draft_probs, rho) / rho
         share = np.float32(_any(beta, max(1.0, float(k))) / max(beta, _TINY))
-        beside = _beside(probs, ahead, space[:m], by, share)
-        left = beside
+        other_mass = _beside(target_probs, draft_probs, special[:m], by, share)
+        residual_mass = other_mass
         for s in range(m):
-            p_x, q_x = probs[space[s]], ahead[space[s]]
-            left += max(p_x - share * min(q_x, by * p_x), _NONE)
-        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, beside, left
+            p_x, q_x = target_probs[special[s]], draft_probs[special[s]]
+            residual_mass += max(p_x - share * min(q_x, by * p_x), _NONE)
+        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = rho, share, other_mass, residual_mass
         done(taken)
         row = take(taken, n)
     wait(taken, n)

@@ -52,11 +52,11 @@ def look(x, p, heat, top, p_top, entropy, taken):
     while row >= 0:
         p_top[row, :] = np.float32(-1)
         top[row, :] = 0
-        mean, bits, most = 0.0, p[row].view(np.int32), p_top[row].view(np.int32)
+        mean, bits, top_bits = 0.0, p[row].view(np.int32), p_top[row].view(np.int32)
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
             mean += _product(p[row, lo:hi], x[row, lo:hi])
-            if largest_of(bits[lo:hi]) > most[k - 1]:  # also true for −1, whose bits are a negative integer
+            if largest_of(bits[lo:hi]) > top_bits[k - 1]:  # also true for −1, whose bits are a negative integer
                 for i in range(lo, hi):
                     if p[row, i] > p_top[row, k - 1]:
                         at = k - 1
@@ -64,8 +64,8 @@ def look(x, p, heat, top, p_top, entropy, taken):
                             p_top[row, at], top[row, at] = p_top[row, at - 1], top[row, at - 1]
                             at -= 1
                         p_top[row, at], top[row, at] = p[row, i], i
-        found = (np.float64(x[row, top[row, 0]]) - mean) / heat - np.log(np.float64(p_top[row, 0]))
-        entropy[row] = 0.0 if found < 0 else found
+        nats = (np.float64(x[row, top[row, 0]]) - mean) / heat - np.log(np.float64(p_top[row, 0]))
+        entropy[row] = 0.0 if nats < 0 else nats
         done(taken)
         row = take(taken, n)
     wait(taken, n)
@@ -80,11 +80,11 @@ def _powers(x, most):
     """
     total, product = np.float32(0), np.float32(0)
     for i in range(x.shape[0]):
-        less = x[i] - most
-        less = np.float32(-87) if less < np.float32(-87) else less  # NaN stays
-        power = exp(less)
+        exponent = x[i] - most
+        exponent = np.float32(-87) if exponent < np.float32(-87) else exponent  # NaN stays
+        power = exp(exponent)
         total += power
-        product += power * less
+        product += power * exponent
     return total, product
 
 
@@ -105,24 +105,24 @@ def _weigh(x, top, p_top, logs):
                         p_top[at], top[at] = p_top[at - 1], top[at - 1]
                         at -= 1
                     p_top[at], top[at] = x[i], i
-    found = k
-    while found > 0 and p_top[found - 1] == -np.inf:
-        found -= 1
-    for i in range(size if found < k else 0):  # fewer than k finite logits: fill up with tokens of logit −∞, each once
-        if found < k and x[i] == -np.inf:
-            top[found] = i
-            found += 1
-    most, total, product = p_top[0], 0.0, 0.0
+    n_top = k
+    while n_top > 0 and p_top[n_top - 1] == -np.inf:
+        n_top -= 1
+    for i in range(size if n_top < k else 0):  # fewer than k finite logits: fill up with tokens of logit −∞, each once
+        if n_top < k and x[i] == -np.inf:
+            top[n_top] = i
+            n_top += 1
+    largest_logit, total, product = p_top[0], 0.0, 0.0
     for lo in range(0, size, WIDER):
         hi = min(size, lo + WIDER)
-        some, weighed = _powers(x[lo:hi], most)
-        total += some
-        product += weighed
+        block_total, block_product = _powers(x[lo:hi], largest_logit)
+        total += block_total
+        product += block_product
     for i in range(k):
-        log = np.float64(p_top[i] - most) - np.log(total)
+        log = np.float64(p_top[i] - largest_logit) - np.log(total)
         p_top[i], logs[i] = np.exp(log), 0.0 if log > 0 else log
     entropy = np.log(total) - product / total
-    return most, total, 0.0 if entropy < 0 else entropy
+    return largest_logit, total, 0.0 if entropy < 0 else entropy
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

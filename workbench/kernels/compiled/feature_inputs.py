@@ -33,9 +33,9 @@ def _product(one, other):
 def _norm(x, weight, eps):
     """Apply RMS norm in place; do nothing if `weight` is empty."""
     if weight.shape[0] > 0:
-        by = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
+        scale = np.float32(1) / np.sqrt(_product(x, x) / np.float32(x.shape[0]) + eps)
         for i in range(x.shape[0]):
-            x[i] = x[i] * by * weight[i]
+            x[i] = x[i] * scale * weight[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -57,9 +57,9 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
         taken: int64 [2], zeros: number of pieces taken, number of pieces done.
     """
     n, size = tokens.shape[0], table.shape[1]
-    width, both = fuse.shape
+    width, in_width = fuse.shape
     pieces = (width + OUTS - 1) // OUTS
-    x, row = np.empty((n, both), np.float32), np.empty(both, np.float32)
+    x, row = np.empty((n, in_width), np.float32), np.empty(in_width, np.float32)
     half, is_first, piece = np.empty(1, np.int16), True, take(taken, pieces)
     while piece >= 0:
         if is_first:

@@ -13,7 +13,7 @@ Arrays of a pass over T tokens, with L layers, width D, H heads over G key-value
     norms: float32 [L, 2, D].
     cos, sin: float32 [T, d], for each token's position in the sequence.
     cache: int64 [5], address of the KV cache, and its strides in bytes by layer, part (keys, values), row and head.
-    row, place: int64 [T], row and position of the KV cache at which each token is stored.
+    row, place: int64 [T], row (sequence) and position of the KV cache at which each token is stored.
     seen, count: int32 [T, used] and int64 [T], positions that each token attends to, in increasing order; their number.
     taken: int64 [phases, 2], zeros: number of pieces taken, number of pieces done.
 """
@@ -50,103 +50,103 @@ def run_layers(
     `scale` of the scores; scratch in float32: `query` and `mixed` [T, H, d], in even-odd order; `wide` [T, F].
     """
     n_tokens, width = x.shape
-    heads, groups, size, forward = sizes
-    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
-    wide_dealt = aligned(n_tokens, forward)
-    some = np.empty((n_tokens, max(size, _WIDE)), np.float32)
-    row_of_some, odds = some.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
-    shared, attended = heads // groups, mixed.reshape((n_tokens, heads * size))
-    packed, before = room(kind, n_tokens, max(width, heads * size, forward)), begin(kind == TILES, n_tokens)
-    stream, at, come = x.ctypes.data, 0, np.int64(0)
+    heads, groups, size, mlp_width = sizes
+    normed, even_odd = aligned(n_tokens, width), aligned(n_tokens, width)
+    wide_even_odd = aligned(n_tokens, mlp_width)
+    scratch = np.empty((n_tokens, max(size, _WIDE)), np.float32)
+    scratch_width, score_scratch = scratch.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
+    group_size, attended = heads // groups, mixed.reshape((n_tokens, heads * size))
+    packed, before = room(kind, n_tokens, max(width, heads * size, mlp_width)), begin(kind == TILES, n_tokens)
+    x_address, phase, inputs = x.ctypes.data, 0, np.int64(0)
     for i_layer in range(len(layers)):
-        number, attends, feeds = layers[i_layer], halves[i_layer, 0], halves[i_layer, 1]
-        w, s = weights[number], scales[number]
+        layer, runs_attention, runs_mlp = layers[i_layer], halves[i_layer, 0], halves[i_layer, 1]
+        w, s = weights[layer], scales[layer]
 
-        pieces, is_first = attends * (heads + 2 * groups), True
-        piece = take(taken[at], pieces)
+        pieces, is_first = runs_attention * (heads + 2 * groups), True
+        piece = take(taken[phase], pieces)
         while piece >= 0:
             if is_first:
-                norm(x, norms[number, 0], eps, normed)
-                come, is_first = ready(kind, normed, dealt, packed), False
+                norm(x, norms[layer, 0], eps, normed)
+                inputs, is_first = ready(kind, normed, even_odd, packed), False
             part = 0 if piece < heads else 1 + (piece - heads) // groups
             head = piece if part == 0 else (piece - heads) % groups
             lo = head * size
             product(
-                kind, w[part], width, lo, lo + size, come, n_tokens,
-                some.ctypes.data - 4 * lo, row_of_some, s[part], 0,
+                kind, w[part], width, lo, lo + size, inputs, n_tokens,
+                scratch.ctypes.data - 4 * lo, scratch_width, s[part], 0,
             )  # fmt: skip
             if biases.shape[0] > 0:
-                some[:, :size] += biases[number, :, piece * size : piece * size + size]
+                scratch[:, :size] += biases[layer, :, piece * size : piece * size + size]
             for t in range(n_tokens):
                 if part < 2:
-                    turn(some[t, :size], cos[t], sin[t])
+                    turn(scratch[t, :size], cos[t], sin[t])
                 if part > 0:
-                    to = cache[0] + number * cache[1] + (part - 1) * cache[2] + row[t] * cache[3] + head * cache[4]
-                    to += place[t] * size * 2
+                    address = cache[0] + layer * cache[1] + (part - 1) * cache[2] + row[t] * cache[3] + head * cache[4]
+                    address += place[t] * size * 2
                     for i in range(size):
-                        put(to + 2 * i, some[t, i])
+                        put(address + 2 * i, scratch[t, i])
             if part == 0:
-                deal(some[:, :size], query[:, head])
-            done(taken[at])
-            piece = take(taken[at], pieces)
-        wait(taken[at], pieces)
-        at += 1
+                deal(scratch[:, :size], query[:, head])
+            done(taken[phase])
+            piece = take(taken[phase], pieces)
+        wait(taken[phase], pieces)
+        phase += 1
 
-        pieces = attends * n_tokens * groups
-        piece = take(taken[at], pieces)
+        pieces = runs_attention * n_tokens * groups
+        piece = take(taken[phase], pieces)
         while piece >= 0:
             t, group = piece // groups, piece % groups
-            keys = cache[0] + number * cache[1] + row[t] * cache[3] + group * cache[4]
-            asks, found = query[t, group * shared :][:shared], mixed[t, group * shared :][:shared]
+            keys = cache[0] + layer * cache[1] + row[t] * cache[3] + group * cache[4]
+            queries, outputs = query[t, group * group_size :][:group_size], mixed[t, group * group_size :][:group_size]
             if count[t] > 0:
-                attend(asks, keys, keys + cache[2], seen[t], count[t], scale, odds, found)
+                attend(queries, keys, keys + cache[2], seen[t], count[t], scale, score_scratch, outputs)
             else:
-                found[:] = 0
-            done(taken[at])
-            piece = take(taken[at], pieces)
-        wait(taken[at], pieces)
-        at += 1
+                outputs[:] = 0
+            done(taken[phase])
+            piece = take(taken[phase], pieces)
+        wait(taken[phase], pieces)
+        phase += 1
 
-        pieces, is_first = attends * ((width + _OUT - 1) // _OUT), True
-        piece = take(taken[at], pieces)
+        pieces, is_first = runs_attention * ((width + _OUT - 1) // _OUT), True
+        piece = take(taken[phase], pieces)
         while piece >= 0:
             if is_first:
-                come, is_first = ready(kind, attended, attended, packed), False
+                inputs, is_first = ready(kind, attended, attended, packed), False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            product(kind, w[3], heads * size, lo, hi, come, n_tokens, stream, width, s[3], 1)
-            done(taken[at])
-            piece = take(taken[at], pieces)
-        wait(taken[at], pieces)
-        at += 1
+            product(kind, w[3], heads * size, lo, hi, inputs, n_tokens, x_address, width, s[3], 1)
+            done(taken[phase])
+            piece = take(taken[phase], pieces)
+        wait(taken[phase], pieces)
+        phase += 1
 
-        pieces, is_first = feeds * ((forward + _WIDE - 1) // _WIDE), True
-        piece = take(taken[at], pieces)
+        pieces, is_first = runs_mlp * ((mlp_width + _WIDE - 1) // _WIDE), True
+        piece = take(taken[phase], pieces)
         while piece >= 0:
             if is_first:
-                norm(x, norms[number, 1], eps, normed)
-                come, is_first = ready(kind, normed, dealt, packed), False
-            lo, hi = piece * _WIDE, min(forward, piece * _WIDE + _WIDE)
-            product(kind, w[4], width, lo, hi, come, n_tokens, wide.ctypes.data, forward, s[4], 0)
-            to = some.ctypes.data - 4 * lo
-            product(kind, w[5], width, lo, hi, come, n_tokens, to, row_of_some, s[5], 0)
+                norm(x, norms[layer, 1], eps, normed)
+                inputs, is_first = ready(kind, normed, even_odd, packed), False
+            lo, hi = piece * _WIDE, min(mlp_width, piece * _WIDE + _WIDE)
+            product(kind, w[4], width, lo, hi, inputs, n_tokens, wide.ctypes.data, mlp_width, s[4], 0)
+            address = scratch.ctypes.data - 4 * lo
+            product(kind, w[5], width, lo, hi, inputs, n_tokens, address, scratch_width, s[5], 0)
             for t in range(n_tokens):
-                gate(wide[t, lo:hi], some[t, : hi - lo])
-            done(taken[at])
-            piece = take(taken[at], pieces)
-        wait(taken[at], pieces)
-        at += 1
+                gate(wide[t, lo:hi], scratch[t, : hi - lo])
+            done(taken[phase])
+            piece = take(taken[phase], pieces)
+        wait(taken[phase], pieces)
+        phase += 1
 
-        pieces, is_first = feeds * ((width + _OUT - 1) // _OUT), True
-        piece = take(taken[at], pieces)
+        pieces, is_first = runs_mlp * ((width + _OUT - 1) // _OUT), True
+        piece = take(taken[phase], pieces)
         while piece >= 0:
             if is_first:
-                come, is_first = ready(kind, wide, wide_dealt, packed), False
+                inputs, is_first = ready(kind, wide, wide_even_odd, packed), False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            product(kind, w[6], forward, lo, hi, come, n_tokens, stream, width, s[6], 1)
-            done(taken[at])
-            piece = take(taken[at], pieces)
-        wait(taken[at], pieces)
-        at += 1
+            product(kind, w[6], mlp_width, lo, hi, inputs, n_tokens, x_address, width, s[6], 1)
+            done(taken[phase])
+            piece = take(taken[phase], pieces)
+        wait(taken[phase], pieces)
+        phase += 1
     end(before)
 
 
@@ -160,24 +160,24 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     """
     n_tokens, width = x.shape
     size = out.shape[1]
-    some = aligned(n_tokens, _HEAD)
+    scratch = aligned(n_tokens, _HEAD)
     pieces, is_first = (size + _HEAD - 1) // _HEAD, True
-    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
-    packed, before, come = room(kind, n_tokens, width), begin(kind == TILES, n_tokens), np.int64(0)
+    normed, even_odd = aligned(n_tokens, width), aligned(n_tokens, width)
+    packed, before, inputs = room(kind, n_tokens, width), begin(kind == TILES, n_tokens), np.int64(0)
     piece = take(taken, pieces)
     while piece >= 0:
         if is_first:
             norm(x, last, eps, normed)
-            come, is_first = ready(kind, normed, dealt, packed), False
+            inputs, is_first = ready(kind, normed, even_odd, packed), False
         lo, hi = piece * _HEAD, min(size, piece * _HEAD + _HEAD)
         if piece == 0:
             hidden[:] = normed
-        to = some.ctypes.data - 4 * lo
-        product(kind, weight, width, lo, hi, come, n_tokens, to, _HEAD, scale, 0)
+        to = scratch.ctypes.data - 4 * lo
+        product(kind, weight, width, lo, hi, inputs, n_tokens, to, _HEAD, scale, 0)
         for t in range(n_tokens):
-            at = out.ctypes.data + 2 * (t * size + lo)
+            address = out.ctypes.data + 2 * (t * size + lo)
             for i in range(hi - lo):
-                put(at + 2 * i, some[t, i])
+                put(address + 2 * i, scratch[t, i])
         done(taken)
         piece = take(taken, pieces)
     wait(taken, pieces)

@@ -65,14 +65,14 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
             weights = [llvm.past(b, w, b.mul(n, llvm.number(o)), SIZE[k]) for o in outs]
             loop = llvm.Loop(b, n, STEP, n_rows * n_outs)
             sums = list(loop.vectors)
-            places = [llvm.past(b, place, loop.i, SIZE[k]) for place in weights]
-            for place in places:
-                llvm.fetch(b, b.add(place, llvm.number(AHEAD)))
-            wide = [llvm.pair(b, k, place) for place in places]
+            addresses = [llvm.past(b, address, loop.i, SIZE[k]) for address in weights]
+            for address in addresses:
+                llvm.fetch(b, b.add(address, llvm.number(AHEAD)))
+            wide = [llvm.pair(b, k, address) for address in addresses]
             if k == INT8:
                 groups, group = b.sdiv(n, llvm.number(GROUP)), b.sdiv(loop.i, llvm.number(GROUP))
                 at = [llvm.past(b, scale, b.add(b.mul(groups, llvm.number(o)), group), 4) for o in outs]
-                by = [llvm.broadcast(b, b.load(llvm.at(b, place, llvm.F32))) for place in at]
+                by = [llvm.broadcast(b, b.load(llvm.at(b, address, llvm.F32))) for address in at]
                 wide = [[b.fmul(half, by[o]) for half in wide[o]] for o in range(n_outs)]
             for h in range(2):
                 for r in range(n_rows):
@@ -84,14 +84,14 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
             adds, part = b.icmp_signed("!=", add, llvm.number(0)), ir.VectorType(llvm.F32, n_outs)
             at_once = LANES // n_outs
             for lo in range(0, n_rows, at_once):
-                among = range(lo, min(n_rows, lo + at_once))
-                found = llvm.sums(b, [sums[r * n_outs + o] for r in among for o in range(n_outs)])
-                for r in among:
+                row_range = range(lo, min(n_rows, lo + at_once))
+                totals = llvm.sums(b, [sums[r * n_outs + o] for r in row_range for o in range(n_outs)])
+                for r in row_range:
                     lanes = [(r - lo) * n_outs + o for o in range(n_outs)]
-                    mine = b.shuffle_vector(found, found, ir.Constant(ir.VectorType(llvm.I32, n_outs), lanes))
-                    place = llvm.past(b, llvm.past(b, out, b.mul(per_row, llvm.number(r)), 4), outs[0], 4)
-                    place = llvm.at(b, place, part)
-                    b.store(b.select(adds, b.fadd(mine, b.load(place, align=4)), mine), place, align=4)
+                    outputs = b.shuffle_vector(totals, totals, ir.Constant(ir.VectorType(llvm.I32, n_outs), lanes))
+                    address = llvm.past(b, llvm.past(b, out, b.mul(per_row, llvm.number(r)), 4), outs[0], 4)
+                    address = llvm.at(b, address, part)
+                    b.store(b.select(adds, b.fadd(outputs, b.load(address, align=4)), outputs), address, align=4)
 
         def write(k, n_rows):
             n_outs = OUTS if n_rows <= 6 else OUTS // 2
@@ -119,23 +119,25 @@ def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
 
         def write(n_vectors, n_heads):
             at_once, queries = LANES // n_heads, range(n_heads * n_vectors)
-            asked = [b.load(llvm.at(b, llvm.past(b, query, v * LANES, 4), llvm.VECTOR), align=4) for v in queries]
+            query_vectors = [
+                b.load(llvm.at(b, llvm.past(b, query, v * LANES, 4), llvm.VECTOR), align=4) for v in queries
+            ]
             loop, last = llvm.Loop(b, m, at_once, 0), b.sub(m, llvm.number(1))
             totals = [ir.Constant(llvm.VECTOR, [0.0] * LANES)] * (n_heads * at_once)
             for j in range(at_once):
-                now = b.add(loop.i, llvm.number(j))
-                now = b.select(b.icmp_signed("<", now, last), now, last)
-                wide = _row(b, keys, seen, now, n_vectors)
+                index = b.add(loop.i, llvm.number(j))
+                index = b.select(b.icmp_signed("<", index, last), index, last)
+                wide = _row(b, keys, seen, index, n_vectors)
                 for h in range(n_heads):
                     for v in range(n_vectors):
                         at = h * at_once + j
-                        totals[at] = llvm.fma(b, asked[h * n_vectors + v], wide[v], totals[at])
-            found, part = llvm.sums(b, totals), ir.VectorType(llvm.F32, at_once)
+                        totals[at] = llvm.fma(b, query_vectors[h * n_vectors + v], wide[v], totals[at])
+            lane_sums, part = llvm.sums(b, totals), ir.VectorType(llvm.F32, at_once)
             for h in range(n_heads):
                 lanes = ir.Constant(ir.VectorType(llvm.I32, at_once), [h * at_once + j for j in range(at_once)])
-                mine = b.fmul(b.shuffle_vector(found, found, lanes), llvm.broadcast(b, scale, at_once))
-                place = llvm.past(b, llvm.past(b, out, b.mul(per_head, llvm.number(h)), 4), loop.i, 4)
-                b.store(mine, llvm.at(b, place, part), align=4)
+                head_scores = b.fmul(b.shuffle_vector(lane_sums, lane_sums, lanes), llvm.broadcast(b, scale, at_once))
+                address = llvm.past(b, llvm.past(b, out, b.mul(per_head, llvm.number(h)), 4), loop.i, 4)
+                b.store(head_scores, llvm.at(b, address, part), align=4)
             loop.end([])
 
         llvm.cases(b, heads, range(1, HEADS + 1), lambda h: llvm.cases(b, vectors, VECTORS, lambda v: write(v, h)))
@@ -146,8 +148,8 @@ def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
 
 def _row(b: Any, rows: Any, seen: Any, at: Any, n_vectors: int) -> list[Any]:
     """Load the key or value at position seen[at] as float32, in even-odd order."""
-    place = b.zext(b.load(llvm.at(b, llvm.past(b, seen, at, 4), llvm.I32)), llvm.I64)
-    row = llvm.past(b, rows, place, n_vectors * LANES * 2)
+    position = b.zext(b.load(llvm.at(b, llvm.past(b, seen, at, 4), llvm.I32)), llvm.I64)
+    row = llvm.past(b, rows, position, n_vectors * LANES * 2)
     return [half for v in range(0, n_vectors, 2) for half in llvm.pair(b, BF16, llvm.past(b, row, v * LANES, 2))]
 
 
@@ -171,8 +173,8 @@ def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
                 for v in range(n_vectors):
                     sums[h * n_vectors + v] = llvm.fma(b, weight, wide[v], sums[h * n_vectors + v])
             loop.end(sums)
-            for v, done in enumerate(sums):
-                b.store(done, llvm.at(b, llvm.past(b, out, v * LANES, 4), llvm.VECTOR), align=4)
+            for v, total in enumerate(sums):
+                b.store(total, llvm.at(b, llvm.past(b, out, v * LANES, 4), llvm.VECTOR), align=4)
 
         llvm.cases(b, heads, range(1, HEADS + 1), lambda h: llvm.cases(b, vectors, VECTORS, lambda v: write(v, h)))
         return ctx.get_dummy_value()
@@ -223,8 +225,8 @@ def give_way(context):
     """Yield this core to a waiting thread, if there is one."""
 
     def codegen(ctx, b, sig, args):
-        known = b.module.globals.get("sched_yield")
-        b.call(known or ir.Function(b.module, ir.FunctionType(llvm.I32, []), "sched_yield"), [])
+        function = b.module.globals.get("sched_yield")
+        b.call(function or ir.Function(b.module, ir.FunctionType(llvm.I32, []), "sched_yield"), [])
         return ctx.get_dummy_value()
 
     return types.void(), codegen

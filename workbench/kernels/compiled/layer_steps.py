@@ -44,10 +44,12 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     for o in range(lo, hi, OUTS):
         row = 0
         for part in range(parts, 0, -1):
-            now = (rows - row + part - 1) // part
-            come, to = x + 4 * row * n, out + 4 * (row * per_row + o)
-            block(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o * (n // GROUP), add)
-            row += now
+            n_rows = (rows - row + part - 1) // part
+            inputs, outputs = x + 4 * row * n, out + 4 * (row * per_row + o)
+            block(
+                kind, n_rows, w + o * n * _BYTES[kind], inputs, n, outputs, per_row, scale + 4 * o * (n // GROUP), add
+            )
+            row += n_rows
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -104,9 +106,9 @@ def norm(x, weight, eps, out):
         square = np.float32(0)
         for i in range(x.shape[1]):
             square += x[t, i] * x[t, i]
-        by = np.float32(1) / np.sqrt(square / np.float32(x.shape[1]) + eps)
+        scale = np.float32(1) / np.sqrt(square / np.float32(x.shape[1]) + eps)
         for i in range(x.shape[1]):
-            out[t, i] = x[t, i] * by * weight[i]
+            out[t, i] = x[t, i] * scale * weight[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -164,8 +166,8 @@ def largest(numbers):
     bits = numbers.view(np.int32)
     top = _ordered(bits[0])
     for j in range(1, bits.shape[0]):
-        mine = _ordered(bits[j])
-        top = mine if mine > top else top
+        key = _ordered(bits[j])
+        top = key if key > top else top
     return float_of(_ordered(top))
 
 
@@ -194,9 +196,9 @@ def gate(rows, up):
 @no_type_check
 def aligned(rows, width):
     """Allocate scratch aligned to a cache line: a vector that crosses two lines costs two reads."""
-    whole = np.empty(rows * width + 16, np.float32)
-    skip = (64 - whole.ctypes.data % 64) % 64 // 4
-    return whole[skip : skip + rows * width].reshape((rows, width))
+    buffer = np.empty(rows * width + 16, np.float32)
+    skip = (64 - buffer.ctypes.data % 64) % 64 // 4
+    return buffer[skip : skip + rows * width].reshape((rows, width))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -209,10 +211,10 @@ def attend(query, keys, values, seen, m, scale, weights, out):
     size, per_head = query.shape[1], weights.shape[1]
     for first in range(0, query.shape[0], HEADS):
         heads = min(HEADS, query.shape[0] - first)
-        some, where = query[first:].ctypes.data, seen.ctypes.data
-        scores(size // LANES, heads, some, keys, where, m, scale, weights.ctypes.data, per_head)
+        queries, positions = query[first:].ctypes.data, seen.ctypes.data
+        scores(size // LANES, heads, queries, keys, positions, m, scale, weights.ctypes.data, per_head)
         for h in range(heads):
-            by = np.float32(1) / _odds(weights[h, :m])
+            inverse = np.float32(1) / _odds(weights[h, :m])
             for j in range(m):
-                weights[h, j] *= by
-        mix(size // LANES, heads, weights.ctypes.data, per_head, values, where, m, out[first:].ctypes.data)
+                weights[h, j] *= inverse
+        mix(size // LANES, heads, weights.ctypes.data, per_head, values, positions, m, out[first:].ctypes.data)

@@ -63,7 +63,10 @@ def sums(b: Any, vectors: list[Any]) -> Any:
     """
     level, half = [*vectors, *[ir.Constant(VECTOR, [0.0] * LANES)] * (LANES - len(vectors))], LANES // 2
     while half:
-        level = [_fold(b, *two, half) for two in zip(level[: len(level) // 2], level[len(level) // 2 :], strict=True)]
+        level = [
+            _fold(b, *vector_pair, half)
+            for vector_pair in zip(level[: len(level) // 2], level[len(level) // 2 :], strict=True)
+        ]
         half //= 2
     return level[0]
 
@@ -71,23 +74,23 @@ def sums(b: Any, vectors: list[Any]) -> Any:
 def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
     """Add the halves of each block of 2 · half lanes; each result has a half block of `one`, then of `other`."""
     is_first = [i // half % 2 == 0 for i in range(LANES)]
-    own = [i if first else LANES + i for i, first in enumerate(is_first)]
-    across = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
-    return b.fadd(*(b.shuffle_vector(one, other, ir.Constant(WORDS, lanes)) for lanes in (own, across)))
+    same_block = [i if first else LANES + i for i, first in enumerate(is_first)]
+    other_block = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
+    return b.fadd(*(b.shuffle_vector(one, other, ir.Constant(WORDS, lanes)) for lanes in (same_block, other_block)))
 
 
 def turned(b: Any, rows: list[Any]) -> list[Any]:
     """Transpose a matrix of 16 vectors with 16 numbers, exchanging blocks of 1, 2, 4 and 8 numbers in turn."""
     half = 1
     while half < LANES:
-        is_own = [i & half == 0 for i in range(LANES)]
-        upper = [i if own else LANES + i - half for i, own in enumerate(is_own)]
-        lower = [i + half if own else LANES + i for i, own in enumerate(is_own)]
-        now = list(rows)
-        for i in (i for i, own in enumerate(is_own) if own):
+        is_even_block = [i & half == 0 for i in range(LANES)]
+        upper = [i if is_even else LANES + i - half for i, is_even in enumerate(is_even_block)]
+        lower = [i + half if is_even else LANES + i for i, is_even in enumerate(is_even_block)]
+        exchanged = list(rows)
+        for i in (i for i, is_even in enumerate(is_even_block) if is_even):
             for to, lanes in ((i, upper), (i + half, lower)):
-                now[to] = b.shuffle_vector(rows[i], rows[i + half], ir.Constant(WORDS, lanes))
-        rows, half = now, 2 * half
+                exchanged[to] = b.shuffle_vector(rows[i], rows[i + half], ir.Constant(WORDS, lanes))
+        rows, half = exchanged, 2 * half
     return rows
 
 
@@ -100,10 +103,10 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
 def fetch(b: Any, address: Any) -> None:
     """Prefetch a cache line."""
     pointer = I8.as_pointer()
-    ask = b.module.declare_intrinsic(
+    prefetch = b.module.declare_intrinsic(
         "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     )
-    b.call(ask, [b.inttoptr(address, pointer), *(number(v, I32) for v in (0, 3, 1))])
+    b.call(prefetch, [b.inttoptr(address, pointer), *(number(v, I32) for v in (0, 3, 1))])
 
 
 class Loop:
@@ -135,12 +138,12 @@ class Loop:
 
 def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], None]) -> None:
     """Emit code for each option, and a branch to the one that equals `value` at run time; one of them must."""
-    after, places = b.append_basic_block("after"), [b.append_basic_block("case") for _ in options]
-    choice = b.switch(value, places[-1])
-    for option, place in zip(options, places, strict=True):
-        if place is not places[-1]:
-            choice.add_case(number(option), place)
-        b.position_at_end(place)
+    after, blocks = b.append_basic_block("after"), [b.append_basic_block("case") for _ in options]
+    choice = b.switch(value, blocks[-1])
+    for option, block in zip(options, blocks, strict=True):
+        if block is not blocks[-1]:
+            choice.add_case(number(option), block)
+        b.position_at_end(block)
         write(option)
         b.branch(after)
     b.position_at_end(after)
@@ -149,5 +152,5 @@ def cases(b: Any, value: Any, options: Sequence[int], write: Callable[[int], Non
 def broadcast(b: Any, value: Any, lanes: int = LANES) -> Any:
     """Return a vector that repeats one float32."""
     kind = ir.VectorType(F32, lanes)
-    alone = b.insert_element(ir.Constant(kind, ir.Undefined), value, number(0, I32))
-    return b.shuffle_vector(alone, alone, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+    vector = b.insert_element(ir.Constant(kind, ir.Undefined), value, number(0, I32))
+    return b.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))

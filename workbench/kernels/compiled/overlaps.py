@@ -18,6 +18,7 @@ LEAST = np.float32(2.0**-100)
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _common(p, q, by):
+    """Return Σ min(p, by·q)."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         scaled = by * q[i]
@@ -31,8 +32,8 @@ def _excess(p, q, by):
     """Return Σ (p − by·q)₊."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += more if more > np.float32(0) else np.float32(0)
+        excess = p[i] - by * q[i]
+        total += excess if excess > np.float32(0) else np.float32(0)
     return total
 
 
@@ -52,7 +53,7 @@ def add_common(p, q, by):
 def add_up(p, q, by, out, taken):
     """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
 
-    If hardly any mass is left, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
+    If hardly any mass remains, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
     as long for subnormal numbers.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
@@ -67,10 +68,10 @@ def add_up(p, q, by, out, taken):
     n, size = p.shape
     row = take(taken, n)
     while row >= 0:
-        total, less = 0.0, np.float32(1) / max(by[row], LEAST)
+        total, inverse = 0.0, np.float32(1) / max(by[row], LEAST)
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _excess(p[row, lo:hi], q[row, lo:hi], less)
+            total += _excess(p[row, lo:hi], q[row, lo:hi], inverse)
         out[row] = by[row] * total
         done(taken)
         row = take(taken, n)
@@ -91,20 +92,22 @@ def _all_there(p):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _unseen(p, q, sure):
+    """Return Σ (q − p)₊ over tokens with q > `sure`."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = q[i] - p[i]
-        total += more if more > np.float32(0) and q[i] > sure else np.float32(0)
+        excess = q[i] - p[i]
+        total += excess if excess > np.float32(0) and q[i] > sure else np.float32(0)
     return total
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _allowed(p, q, x, sure):
+    """Return Σ (q − p)₊ over tokens with q > `sure` whose logit x is not −∞."""
     total = np.float32(0)
     for i in range(p.shape[0]):
-        more = q[i] - p[i]
-        total += more if more > np.float32(0) and q[i] > sure and x[i] > np.float32(-3.4e38) else np.float32(0)
+        excess = q[i] - p[i]
+        total += excess if excess > np.float32(0) and q[i] > sure and x[i] > np.float32(-3.4e38) else np.float32(0)
     return total
 
 
@@ -140,6 +143,7 @@ def unseen(p, q, x, sure, out, taken):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _kept(p, q, least):
+    """Return Σ q over tokens with p > `least`."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += q[i] if p[i] > least else np.float32(0)
@@ -149,6 +153,7 @@ def _kept(p, q, least):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _between(p, q, least, kept):
+    """Return Σ |q′ − kept · p|, where q′ is q at tokens with p > `least` and 0 elsewhere."""
     total = np.float32(0)
     for i in range(p.shape[0]):
         total += abs((q[i] if p[i] > least else np.float32(0)) - kept * p[i])
@@ -171,13 +176,13 @@ def keeping(p, q, row_of, least, out, taken):
     n, size = p.shape
     row = take(taken, n)
     while row >= 0:
-        probs, ahead, kept, total = p[row], q[row_of[row]], 0.0, 0.0
+        target_probs, draft_probs, kept_mass, total = p[row], q[row_of[row]], 0.0, 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            kept += _kept(probs[lo:hi], ahead[lo:hi], least[row])
+            kept_mass += _kept(target_probs[lo:hi], draft_probs[lo:hi], least[row])
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
-            total += _between(probs[lo:hi], ahead[lo:hi], least[row], np.float32(kept))
+            total += _between(target_probs[lo:hi], draft_probs[lo:hi], least[row], np.float32(kept_mass))
         out[row] = total / 2
         done(taken)
         row = take(taken, n)

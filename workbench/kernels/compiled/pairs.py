@@ -40,13 +40,13 @@ def _stand_out(p, q, p_bits, q_bits, at, top):
     for b in range(blocks.shape[0]):
         if blocks[b] >= least:
             for x in range(b * BLOCK, min(size, (b + 1) * BLOCK)):
-                chance = max(p[x], q[x])
-                if chance > top[last]:
+                prob = max(p[x], q[x])
+                if prob > top[last]:
                     i = last
-                    while i > 0 and chance > top[i - 1]:
+                    while i > 0 and prob > top[i - 1]:
                         top[i], at[i] = top[i - 1], at[i - 1]
                         i -= 1
-                    top[i], at[i] = chance, x
+                    top[i], at[i] = prob, x
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
@@ -55,9 +55,9 @@ def _beaten(own, w, q, g):
     """Return Σ q / (own + w) and Σ g / (own + w)."""
     from_q, from_g = _NONE, _NONE
     for j in range(w.shape[0]):
-        by = _ONE / (own + w[j])
-        from_q += q[j] * by
-        from_g += g[j] * by
+        inverse = _ONE / (own + w[j])
+        from_q += q[j] * inverse
+        from_g += g[j] * inverse
     return from_q, from_g
 
 
@@ -79,15 +79,15 @@ def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
     """Iterate w ← w · p / r; write the weights with the largest acceptance to `best`, and their sums as of `_sums`."""
     size = p.shape[0]
     w, r = np.ones(size, np.float32), np.empty(size, np.float32)
-    most_kept = -_ONE
+    best_acceptance = -_ONE
     for _ in range(steps + 1):
         _sums(w, q, g, from_q, from_g)
-        kept = _NONE
+        acceptance = _NONE
         for i in range(size):
             r[i] = g[i] * from_q[i] + q[i] * from_g[i] + inside[i]
-            kept += min(p[i], r[i])
-        if kept > most_kept:
-            most_kept = kept
+            acceptance += min(p[i], r[i])
+        if acceptance > best_acceptance:
+            best_acceptance = acceptance
             for i in range(size):
                 best[i] = w[i]
         for i in range(size):
@@ -108,9 +108,10 @@ def _group_of(p_bits, q_bits, groups, of):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _with_itself(q, found):
+    """Write q² / (1 − q) to `found`, with 1 − q at least 1e-12."""
     for x in range(q.shape[0]):
-        other = _ONE - q[x]
-        found[x] = q[x] * q[x] / (other if other > _NEARLY else _NEARLY)
+        complement = _ONE - q[x]
+        found[x] = q[x] * q[x] / (complement if complement > _NEARLY else _NEARLY)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -120,13 +121,13 @@ def _add(one, two, of, into):
 
     Neighbouring tokens are often in the same group; with one bank, each addition would wait for the one before.
     """
-    banks, whole = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
-    for x in range(0, whole, 8):
+    banks, n_full = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
+    for x in range(0, n_full, 8):
         for i in range(8):
             g, p, q = of[x + i], one[x + i], two[x + i]
             p, q = p + banks[i, g, 0], q + banks[i, g, 1]
             banks[i, g, 0], banks[i, g, 1] = p, q
-    for x in range(whole, one.shape[0]):
+    for x in range(n_full, one.shape[0]):
         banks[0, of[x], 0] += one[x]
         banks[0, of[x], 1] += two[x]
     for i in range(8):
@@ -138,11 +139,12 @@ def _add(one, two, of, into):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _add_one(probs, of, into):
-    banks, whole = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
-    for x in range(0, whole, 8):
+    """Sum one distribution by group, in eight banks as `_add` does."""
+    banks, n_full = np.zeros((8, into.shape[0]), np.float32), probs.shape[0] - probs.shape[0] % 8
+    for x in range(0, n_full, 8):
         for i in range(8):
             banks[i, of[x + i]] += probs[x + i]
-    for x in range(whole, probs.shape[0]):
+    for x in range(n_full, probs.shape[0]):
         banks[0, of[x]] += probs[x]
     for i in range(8):
         for g in range(into.shape[0]):
@@ -164,9 +166,10 @@ def _distribution_without(q, of, q_all, g_all, from_q, from_g, r):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _distribution(q, of, q_all, from_q, from_g, r):
-    chance = from_q + from_g + q_all
+    """Write to `r` the distribution of the chosen draft if the two drafts are drawn with replacement."""
+    factor = from_q + from_g + q_all
     for x in range(q.shape[0]):
-        r[x] = q[x] * chance[of[x]]
+        r[x] = q[x] * factor[of[x]]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -175,8 +178,8 @@ def _rest(p, r, rest):
     """Write (p − r)₊ to `rest` and return its sum."""
     total = _NONE
     for x in range(p.shape[0]):
-        more = p[x] - r[x]
-        rest[x] = more if more > _NONE else _NONE
+        excess = p[x] - r[x]
+        rest[x] = excess if excess > _NONE else _NONE
         total += rest[x]
     return total
 
@@ -227,10 +230,10 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
     """
     n, size = p.shape
     m, groups = at.shape[1], best.shape[1] - at.shape[1]
-    of, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
+    group_ids, weight = np.empty(size, np.uint16), np.empty(groups + m, np.float32)
     row = take(taken, n)
     while row >= 0:
-        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, of, weight, r[row])
+        _improve(p[row], q[row], p_bits[row], q_bits[row], at[row], without, steps, most, group_ids, weight, r[row])
         for i in range(groups + m):
             best[row, i] = weight[(i + groups) % (groups + m)]
         done(taken)
@@ -272,44 +275,50 @@ def judge(
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     (n, f), size = token.shape, p.shape[1]
-    of, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
-    probs, rest, figures = np.empty(size, np.float32), np.empty(size, np.float32), np.empty((f, 4), np.float32)
-    near, nothing, later = np.empty((f, 0), np.int64), np.empty(0, np.float32), np.empty(f, np.bool_)
+    group_ids, weight, at = np.empty(size, np.uint16), np.empty(groups + free, np.float32), np.empty(free, np.int64)
+    chosen_probs, residual, figures = (
+        np.empty(size, np.float32),
+        np.empty(size, np.float32),
+        np.empty((f, 4), np.float32),
+    )
+    near, empty, is_later = np.empty((f, 0), np.int64), np.empty(0, np.float32), np.empty(f, np.bool_)
     row = take(taken, n)
     while row >= 0:
-        mine, ahead, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
+        target_probs, draft_probs, x, first = p[p_at[row]], q[q_at[row]], token[row], 1.0
         if f > 1 and there[row, 1]:
             bits = p_bits[p_at[row]], q_bits[q_at[row]]
-            _improve(mine, ahead, bits[0], bits[1], at, without, steps, most, of, weight, probs)
-            w, w_other = np.float64(weight[of[x[0]]]), np.float64(weight[of[x[1]]])
+            _improve(
+                target_probs, draft_probs, bits[0], bits[1], at, without, steps, most, group_ids, weight, chosen_probs
+            )
+            w, w_other = np.float64(weight[group_ids[x[0]]]), np.float64(weight[group_ids[x[1]]])
             first = w / (w + w_other)
         else:
             for i in range(size):
-                probs[i] = ahead[i]
+                chosen_probs[i] = draft_probs[i]
         for i in range(f):
             kept[row, i] = _NONE
         if there[row, 0]:
-            kept[row, 0] = first * min(1.0, mine[x[0]] / max(probs[x[0]], _TINY))
+            kept[row, 0] = first * min(1.0, target_probs[x[0]] / max(chosen_probs[x[0]], _TINY))
         if f > 1 and there[row, 1]:
-            kept[row, 1] = (1 - first) * min(1.0, mine[x[1]] / max(probs[x[1]], _TINY))
+            kept[row, 1] = (1 - first) * min(1.0, target_probs[x[1]] / max(chosen_probs[x[1]], _TINY))
         total = 0.0
         for lo in range(0, size, ADDED):
-            total += _rest(mine[lo : lo + ADDED], probs[lo : lo + ADDED], rest[lo : lo + ADDED])
+            total += _rest(target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED])
         if total <= 0:  # reached with probability 0
             total = 1.0
             for i in range(size):
-                rest[i] = mine[i]
+                residual[i] = target_probs[i]
         for i in range(f):
-            later[i] = i > 1 and there[row, i]
-        found = test(
-            rest, total, ahead, x, there[row], later, near, _NONE, _NONE, 1.0, without, figures, ends[row],
-            left[row] if left.shape[0] > 0 else nothing, False,
+            is_later[i] = i > 1 and there[row, i]
+        sums = test(
+            residual, total, draft_probs, x, there[row], is_later, near, _NONE, _NONE, 1.0, without, figures, ends[row],
+            left[row] if left.shape[0] > 0 else empty, False,
         )  # fmt: skip
-        beside[row] = found[0]
-        missed = 1.0 - (kept[row, 0] + (kept[row, 1] if f > 1 else _NONE))
+        beside[row] = sums[0]
+        reject_prob = 1.0 - (kept[row, 0] + (kept[row, 1] if f > 1 else _NONE))
         for i in range(2, f):
-            kept[row, i] = missed * figures[i, 0]
-            missed *= 1 - figures[i, 0]
+            kept[row, i] = reject_prob * figures[i, 0]
+            reject_prob *= 1 - figures[i, 0]
         done(taken)
         row = take(taken, n)
     wait(taken, n)

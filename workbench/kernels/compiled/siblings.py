@@ -22,10 +22,11 @@ _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _beyond(p, q, by):
+    """Return Σ (p − by · q)₊."""
     total = _NONE
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += more if more > _NONE else _NONE
+        excess = p[i] - by * q[i]
+        total += excess if excess > _NONE else _NONE
     return total
 
 
@@ -41,17 +42,19 @@ def _added(q):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _leave(p, q, by, over, left):
+    """Write (p − by · q)₊ · over to `left`."""
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        left[i] = (more if more > _NONE else _NONE) * over
+        excess = p[i] - by * q[i]
+        left[i] = (excess if excess > _NONE else _NONE) * over
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 @no_type_check
 def _weigh(p, q, by, weight, out):
+    """Add weight · (p − by · q)₊ to `out`."""
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        out[i] += weight * (more if more > _NONE else _NONE)
+        excess = p[i] - by * q[i]
+        out[i] += weight * (excess if excess > _NONE else _NONE)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -60,8 +63,8 @@ def _far(p, q, own, by, weight):
     """Return Σ |own · p + weight · (p − by · q)₊|."""
     total = _NONE
     for i in range(p.shape[0]):
-        more = p[i] - by * q[i]
-        total += abs(own * p[i] + weight * (more if more > _NONE else _NONE))
+        excess = p[i] - by * q[i]
+        total += abs(own * p[i] + weight * (excess if excess > _NONE else _NONE))
     return total
 
 
@@ -81,6 +84,7 @@ def _farther(p, q, own, by, weight):
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _length(x):
+    """Return Σ |x|."""
     total = _NONE
     for i in range(x.shape[0]):
         total += abs(x[i])
@@ -124,22 +128,22 @@ def others(q, special):
 @no_type_check
 def _apart(p, q, special, by, weight, n):
     """Return Σ |Σᵢ weightᵢ · (p − byᵢ · q)₊ − p| over all tokens outside `special`, for i < n; by₀ = 0."""
-    total, lo, own, space = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
-    few = np.zeros((2, 4), np.float32)
+    total, lo, own_weight, scratch = 0.0, 0, np.float32(weight[0] - 1), np.empty(BLOCK, np.float32)
+    terms = np.zeros((2, 4), np.float32)
     for i in range(1, min(n, 5)):
-        few[0, i - 1], few[1, i - 1] = by[i], weight[i]
+        terms[0, i - 1], terms[1, i - 1] = by[i], weight[i]
     for s in range(special.shape[0] + 1):
         end = special[s] if s < special.shape[0] else p.shape[0]
         while lo < end:
             hi = min(end, lo + BLOCK)
             if n == 2:
-                total += _far(p[lo:hi], q[lo:hi], own, few[0, 0], few[1, 0])
+                total += _far(p[lo:hi], q[lo:hi], own_weight, terms[0, 0], terms[1, 0])
             elif n <= 5:
-                total += _farther(p[lo:hi], q[lo:hi], own, few[0], few[1])
+                total += _farther(p[lo:hi], q[lo:hi], own_weight, terms[0], terms[1])
             else:
-                out = space[: hi - lo]
+                out = scratch[: hi - lo]
                 for i in range(hi - lo):
-                    out[i] = own * p[lo + i]
+                    out[i] = own_weight * p[lo + i]
                 for i in range(1, n):
                     _weigh(p[lo:hi], q[lo:hi], np.float32(by[i]), np.float32(weight[i]), out)
                 total += _length(out)
@@ -182,82 +186,88 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0
-    space, m, last = np.empty(f * (k + 1), np.int64), 0, -1
+    buffer, m, last = np.empty(f * (k + 1), np.int64), 0, -1
     for i in range(f):
         figures[i, 0] = figures[i, 1] = figures[i, 2] = figures[i, 3] = _NONE
         if there[i]:
-            m = put(space, m, token[i])
+            m = put(buffer, m, token[i])
             if tested[i]:
                 last = i
                 for j in range(k):
-                    m = put(space, m, near[i, j])
-    special = space[:m]
-    value, asked, out, chance, gone = np.empty(m), np.empty(m), np.empty(m), np.empty(m), np.zeros(m, np.bool_)
+                    m = put(buffer, m, near[i, j])
+    special = buffer[:m]
+    value, new_value, out, draft_probs, is_removed = (
+        np.empty(m),
+        np.empty(m),
+        np.empty(m),
+        np.empty(m),
+        np.zeros(m, np.bool_),
+    )
     for s in range(m):
-        value[s], chance[s], out[s] = probs[special[s]], ahead[special[s]], -probs[special[s]]
+        value[s], draft_probs[s], out[s] = probs[special[s]], ahead[special[s]], -probs[special[s]]
     by, weight = np.zeros(f + 2), np.zeros(f + 2)
-    off, of_q, reach, terms = 0.0, 1.0, 1.0, 1
-    rest_q = -1.0  # Σ q over the other tokens, computed at first use
+    q_factor, q_total, reach_prob, terms = 0.0, 1.0, 1.0, 1
+    other_q = -1.0  # Σ q over the other tokens, computed at first use
     for i in range(last + 1):
         if not there[i]:
             continue
         at = place_of(special, token[i])
         if tested[i]:
-            q_x = 0.0 if gone[at] or of_q <= 0 else chance[at] / of_q
+            q_x = 0.0 if is_removed[at] or q_total <= 0 else draft_probs[at] / q_total
             for s in range(m):
-                asked[s] = value[s]
-            lent, bound = 0.0, np.float32(mass + ratio * value[at] / total)
+                new_value[s] = value[s]
+            neighbour_mass, bound = 0.0, np.float32(mass + ratio * value[at] / total)
             for j in range(k):
-                other = place_of(special, near[i, j])
-                if np.float32((lent + value[other]) / total) > bound:
+                neighbour = place_of(special, near[i, j])
+                if np.float32((neighbour_mass + value[neighbour]) / total) > bound:
                     break
-                lent += value[other]
-                asked[other] = 0.0
-            asked[at] = value[at] + lent
-            lifted = asked[at] / (total * share)
-            figures[i, 0], figures[i, 1] = min(1.0, lifted / max(q_x, _TINY)), value[at] / total
-            figures[i, 2], figures[i, 3] = q_x, lifted
+                neighbour_mass += value[neighbour]
+                new_value[neighbour] = 0.0
+            new_value[at] = value[at] + neighbour_mass
+            raised_prob = new_value[at] / (total * share)
+            figures[i, 0], figures[i, 1] = min(1.0, raised_prob / max(q_x, _TINY)), value[at] / total
+            figures[i, 2], figures[i, 3] = q_x, raised_prob
             if i == last and not to_end:
                 break
-            step = share * total / of_q if of_q > 0 else 0.0
-            over = left_over(probs, ahead, np.float32(off + step), special)
-            scale = reach / (total * share)
+            step = share * total / q_total if q_total > 0 else 0.0
+            residual_total = left_over(probs, ahead, np.float32(q_factor + step), special)
+            scale = reach_prob / (total * share)
             for s in range(m):
-                rest = max(0.0, asked[s] - (0.0 if gone[s] else step * chance[s]))
-                out[s] += scale * (asked[s] - rest)  # accepted mass: min(q, a) = a − (a − q)₊
-                asked[s] = rest
-                over += rest
+                residual = max(0.0, new_value[s] - (0.0 if is_removed[s] else step * draft_probs[s]))
+                out[s] += scale * (new_value[s] - residual)  # accepted mass: min(q, a) = a − (a − q)₊
+                new_value[s] = residual
+                residual_total += residual
             weight[terms - 1] += scale
-            reach *= min(1.0, max(0.0, 1 - (total - over) / (total * share)))
-            if over > 0:
-                off, total = off + step, over
-                by[terms], weight[terms] = off, -scale
+            reach_prob *= min(1.0, max(0.0, 1 - (total - residual_total) / (total * share)))
+            if residual_total > 0:
+                q_factor, total = q_factor + step, residual_total
+                by[terms], weight[terms] = q_factor, -scale
                 terms += 1
                 for s in range(m):
-                    value[s] = asked[s]
+                    value[s] = new_value[s]
         if without and i < last:
-            if rest_q < 0:
-                rest_q = others(ahead, special)
-            among = rest_q
+            if other_q < 0:
+                other_q = others(ahead, special)
+            remaining_q = other_q
             for s in range(m):
-                among += 0.0 if s == at or gone[s] else chance[s]
-            if among > 0 or not tested[i]:
-                gone[at], of_q = True, among
-    beside, apart = 0.0, 0.0
+                remaining_q += 0.0 if s == at or is_removed[s] else draft_probs[s]
+            if remaining_q > 0 or not tested[i]:
+                is_removed[at], q_total = True, remaining_q
+    other_mass, distance = 0.0, 0.0
     if ends.shape[0] > 0:
         for i in range(f):
             ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
-        beside = left_over(probs, ahead, np.float32(off), special) / total
+        other_mass = left_over(probs, ahead, np.float32(q_factor), special) / total
     if left.shape[0] > 0:
-        _leave(probs, ahead, np.float32(off), np.float32(1 / total), left)
+        _leave(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
         for s in range(m):
             left[special[s]] = value[s] / total
     if priced:
-        weight[terms - 1] += reach / total
-        apart = _apart(probs, ahead, special, by, weight, terms)
+        weight[terms - 1] += reach_prob / total
+        distance = _apart(probs, ahead, special, by, weight, terms)
         for s in range(m):
-            apart += abs(out[s] + reach * value[s] / total)
-    return beside, apart / 2
+            distance += abs(out[s] + reach_prob * value[s] / total)
+    return other_mass, distance / 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -311,18 +321,18 @@ def judge(
         apart: float32 [R], written: see `workbench.core.relaxed.Relaxed.apart`; or [0].
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
-    n, nothing = token.shape[0], np.empty(0, np.float32)
+    n, empty = token.shape[0], np.empty(0, np.float32)
     row = take(taken, n)
     while row >= 0:
-        found = test(
+        sums = test(
             p[p_at[row]], 1.0, q[q_at[row]], token[row], there[row], tested[row], near[row], mass, ratio, share,
-            without, figures[row], ends[row] if ends.shape[0] > 0 else nothing,
-            left[row] if left.shape[0] > 0 else nothing, apart.shape[0] > 0,
+            without, figures[row], ends[row] if ends.shape[0] > 0 else empty,
+            left[row] if left.shape[0] > 0 else empty, apart.shape[0] > 0,
         )  # fmt: skip
         if beside.shape[0] > 0:
-            beside[row] = found[0]
+            beside[row] = sums[0]
         if apart.shape[0] > 0:
-            apart[row] = found[1]
+            apart[row] = sums[1]
         done(taken)
         row = take(taken, n)
     wait(taken, n)

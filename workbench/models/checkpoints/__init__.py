@@ -1,7 +1,7 @@
-"""Heads that others trained: the layouts of their checkpoints, read into a neutral description.
+"""Checkpoints of trained heads from other projects, read into one neutral description.
 
-`stored` opens safetensors and refuses pickles; each of the other modules knows the layouts of one family by names of
-configuration fields and tensors, which are facts; `reading.read` asks them all. A `description.Checkpoint` says what
-was found, `fits` whether that suits a target. What of it drafts here is up to the net of its kind
-(`workbench.methods.drafters.trained.TrainedNet.adopted`).
+`files` opens safetensors and refuses pickles. `eagle`, `eagle3`, `medusa` and `hydra` each recognise the layouts of one
+family by the names of configuration fields and tensors; `layouts.read` tries them in turn. The result is a
+`description.Checkpoint`; `compatibility` checks whether it fits a target. The network class of its kind decides
+whether it can draft with this checkpoint (`workbench.methods.drafters.trained.TrainedNet.adopted`).
 """

@@ -1,4 +1,4 @@
-"""Whether heads suit a target, line by line: what does not fit, and what would."""
+"""Compatibility of trained heads with a target: one result per checked property, and a target that would fit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     import torch
 
 ROWS = 64
-"""Rows of an embedding that are compared."""
+"""Number of embedding rows that are compared."""
 ALIKE = 0.9
-"""Cosine above which two embeddings are of the same training, whatever format either is kept in."""
+"""Cosine similarity from which two embeddings count as the same weights, even if stored in different formats."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRequirements:
-    """What a target asks of heads.
+    """Properties of a target that heads have to match.
 
     Attributes:
-        name: of the target.
-        hidden_size: numbers of its features.
-        vocab_size: its tokens.
-        n_layers: its layers.
-        rope: its rotary positions; see `rope_of`.
+        name: name of the target.
+        hidden_size: width of its hidden states.
+        vocab_size: number of its tokens.
+        n_layers: number of its layers.
+        rope: parameters of its rotary embedding; see `rope_of`.
     """
 
     name: str
@@ -37,10 +37,10 @@ class HeadRequirements:
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any]) -> HeadRequirements:
-        """From a target's configuration, which may hold that of its text inside.
+        """Return the requirements of a target from its configuration, which may have a nested `text_config`.
 
         Raises:
-            KeyError, TypeError: it lacks a size.
+            KeyError, TypeError: the configuration lacks a size.
         """
         text = config.get("text_config") or config
         sizes = [int(text[key]) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
@@ -49,12 +49,12 @@ class HeadRequirements:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at.
+    """Result of one compatibility check.
 
     Attributes:
-        what: it is.
-        fits: whether it does; None: worth knowing, no matter of fitting.
-        says: the finding, and where it does not fit, what would.
+        what: checked property, such as "hidden size".
+        fits: whether the heads match the target in this property; None: a note, not a requirement.
+        says: result as text; if the heads do not match, also the target that would fit.
     """
 
     what: str
@@ -63,30 +63,32 @@ class Line:
 
 
 def lines(checkpoint: Checkpoint, target: HeadRequirements) -> list[Line]:
-    """Everything about some heads that a target has a say in."""
+    """Return the results of all compatibility checks of heads with a target."""
     return [*_sizes(checkpoint, target), *_taps(checkpoint, target), *_notes(checkpoint, target)]
 
 
 def why_not(checkpoint: Checkpoint, target: HeadRequirements) -> str:
-    """Why heads do not suit a target, in whole sentences; empty where they do."""
-    wrong = [line.says for line in lines(checkpoint, target) if line.fits is False]
-    return f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(wrong)}." if wrong else ""
+    """Return why heads do not fit a target, as a sentence; empty if they fit."""
+    reasons = [line.says for line in lines(checkpoint, target) if line.fits is False]
+    return (
+        f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(reasons)}." if reasons else ""
+    )
 
 
 def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
-    facts, meant = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
-    read = facts.get("target_hidden_size", facts["hidden_size"])
-    if read == target.hidden_size:
-        yield Line("hidden size", True, f"it reads {read:,} numbers, which the target gives")
+    facts, intended_target = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
+    n_in = facts.get("target_hidden_size", facts["hidden_size"])
+    if n_in == target.hidden_size:
+        yield Line("hidden size", True, f"it reads {n_in:,} numbers, which the target gives")
     else:
         yield Line(
             "hidden size",
             False,
-            f"it reads {read:,} numbers and the target gives {target.hidden_size:,}; it is for a target of hidden size "
-            f"{read:,}{meant}",
+            f"it reads {n_in:,} numbers and the target gives {target.hidden_size:,}; it is for a target of hidden size "
+            f"{n_in:,}{intended_target}",
         )
     width = facts["hidden_size"]
-    if width != read:
+    if width != n_in:
         yield Line("embedding", False, f"it has embeddings of its own width {width:,}; the target's width is "
                                        f"{target.hidden_size:,}")  # fmt: skip
     vocab = facts["vocab_size"]
@@ -97,7 +99,7 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
             "vocabulary",
             False,
             f"it knows {vocab:,} tokens and the target has {target.vocab_size:,}; it is for a target of {vocab:,} "
-            f"tokens{meant}",
+            f"tokens{intended_target}",
         )
     if checkpoint.kept is not None:
         yield Line("draft vocabulary", None, f"it proposes {len(checkpoint.kept):,} of them")
@@ -106,25 +108,25 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
 def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
     if checkpoint.architecture != "eagle-3":
         return
-    said, n = checkpoint.facts["taps"], target.n_layers
-    taps = said or (2, n // 2, n - 3)
-    named = ", ".join(map(str, taps))
+    config_taps, n = checkpoint.facts["taps"], target.n_layers
+    taps = config_taps or (2, n // 2, n - 3)
+    names = ", ".join(map(str, taps))
     if any(tap >= n for tap in taps):
-        yield Line("layers", False, f"it reads the inputs of layers {named}, but the target has {n}; it is for a "
+        yield Line("layers", False, f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
                                     f"target of {max(taps) + 1} layers or more")  # fmt: skip
     elif sorted(set(taps)) != list(taps):
-        yield Line("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {named} of {n}: not "
+        yield Line("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
                                     "three in order; from 7 layers on they are")  # fmt: skip
     else:
-        yield Line("layers", True, f"it reads the inputs of layers {named} of the target's {n}")
+        yield Line("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
 
 
 def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
     if "rope" in checkpoint.facts:
-        mine, theirs = _rope(checkpoint.facts["rope"]), _rope(target.rope)
-        also = "as the target's" if mine == theirs else f"its own; the target's are {theirs}"
-        yield Line("positions", None, f"{mine}, {also}")
-    yield from (Line("note", None, says) for says in checkpoint.says)
+        head_rope, target_rope = _rope(checkpoint.facts["rope"]), _rope(target.rope)
+        comparison = "as the target's" if head_rope == target_rope else f"its own; the target's are {target_rope}"
+        yield Line("positions", None, f"{head_rope}, {comparison}")
+    yield from (Line("note", None, note) for note in checkpoint.says)
 
 
 def _rope(rope: Mapping[str, Any]) -> str:
@@ -134,12 +136,14 @@ def _rope(rope: Mapping[str, Any]) -> str:
 
 
 def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str) -> str:
-    """Why heads were trained for other weights: their copy of the embedding is not the target's; "": it is, or none.
+    """Return an error if the heads were trained for other weights: their copy of the embedding is not the target's.
+
+    The result is empty if the embeddings agree or the heads have no copy.
 
     Args:
-        checkpoint: whose sizes fit.
-        embedding: the target's, [V or more, D].
-        target: its name.
+        checkpoint: heads whose sizes fit the target.
+        embedding: embedding of the target, [V or more, D].
+        target: name of the target.
     """
     import torch
 
@@ -148,13 +152,13 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
         return ""
     n = min(checkpoint.stored.shapes[stored][0], len(embedding))
     rows = list(range(0, n, max(n // ROWS, 1)))[:ROWS]
-    theirs = checkpoint.stored.rows(stored, rows).float()
-    ours = embedding.detach()[torch.tensor(rows, device=embedding.device)].float().cpu()
-    alike = float(torch.cosine_similarity(theirs, ours, dim=1).mean())
-    if alike >= ALIKE:
+    head_rows = checkpoint.stored.rows(stored, rows).float()
+    target_rows = embedding.detach()[torch.tensor(rows, device=embedding.device)].float().cpu()
+    similarity = float(torch.cosine_similarity(head_rows, target_rows, dim=1).mean())
+    if similarity >= ALIKE:
         return ""
     return (
         f"{checkpoint.name} ({checkpoint.layout}) has a copy of an embedding that is not that of {target} (cosine "
-        f"{alike:.2f}): it was trained for other weights, and its drafts would be rejected. Use the weights of "
+        f"{similarity:.2f}): it was trained for other weights, and its drafts would be rejected. Use the weights of "
         f"{checkpoint.verifier or 'the target that it was trained for'}."
     )

@@ -1,4 +1,4 @@
-"""What a checkpoint of trained heads holds, whoever trained it: facts, and tensors by what they are."""
+"""Neutral description of a checkpoint of trained heads: configuration values, and tensors by their role."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROPES = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary positions that do not depend on the length of the text."""
+"""RoPE types whose tables do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Ends the name of a buffer that older programs kept: it follows from the configuration."""
+"""Suffix of the name of a buffer that older programs stored; it is computed from the configuration and not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Heads that somebody trained.
+    """Description of trained heads in a known layout.
 
     Attributes:
-        layout: who writes checkpoints so, "EAGLE (SafeAILab)".
-        architecture: the kind of heads that they are here: "eagle", "eagle-3", "medusa", "hydra".
-        stored: its files.
-        facts: what the heads are, in plain numbers. All have `hidden_size` and `vocab_size` (the target's). `eagle` and
+        layout: name of the layout and of the project that writes it, such as "EAGLE (SafeAILab)".
+        architecture: kind of heads in this workbench: "eagle", "eagle-3", "medusa", "hydra".
+        stored: files of the checkpoint.
+        facts: configuration values. All have `hidden_size` and `vocab_size` (the target's). `eagle` and
             `eagle-3`: `heads`, `kv_heads`, `head_size`, `ffn`, `eps`, `rope` (as transformers' `rope_parameters`).
             `eagle`: `norms` (of `workbench.methods.drafters.feature_net.NORMS`). `eagle-3`: `taps` (layers whose
-            incoming stream is read; none: 2, L/2 and L - 3), `target_hidden_size`, `norm_before_residual`,
-            `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`, `n_layers`; `hydra`:
-            `grounded` and `prefix` (a decoder layer over the features, as Hydra++ has it).
-        parts: where each tensor is: its name here → its name in the file.
-        kept: token ids that the heads can propose, increasing; None: all of the target's.
-        order: the place of each of them among the heads' own; None: the same.
-        unread: tensors that are not needed here.
-        verifier: the model that it says it was trained for; "": it names none.
+            input, the residual stream, is read; empty: 2, L/2 and L - 3), `target_hidden_size`,
+            `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`,
+            `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
+        parts: name of each tensor in this workbench → its name in the file.
+        kept: ids of the tokens that the heads can propose, increasing; None: all of the target's.
+        order: row of each of these tokens in the heads' LM heads; None: the rows are in the order of `kept`.
+        unread: names of tensors in the files that are not needed.
+        verifier: name of the target in the configuration; empty: none is named.
     """
 
     layout: str
@@ -50,16 +50,16 @@ class Checkpoint:
     unread: tuple[str, ...] = ()
     verifier: str = ""
     says: tuple[str, ...] = field(default=())
-    """What else is worth knowing of it, a sentence each."""
+    """Further notes about the checkpoint, one sentence each."""
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the folder."""
         return self.stored.folder.resolve().name
 
     @property
     def n_parameters(self) -> int:
-        """Numbers in the tensors that are read."""
+        """Number of parameters in the tensors that are read."""
         total = 0
         for name in self.parts.values():
             n = 1
@@ -69,30 +69,32 @@ class Checkpoint:
         return total
 
     def read(self) -> dict[str, Tensor]:
-        """The tensors, by their names here, without the target's embedding; rows of LM heads in the order of `kept`.
+        """Return the tensors by their names in this workbench, without the copy of the target's embedding.
+
+        Rows of LM heads are in the order of `kept`.
 
         Raises:
-            ModelError: one cannot be read.
+            ModelError: a tensor cannot be read.
         """
-        wanted = {name: stored for name, stored in self.parts.items() if name != "embed.weight"}
-        found = self.stored.tensors(wanted.values())
-        read = {name: found[stored] for name, stored in wanted.items()}
+        stored_names = {name: stored for name, stored in self.parts.items() if name != "embed.weight"}
+        tensors = self.stored.tensors(stored_names.values())
+        weights = {name: tensors[stored] for name, stored in stored_names.items()}
         if self.order is not None:
-            for name in read:
+            for name in weights:
                 if name.startswith("vocabulary"):
-                    read[name] = read[name][list(self.order)]
-        return read
+                    weights[name] = weights[name][list(self.order)]
+        return weights
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor that a layout has.
+    """Tensor of a layout.
 
     Attributes:
-        name: here.
-        stored: in the file.
-        shape: sizes.
-        optional: whether it may be missing.
+        name: name in this workbench.
+        stored: name in the file.
+        shape: expected shape.
+        optional: whether the tensor may be missing.
     """
 
     name: str
@@ -102,16 +104,16 @@ class Part:
 
 
 def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterable[str] = ()) -> dict[str, str]:
-    """Where each of the wanted tensors is; all that lies there must be known.
+    """Return each tensor's name in the files, by its name in this workbench; unknown tensors in the files are refused.
 
     Args:
-        stored: the files.
-        layout: for messages.
-        wanted: the tensors.
-        unread: those that may be there besides.
+        stored: files of the checkpoint.
+        layout: name of the layout, for messages.
+        wanted: tensors of the layout.
+        unread: names of further tensors that the files may have; they are ignored.
 
     Raises:
-        ModelError: tensors are missing, unknown or of other sizes: named, with the sizes that would fit.
+        ModelError: tensors are missing, unknown or of another shape; the message names them and the expected shape.
     """
     parts = list(wanted)
     missing = [part.stored for part in parts if part.stored not in stored.shapes and not part.optional]
@@ -121,15 +123,15 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
             "Fetch it again, or convert it again: it needs all of these tensors.",
         )
     for part in parts:
-        found = stored.shapes.get(part.stored)
-        if found is not None and found != part.shape:
+        shape = stored.shapes.get(part.stored)
+        if shape is not None and shape != part.shape:
             raise ModelError(
-                f"{part.stored} in {stored.folder} is {_times(found)}; by its configuration it would be "
+                f"{part.stored} in {stored.folder} is {_times(shape)}; by its configuration it would be "
                 f"{_times(part.shape)}.",
                 "Give it the config.json that it was trained with.",
             )
-    known = {part.stored for part in parts} | set(unread)
-    unknown = [name for name in sorted(stored.shapes) if name not in known and not name.endswith(COMPUTED)]
+    expected = {part.stored for part in parts} | set(unread)
+    unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
             f"{stored.folder} is of the layout {layout}, but also has the unknown {_some(unknown)}: drafts without "
@@ -140,54 +142,61 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
 
 
 def number(stored: Stored, config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    """A whole number above 0 that a configuration gives under one of these names.
+    """Return a positive integer from a configuration: the first of these keys that is present, else `default`.
 
     Raises:
-        ModelError: it does not, and there is no default.
+        ModelError: the value is not a positive integer, or no key is present and there is no default.
     """
     value = next((config[name] for name in names if config.get(name) is not None), default)
     if type(value) is not int or value < 1:
-        said = "does not say" if value is None else f"says {value!r:.40} for"
+        phrase = "does not say" if value is None else f"says {value!r:.40} for"
         raise ModelError(
-            f"The config.json in {stored.folder} {said} `{names[0]}`, which must be a whole number above 0.",
+            f"The config.json in {stored.folder} {phrase} `{names[0]}`, which must be a whole number above 0.",
             "Give it the config.json that it was trained with.",
         )
     return value
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary positions of a configuration, old or new, as transformers' `rope_parameters`; {}: plain, base 10,000."""
-    said = config.get("rope_parameters") or {}
-    old = config.get("rope_scaling") or {}
-    rope = {"rope_theta": config.get("rope_theta", 10_000.0)} | {k: v for k, v in old.items() if k != "type"} | said
-    rope["rope_type"] = said.get("rope_type") or old.get("rope_type") or old.get("type") or "default"
+    """Return a configuration's RoPE settings, in the old or new format, as transformers' `rope_parameters`.
+
+    The result is {} for the default type with base 10,000.
+    """
+    parameters = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
+    rope = (
+        {"rope_theta": config.get("rope_theta", 10_000.0)}
+        | {k: v for k, v in scaling.items() if k != "type"}
+        | parameters
+    )
+    rope["rope_type"] = parameters.get("rope_type") or scaling.get("rope_type") or scaling.get("type") or "default"
     if rope["rope_type"] == "yarn":
         rope.setdefault("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
     rope["rope_theta"] = float(rope["rope_theta"])
-    plain = rope["rope_type"] == "default"
-    return {} if plain and rope["rope_theta"] == 10_000.0 else rope
+    is_default = rope["rope_type"] == "default"
+    return {} if is_default and rope["rope_theta"] == 10_000.0 else rope
 
 
 def tokens_of(stored: Stored, ids: Iterable[int], what: str, vocab_size: int) -> tuple[list[int], list[int] | None]:
-    """A draft vocabulary: its tokens increasing, and the places of these among the heads' own (None: the same).
+    """Return a draft vocabulary's token ids in increasing order, and the index of each in `ids`; None: the same order.
 
     Raises:
-        ModelError: it names a token twice or one that the target does not have.
+        ModelError: a token occurs twice or is not in the target's vocabulary.
     """
     ids = list(ids)
-    for place, token in enumerate(ids):
+    for index, token in enumerate(ids):
         if not 0 <= token < vocab_size:
             raise ModelError(
-                f"`{what}` in {stored.folder} has token {token:,} at index {place:,}; the vocabulary is 0 to "
+                f"`{what}` in {stored.folder} has token {token:,} at index {index:,}; the vocabulary is 0 to "
                 f"{vocab_size - 1:,}.",
                 "Fetch it again: the map belongs to other heads, or is truncated.",
             )
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    found = [ids[i] for i in order]
-    twice = next((a for a, b in pairwise(found) if a == b), None)
-    if twice is not None:
-        raise ModelError(f"`{what}` in {stored.folder} has token {twice:,} twice.", "Fetch it again.")
-    return found, None if order == list(range(len(ids))) else order
+    tokens = [ids[i] for i in order]
+    duplicate = next((a for a, b in pairwise(tokens) if a == b), None)
+    if duplicate is not None:
+        raise ModelError(f"`{what}` in {stored.folder} has token {duplicate:,} twice.", "Fetch it again.")
+    return tokens, None if order == list(range(len(ids))) else order
 
 
 def _times(shape: tuple[int, ...]) -> str:
@@ -195,5 +204,5 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+    text = ", ".join(names[:4])
+    return text if len(names) <= 4 else f"{text} and {len(names) - 4} more"

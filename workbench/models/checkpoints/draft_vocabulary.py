@@ -1,4 +1,4 @@
-"""Maps between the tokens that heads can propose and the target's: `d2t`, `t2d`, `token_map`."""
+"""Maps between a draft vocabulary and the target's vocabulary: `d2t`, `t2d`, `token_map`."""
 
 from __future__ import annotations
 
@@ -8,46 +8,50 @@ from workbench.models.checkpoints.files import Stored
 
 MAPS = ("d2t", "t2d")
 Kept = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""See `Checkpoint.kept` and `Checkpoint.order`."""
+"""Values of `Checkpoint.kept` and `Checkpoint.order`."""
 
 
 def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
-    """What `d2t` (token i of the heads is i + d2t[i] of the target) says, and `t2d` beside it; nothing without them.
+    """Return the draft vocabulary from `d2t`, checked against `t2d` if there is one; (None, None) without `d2t`.
+
+    Token i of the heads is token i + d2t[i] of the target; `t2d` is a mask over the target's tokens.
 
     Raises:
-        ModelError: it names a token twice or one that there is not, or the two contradict each other.
+        ModelError: a token occurs twice or does not exist, or `d2t` and `t2d` disagree.
     """
     if "d2t" not in stored.shapes:
         return None, None
     offsets = stored.array("d2t").tolist()
-    ids = [place + offset for place, offset in enumerate(offsets)]
-    kept, order = tokens_of(stored, ids, "d2t", vocab_size)
+    ids = [index + offset for index, offset in enumerate(offsets)]
+    tokens, order = tokens_of(stored, ids, "d2t", vocab_size)
     if "t2d" in stored.shapes:
-        known = stored.array("t2d").astype(bool)
-        if known.shape != (vocab_size,):
+        mask = stored.array("t2d").astype(bool)
+        if mask.shape != (vocab_size,):
             raise ModelError(
-                f"`t2d` in {stored.folder} is of {known.size:,} tokens; the vocabulary has {vocab_size:,}.",
+                f"`t2d` in {stored.folder} is of {mask.size:,} tokens; the vocabulary has {vocab_size:,}.",
                 "Fetch it again: the map belongs to other heads.",
             )
-        if known.nonzero()[0].tolist() != kept:
+        if mask.nonzero()[0].tolist() != tokens:
             raise ModelError(
-                f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(kept):,} and {int(known.sum()):,}).",
+                f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(tokens):,} and {int(mask.sum()):,}).",
                 "Fetch it again: one of the two belongs to other heads.",
             )
-    return tuple(kept), None if order is None else tuple(order)
+    return tuple(tokens), None if order is None else tuple(order)
 
 
 def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
-    """What a list of token ids says of LM heads with so many rows: one for each of its tokens, or for all.
+    """Return the draft vocabulary from a list of token ids, for LM heads with `rows` rows.
+
+    The LM heads have one row for each token of the list, or one for each token of the target.
 
     Raises:
-        ModelError: as `draft_vocabulary`; or the rows are neither.
+        ModelError: as for `draft_vocabulary`; or the number of rows is neither of these.
     """
-    kept, order = tokens_of(stored, stored.array(name).tolist(), name, vocab_size)
-    if rows == vocab_size and rows != len(kept):
-        return tuple(kept), tuple(kept)  # the rows of these tokens
-    if rows != len(kept):
+    tokens, order = tokens_of(stored, stored.array(name).tolist(), name, vocab_size)
+    if rows == vocab_size and rows != len(tokens):
+        return tuple(tokens), tuple(tokens)  # the rows of these tokens
+    if rows != len(tokens):
         raise ModelError(
-            f"`{name}` in {stored.folder} keeps {len(kept):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
+            f"`{name}` in {stored.folder} keeps {len(tokens):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
         )
-    return tuple(kept), None if order is None else tuple(order)
+    return tuple(tokens), None if order is None else tuple(order)

@@ -1,4 +1,4 @@
-"""EAGLE-1 and -2 (one layer; only their trees differ), and what vLLM's speculators make of such layers.
+"""EAGLE-1 and -2 (one layer; only their trees differ), and the corresponding layouts of vLLM's speculators.
 
 Layouts: SafeAILab's `eagle/model/cnets1.py`; vllm-project/speculators' types `eagle` (until 0.3) and `mtp`. EAGLE: Li
 et al. 2024, arXiv:2401.15077, §4.1.
@@ -22,7 +22,7 @@ IN_LAYER = {
     "gate.weight": "mlp.gate_proj.weight", "up.weight": "mlp.up_proj.weight", "down.weight": "mlp.down_proj.weight",
     "before.weight": "input_layernorm.weight",
 }  # fmt: skip
-"""Tensors of a decoder layer: their names here → in transformers' Llama."""
+"""Tensors of a decoder layer: name in this workbench → name in transformers' Llama."""
 OUTSIDE = {
     SAFEAILAB: {"embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "fuse.bias": "fc.bias"},
     SPECULATORS: {
@@ -36,17 +36,17 @@ OUTSIDE = {
         "after.weight": "mtp_layers.0.final_layernorm.weight",
     },
 }  # fmt: skip
-"""The other tensors, by layout."""
+"""Tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
 LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
-"""What stands before the names of the layer's."""
+"""Prefix of the names of the layer's tensors, by layout."""
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
 
 
 def read_eagle(stored: Stored) -> Checkpoint | None:
-    """The heads, where a folder holds such ones.
+    """Return the description of EAGLE heads; None if the files have another layout.
 
     Raises:
-        ModelError: they are damaged, or of a kind that nothing here computes.
+        ModelError: the files are damaged, or the heads are of a kind that is not supported.
     """
     config, layout = stored.config, layout_of(stored)
     if layout is None:
@@ -64,23 +64,23 @@ def read_eagle(stored: Stored) -> Checkpoint | None:
     names = OUTSIDE[layout] | {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()}
     norms = norms_of(layout, config)
     shapes = layer_shapes(facts, facts["hidden_size"])
-    usual = {"embed.weight", "fuse.bias", "q.bias", "k.bias", "v.bias"}
+    optional = {"embed.weight", "fuse.bias", "q.bias", "k.bias", "v.bias"}
     parts = [
-        Part(name, inside, shapes[name], name in usual)
-        for name, inside in names.items()
+        Part(name, stored_name, shapes[name], name in optional)
+        for name, stored_name in names.items()
         if name.removesuffix(".weight") not in NORMS or name.removesuffix(".weight") in norms
     ]
-    where = matched(stored, layout, parts, UNREAD)
-    kept, order = draft_vocabulary(stored, facts["vocab_size"])
+    tensor_names = matched(stored, layout, parts, UNREAD)
+    draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
     return Checkpoint(
         layout,
         "eagle",
         stored,
         facts | {"norms": norms},
-        where,
-        kept,
+        tensor_names,
+        draft_tokens,
         order,
-        tuple(name for name in UNREAD if name in stored.shapes and name not in (*where.values(), *MAPS)),
+        tuple(name for name in UNREAD if name in stored.shapes and name not in (*tensor_names.values(), *MAPS)),
         verifier_of(config),
     )
 
@@ -89,26 +89,26 @@ NORMS = ("norm_embed", "norm_feature", "before", "after")
 
 
 def layout_of(stored: Stored) -> str | None:
-    """Which of the layouts it is; None: none of them."""
+    """Return the name of the EAGLE layout of a checkpoint; None if it has none of them."""
     kind = stored.config.get("speculators_model_type")
     if kind in ("eagle", "mtp"):
         return SPECULATORS if kind == "eagle" else MTP
-    is_one = "fc.weight" in stored.shapes and "layers.0.self_attn.q_proj.weight" in stored.shapes
-    return SAFEAILAB if kind is None and is_one and "layers.0.hidden_norm.weight" not in stored.shapes else None
+    is_eagle = "fc.weight" in stored.shapes and "layers.0.self_attn.q_proj.weight" in stored.shapes
+    return SAFEAILAB if kind is None and is_eagle and "layers.0.hidden_norm.weight" not in stored.shapes else None
 
 
 def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The norms of a layer of this layout besides the one between its halves."""
+    """Return the names of a layout's norms, except the one between attention and MLP."""
     if layout == MTP:
         return NORMS
     return ("norm_embed", "before", "after") if config.get("layernorms") else ()
 
 
 def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says of a decoder layer of Llama's kind.
+    """Return the sizes and settings of a Llama-like decoder layer from a configuration.
 
     Raises:
-        ModelError: it says too little, or something that is not computed here.
+        ModelError: a value is missing or not supported.
     """
     width = number(stored, config, "hidden_size")
     heads = number(stored, config, "num_attention_heads")
@@ -122,22 +122,22 @@ def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
         "eps": float(config.get("rms_norm_eps") or 1e-6),
         "rope": rope_of(config),
     }
-    wrong = ""
+    reason = ""
     if config.get("hidden_act", "silu") != "silu":
-        wrong = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
+        reason = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
     elif heads % facts["kv_heads"]:
-        wrong = f"its {heads} heads cannot share {facts['kv_heads']} keys and values"
+        reason = f"its {heads} heads cannot share {facts['kv_heads']} keys and values"
     elif (kind := facts["rope"].get("rope_type", "default")) not in ROPES:
-        wrong = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
+        reason = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
     elif (layers := config.get("num_hidden_layers", 1)) != 1:
-        wrong = f"it has {layers!r:.20} layers; one is supported"
-    if wrong:
-        raise ModelError(f"The heads in {stored.folder} cannot be computed here: {wrong}.", "Take others.")
+        reason = f"it has {layers!r:.20} layers; one is supported"
+    if reason:
+        raise ModelError(f"The heads in {stored.folder} cannot be computed here: {reason}.", "Take others.")
     return facts
 
 
 def layer_shapes(facts: Mapping[str, Any], reads: int) -> dict[str, tuple[int, ...]]:
-    """Sizes of the tensors of a layer and of what is around it; `reads`: numbers that its attention reads."""
+    """Return the shapes of the tensors in and around a layer; `reads` is the input width of its attention."""
     width, ffn = facts["hidden_size"], facts["ffn"]
     queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
     norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}
@@ -150,8 +150,8 @@ def layer_shapes(facts: Mapping[str, Any], reads: int) -> dict[str, tuple[int, .
 
 
 def verifier_of(config: Mapping[str, Any]) -> str:
-    """The target that a configuration names."""
-    inside = config.get("speculators_config")
-    verifier = inside.get("verifier") if isinstance(inside, dict) else None
+    """Return the name of the target in a configuration; empty if there is none."""
+    section = config.get("speculators_config")
+    verifier = section.get("verifier") if isinstance(section, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")
     return name if isinstance(name, str) else ""

@@ -19,17 +19,17 @@ INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.w
     "norm_embed.weight": "input_layernorm.weight", "norm_feature.weight": "hidden_norm.weight",
     "q_norm.weight": "self_attn.q_norm.weight", "k_norm.weight": "self_attn.k_norm.weight",
 }  # fmt: skip
-"""Tensors of the layer: their names here → in the file, behind the layer's own name."""
+"""Tensors of the layer: name in this workbench → name in the file after the layer's prefix."""
 OPTIONAL = {"embed.weight", "q.bias", "k.bias", "v.bias", "q_norm.weight", "k_norm.weight"}
 TAPS = 3
-"""Layers that are read where a configuration names none."""
+"""Number of layers whose hidden states are read if the configuration names none."""
 
 
 def read_eagle3(stored: Stored) -> Checkpoint | None:
-    """The heads, where a folder holds such ones.
+    """Return the description of EAGLE-3 heads; None if the files have another layout.
 
     Raises:
-        ModelError: they are damaged, or of a kind that nothing here computes.
+        ModelError: the files are damaged, or the heads are of a kind that is not supported.
     """
     config = stored.config
     layout = _layout(stored)
@@ -44,24 +44,24 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
     target = number(stored, config, "target_hidden_size", default=width)
     taps = taps_of(stored)
     n_taps = len(taps) or TAPS
-    proposed = stored.shapes.get("lm_head.weight", (facts["vocab_size"],))[0]
-    said = config.get("draft_vocab_size") or config.get("truncated_vocab_size")
-    if said is not None and said != proposed:
+    n_proposed = stored.shapes.get("lm_head.weight", (facts["vocab_size"],))[0]
+    draft_size = config.get("draft_vocab_size") or config.get("truncated_vocab_size")
+    if draft_size is not None and draft_size != n_proposed:
         raise ModelError(
-            f"The config.json in {stored.folder} says {said:,} tokens of a draft vocabulary; its LM head has "
-            f"{proposed:,}.",
+            f"The config.json in {stored.folder} says {draft_size:,} tokens of a draft vocabulary; its LM head has "
+            f"{n_proposed:,}.",
             "Give it the config.json that it was trained with.",
         )
-    if proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
+    if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
-            f"{stored.folder} proposes {proposed:,} of {facts['vocab_size']:,} tokens, but lacks the map `d2t` that "
+            f"{stored.folder} proposes {n_proposed:,} of {facts['vocab_size']:,} tokens, but lacks the map `d2t` that "
             "says which.",
             "Fetch it again: without the map its tokens mean nothing.",
         )
     shapes = layer_shapes(facts, 2 * width) | {
         "fuse.weight": (width, n_taps * target),
         "q_norm.weight": (head_size,), "k_norm.weight": (head_size,),
-        "vocabulary.weight": (proposed, width), "norm_features.weight": (n_taps * target,),
+        "vocabulary.weight": (n_proposed, width), "norm_features.weight": (n_taps * target,),
     }  # fmt: skip
     prefix = "midlayer." if any(name.startswith("midlayer.") for name in stored.shapes) else "layers.0."
     names = {
@@ -74,14 +74,14 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
     if config.get("fc_norm"):
         parts += [Part(f"norm_tap.{i}.weight", f"fc_norm.{i}.weight", (target,)) for i in range(n_taps)]
     unread = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")
-    where = matched(stored, layout, parts, unread)
-    if "d2t" in stored.shapes and stored.shapes["d2t"] != (proposed,):
+    tensor_names = matched(stored, layout, parts, unread)
+    if "d2t" in stored.shapes and stored.shapes["d2t"] != (n_proposed,):
         raise ModelError(
-            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {proposed:,}.",
+            f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {n_proposed:,}.",
             "Fetch it again: the map belongs to other heads.",
         )
-    kept, order = draft_vocabulary(stored, facts["vocab_size"])
-    more: dict[str, Any] = {
+    draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
+    extra_facts: dict[str, Any] = {
         "taps": taps,
         "target_hidden_size": target,
         "norm_before_residual": bool(config.get("norm_before_residual", is_speculators)),
@@ -93,9 +93,9 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
         layout,
         "eagle-3",
         stored,
-        facts | more,
-        where,
-        kept,
+        facts | extra_facts,
+        tensor_names,
+        draft_tokens,
         order,
         tuple(name for name in unread if name in stored.shapes and name not in MAPS),
         verifier_of(config),
@@ -108,26 +108,26 @@ def _layout(stored: Stored) -> str | None:
         return SPECULATORS if kind == "eagle3" else None
     if not any(name.endswith(".hidden_norm.weight") for name in stored.shapes):
         return None
-    named = stored.config.get("architectures") or [""]
-    return SPECFORGE if named[0] == "LlamaForCausalLMEagle3" else SAFEAILAB
+    architectures = stored.config.get("architectures") or [""]
+    return SPECFORGE if architectures[0] == "LlamaForCausalLMEagle3" else SAFEAILAB
 
 
 def taps_of(stored: Stored) -> tuple[int, ...]:
-    """The layers whose incoming streams are read; (): the configuration leaves them to the target's depth.
+    """Return the layers whose input is read; () if the configuration names none (they follow from the target's depth).
 
     Raises:
-        ModelError: they are no layers, or not in order.
+        ModelError: the value is not an increasing list of layer indices.
     """
     config = stored.config
-    inside = config.get("eagle_config")
-    said = config.get("eagle_aux_hidden_state_layer_ids")
-    said = inside.get("eagle_aux_hidden_state_layer_ids") if said is None and isinstance(inside, dict) else said
-    if said is None:
+    section = config.get("eagle_config")
+    ids = config.get("eagle_aux_hidden_state_layer_ids")
+    ids = section.get("eagle_aux_hidden_state_layer_ids") if ids is None and isinstance(section, dict) else ids
+    if ids is None:
         return ()
-    fine = isinstance(said, list) and said and all(type(i) is int and i >= 0 for i in said)
-    if not fine or sorted(set(said)) != said:
+    is_valid = isinstance(ids, list) and ids and all(type(i) is int and i >= 0 for i in ids)
+    if not is_valid or sorted(set(ids)) != ids:
         raise ModelError(
-            f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {said!r:.60}: no increasing list of layers.",
+            f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {ids!r:.60}: no increasing list of layers.",
             "Give it the config.json that it was trained with.",
         )
-    return tuple(said)
+    return tuple(ids)

@@ -26,13 +26,13 @@ _CONVERT = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What lies in a folder, without its values.
+    """Index of a checkpoint's files: configuration and tensor shapes, without the values.
 
     Attributes:
-        folder: where it lies.
-        config: its config.json; {} where there is none.
-        shapes: of the tensors, by name.
-        files: where each tensor is.
+        folder: folder of the files.
+        config: contents of config.json; {} if there is none.
+        shapes: shape of each tensor, by name.
+        files: file of each tensor, by name.
     """
 
     folder: Path
@@ -41,54 +41,55 @@ class Stored:
     files: Mapping[str, Path]
 
     def array(self, name: str) -> np.ndarray:
-        """A tensor of whole numbers or booleans, without PyTorch.
+        """Return a tensor of integers or booleans, without PyTorch.
 
         Raises:
-            ModelError: it cannot be read.
+            ModelError: the tensor cannot be read.
         """
         with _opened(self.files[name], "np") as file:
             return file.get_tensor(name)
 
     def rows(self, name: str, places: Iterable[int]) -> Tensor:
-        """Some rows of a tensor, without the others.
+        """Return some rows of a tensor; the others are not read.
 
         Raises:
-            ModelError: it cannot be read.
+            ModelError: the tensor cannot be read.
         """
         import torch
 
         with _opened(self.files[name], "pt") as file:
-            whole = file.get_slice(name)
-            return torch.cat([whole[place : place + 1] for place in places])
+            tensor = file.get_slice(name)
+            return torch.cat([tensor[index : index + 1] for index in places])
 
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Tensors by name.
+        """Return tensors by name.
 
         Raises:
-            ModelError: one cannot be read.
+            ModelError: a tensor cannot be read.
         """
-        found: dict[str, Tensor] = {}
-        wanted = list(names)
-        for path in sorted({self.files[name] for name in wanted}):
+        tensors: dict[str, Tensor] = {}
+        name_list = list(names)
+        for path in sorted({self.files[name] for name in name_list}):
             with _opened(path, "pt") as file:
-                found |= {name: file.get_tensor(name) for name in wanted if self.files[name] == path}
-        return found
+                tensors |= {name: file.get_tensor(name) for name in name_list if self.files[name] == path}
+        return tensors
 
 
 def open_stored(place: Path) -> Stored:
-    """A checkpoint in a folder, or beside one of its safetensors files.
+    """Open the checkpoint in a folder, or in one safetensors file with the config.json next to it.
 
     Raises:
-        ModelError: it is no such place; its weights are pickles, cut or double; its configuration is damaged.
+        ModelError: the path does not exist; weights are pickles, truncated or in two files; or the configuration is
+            damaged.
     """
     place = place.expanduser()
     if place.suffix in PICKLES and place.is_file():
         raise _pickled(place)
     if not place.exists():
         raise ModelError(f"There is no {place}.", "Give a folder with config.json and *.safetensors.")
-    folder, chosen = (place, None) if place.is_dir() else (place.parent, place)
+    folder, single_file = (place, None) if place.is_dir() else (place.parent, place)
     check_files(folder)
-    paths = sorted(folder.glob("*.safetensors")) if chosen is None else [chosen]
+    paths = sorted(folder.glob("*.safetensors")) if single_file is None else [single_file]
     if not paths:
         pickles = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:
@@ -112,16 +113,16 @@ def _config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        config = None
+    if not isinstance(config, dict):
         raise ModelError(f"{path} is damaged: it is not a JSON object.", "Fetch the folder again.")
-    return found
+    return config
 
 
 class _opened:
-    """`safe_open`, with what goes wrong inside it in words."""
+    """`safe_open` with its errors turned into ModelError."""
 
     def __init__(self, path: Path, framework: str) -> None:
         self.path, self.framework = path, framework

@@ -1,4 +1,4 @@
-"""Which layout it is: each is asked, and the first that knows the folder reads it."""
+"""Recognition of checkpoint layouts: the readers are tried in turn, and the first that recognises the files is used."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ KNOWN = (
 
 
 def read(place: Path) -> Checkpoint:
-    """The heads in a folder, or in one of its safetensors files; values are not read yet, but for token maps.
+    """Return the description of the heads in a folder or a safetensors file. Only token maps are read, no weights.
 
     Raises:
-        ModelError: it cannot be read, is damaged, or of a layout that is not known here.
+        ModelError: the files cannot be read, are damaged, or have an unknown layout.
     """
     stored = open_stored(place)
     for reader in READERS:
-        if (found := reader(stored)) is not None:
-            return found
+        if (checkpoint := reader(stored)) is not None:
+            return checkpoint
     kind = stored.config.get("speculators_model_type")
-    said = f"speculators' type {kind!r:.30}" if kind else f"tensors like {', '.join(sorted(stored.shapes)[:3])}"
-    raise ModelError(f"{place} has no heads of a known layout: it has {said}.", f"Known layouts: {KNOWN}.")
+    contents = f"speculators' type {kind!r:.30}" if kind else f"tensors like {', '.join(sorted(stored.shapes)[:3])}"
+    raise ModelError(f"{place} has no heads of a known layout: it has {contents}.", f"Known layouts: {KNOWN}.")

@@ -1,7 +1,7 @@
-"""Medusa: K stacks of residual blocks, each with an LM head of its own or all with the target's.
+"""Medusa: K stacks of residual blocks, each with its own LM head or all with the target's.
 
-Layouts: FasterDecoding's `medusa_lm_head` ("0.0.linear.weight", "0.1.weight"), whose configuration says little and not
-always what the file holds, and vLLM's ("blocks.0.layers.0.weight", `token_map`). Medusa: Cai et al. 2024,
+Layouts: FasterDecoding's `medusa_lm_head` ("0.0.linear.weight", "0.1.weight"), whose configuration is short and does
+not always match the file, and vLLM's ("blocks.0.layers.0.weight", `token_map`). Medusa: Cai et al. 2024,
 arXiv:2401.10774, §2.1.1.
 """
 
@@ -22,10 +22,10 @@ _BLOCK = re.compile(r"(?P<prefix>medusa_heads\.|)blocks\.(?P<k>\d+)\.layers\.(?P
 
 
 def read_medusa(stored: Stored) -> Checkpoint | None:
-    """The heads, where a folder holds such ones.
+    """Return the description of Medusa heads; None if the files have another layout.
 
     Raises:
-        ModelError: they are damaged.
+        ModelError: the files are damaged.
     """
     if any(_BLOCK.fullmatch(name) for name in stored.shapes):
         return _of_vllm(stored)
@@ -36,15 +36,15 @@ def read_medusa(stored: Stored) -> Checkpoint | None:
 
 def _of_fasterdecoding(stored: Stored) -> Checkpoint:
     config = stored.config
-    found = [match for name in stored.shapes if (match := _THEIRS.fullmatch(name))]
-    prefix = found[0]["prefix"]
-    blocks = [match for match in found if ".linear." in match[0]]
+    matches = [match for name in stored.shapes if (match := _THEIRS.fullmatch(name))]
+    prefix = matches[0]["prefix"]
+    blocks = [match for match in matches if ".linear." in match[0]]
     n_heads, n_layers = 1 + max(int(m["k"]) for m in blocks), 1 + max(int(m["j"]) for m in blocks)
     first = stored.shapes[blocks[0][0]]
     width = number(stored, config, "hidden_size", default=first[0])
     heads = [f"{prefix}{k}.{n_layers}.weight" for k in range(n_heads)]
-    own = [name for name in heads if name in stored.shapes]
-    rows = stored.shapes[own[0]][0] if own else 0
+    lm_heads = [name for name in heads if name in stored.shapes]
+    rows = stored.shapes[lm_heads[0]][0] if lm_heads else 0
     vocab_size = number(stored, config, "vocab_size", default=rows or None)
     parts = [
         Part(f"{k}.{j}.{kind}", f"{prefix}{k}.{j}.linear.{kind}", (width, width)[: 2 - (kind == "bias")])
@@ -52,13 +52,15 @@ def _of_fasterdecoding(stored: Stored) -> Checkpoint:
         for j in range(n_layers)
         for kind in ("weight", "bias")
     ]
-    parts += [Part(f"vocabulary.{k}", name, (vocab_size, width)) for k, name in enumerate(heads) if own]
-    says = []
-    if (said := config.get("medusa_num_heads")) not in (None, n_heads):
-        says.append(f"its config.json says {said} heads, the file has {n_heads}: those of the file count")
+    parts += [Part(f"vocabulary.{k}", name, (vocab_size, width)) for k, name in enumerate(heads) if lm_heads]
+    notes = []
+    if (config_heads := config.get("medusa_num_heads")) not in (None, n_heads):
+        notes.append(f"its config.json says {config_heads} heads, the file has {n_heads}: those of the file count")
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
-    where = matched(stored, FASTERDECODING, parts)
-    return Checkpoint(FASTERDECODING, "medusa", stored, facts, where, verifier=verifier_of(config), says=tuple(says))
+    tensor_names = matched(stored, FASTERDECODING, parts)
+    return Checkpoint(
+        FASTERDECODING, "medusa", stored, facts, tensor_names, verifier=verifier_of(config), says=tuple(notes)
+    )
 
 
 def _of_vllm(stored: Stored) -> Checkpoint:
@@ -67,9 +69,9 @@ def _of_vllm(stored: Stored) -> Checkpoint:
     prefix = blocks[0]["prefix"]
     n_heads, n_layers = 1 + max(int(m["k"]) for m in blocks), 1 + max(int(m["j"]) for m in blocks)
     width, vocab_size = number(stored, config, "hidden_size"), number(stored, config, "vocab_size")
-    says = ()
-    if (said := number(stored, config, "num_heads", "medusa_num_heads", default=n_heads)) != n_heads:
-        says = (f"its config.json says {said} heads, the file has {n_heads}: those of the file count",)
+    notes = ()
+    if (config_heads := number(stored, config, "num_heads", "medusa_num_heads", default=n_heads)) != n_heads:
+        notes = (f"its config.json says {config_heads} heads, the file has {n_heads}: those of the file count",)
     parts = [
         Part(f"{k}.{j}.{kind}", f"{prefix}blocks.{k}.layers.{j}.{kind}", shape, kind == "bias")
         for k in range(n_heads)
@@ -77,10 +79,10 @@ def _of_vllm(stored: Stored) -> Checkpoint:
         for kind, shape in (("weight", (width, width)), ("bias", (width,)))
     ]
     heads = [f"{prefix}lm_heads.{k}.weight" for k in range(n_heads)]
-    shared = bool(config.get("original_lm_head"))
-    said_rows = number(stored, config, "truncated_vocab_size", default=vocab_size)
-    rows = said_rows
-    if not shared:
+    is_shared = bool(config.get("original_lm_head"))
+    config_rows = number(stored, config, "truncated_vocab_size", default=vocab_size)
+    rows = config_rows
+    if not is_shared:
         if heads[0] not in stored.shapes:
             raise ModelError(
                 f"{stored.folder} is of the layout {VLLM}, but lacks {heads[0]}.",
@@ -88,29 +90,33 @@ def _of_vllm(stored: Stored) -> Checkpoint:
             )
         rows = stored.shapes[heads[0]][0]
         parts += [Part(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
-    unread = ("token_map", "lm_head.weight", *(heads if shared else ()))
-    where = matched(stored, VLLM, parts, unread)
-    kept, order = None, None
+    unread = ("token_map", "lm_head.weight", *(heads if is_shared else ()))
+    tensor_names = matched(stored, VLLM, parts, unread)
+    draft_tokens, order = None, None
     if "token_map" in stored.shapes:
-        kept, order = token_map(stored, "token_map", vocab_size, stored.shapes["token_map"][0] if shared else rows)
-    elif min(rows, said_rows) != vocab_size:
+        draft_tokens, order = token_map(
+            stored, "token_map", vocab_size, stored.shapes["token_map"][0] if is_shared else rows
+        )
+    elif min(rows, config_rows) != vocab_size:
         raise ModelError(
-            f"{stored.folder} proposes {min(rows, said_rows):,} of {vocab_size:,} tokens, but lacks the `token_map` "
+            f"{stored.folder} proposes {min(rows, config_rows):,} of {vocab_size:,} tokens, but lacks the `token_map` "
             "that says which.",
             "Fetch it again: without the map its tokens mean nothing.",
         )
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
-    if (measured := _accuracy(config.get("head_accuracy"), n_heads)) is not None:
-        facts["accuracy"] = measured
-    there = tuple(name for name in unread if name in stored.shapes and name != "token_map")
-    return Checkpoint(VLLM, "medusa", stored, facts, where, kept, order, there, verifier_of(config), says)
+    if (accuracy := _accuracy(config.get("head_accuracy"), n_heads)) is not None:
+        facts["accuracy"] = accuracy
+    ignored = tuple(name for name in unread if name in stored.shapes and name != "token_map")
+    return Checkpoint(
+        VLLM, "medusa", stored, facts, tensor_names, draft_tokens, order, ignored, verifier_of(config), notes
+    )
 
 
 def _accuracy(said: Any, n_heads: int) -> list[list[float]] | None:
-    """How often each rank of each head is right, which heads written here say; None: nothing that could be that."""
+    """Return the accuracy of each rank of each head, which heads of this workbench store; None if it is not valid."""
     rows = said if isinstance(said, list) and len(said) == n_heads else []
-    fine = all(isinstance(row, list) and row and all(_is_share(x) for x in row) for row in rows)
-    return rows if rows and fine else None
+    is_valid = all(isinstance(row, list) and row and all(_is_share(x) for x in row) for row in rows)
+    return rows if rows and is_valid else None
 
 
 def _is_share(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Heads of one's own: folders named on the command line or in `WORKBENCH_HEADS`, of any layout that is known here."""
+"""The user's own heads: folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from workbench.models.checkpoints.layouts import read
 from workbench.models.local_models import as_argument, named, trained_for
 
 ENV = "WORKBENCH_HEADS"
-"""Folders of heads that are found beside the bundled ones, separated as in PATH."""
+"""Environment variable with folders of heads that are used in addition to the bundled ones, separated as in PATH."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnHeads:
-    """Heads in a folder of somebody's own.
+    """Heads in one of the user's folders.
 
     Attributes:
-        folder: where they lie.
-        config: what our own heads' configuration would say of them.
-        checkpoint: those of another layout; None: written here.
+        folder: folder of the files.
+        config: configuration in the format of this workbench's own heads.
+        checkpoint: description of heads with another project's layout; None: this workbench wrote them.
     """
 
     folder: Path
@@ -38,64 +38,65 @@ class OwnHeads:
 
     @property
     def kind(self) -> str:
-        """Of trained head: "medusa"."""
+        """Kind of trained head, such as "medusa"."""
         return self.config["workbench_head"]
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the folder."""
         return self.folder.resolve().name
 
 
 log = logging.getLogger(__name__)
 _chosen: list[str] = []
 _preferred: set[str] = set()
-"""Of these, places that were preferred while the process ran: nobody waits at a prompt to hear that one is gone."""
+"""Folders that `prefer` added while the process ran. If one is missing later, no user waits for an error at a prompt,
+so a warning is logged instead."""
 _missed: set[str] = set()
-"""Of those, places of which it was said that they cannot be read."""
+"""Preferred folders for which the warning that they cannot be read was logged."""
 
 
 def choose(*places: str) -> None:
-    """Take the heads in these folders in this process, before those that the environment names."""
+    """Use the heads in these folders in this process, before those that the environment names."""
     _chosen[:] = places
 
 
 def prefer(place: str, on: bool = True) -> None:
-    """Take the heads in a folder before all others in this process; or, with `on` False, no longer."""
+    """Use the heads in a folder before all others in this process; with `on` False, stop using them."""
     choose(*([place] if on else []), *(other for other in _chosen if other != place))
     (_preferred.add if on else _preferred.discard)(place)
     _missed.discard(place)
 
 
 def places() -> list[str]:
-    """The folders that were named, the first counts first."""
+    """Return the folders named in this process and by the environment, in order of precedence."""
     return [*_chosen, *filter(None, map(str.strip, os.environ.get(ENV, "").split(os.pathsep)))]
 
 
 def own_heads() -> Iterator[OwnHeads]:
-    """The heads in the folders that were named; of preferred ones those that can be read.
+    """Yield the heads in the named folders; preferred folders that cannot be read are skipped.
 
     Raises:
-        ModelError: one of them cannot be read.
+        ModelError: another folder cannot be read.
     """
-    for place in places():
+    for folder in places():
         try:
-            found = open_heads(place)
+            heads = open_heads(folder)
         except ModelError as error:
-            if place not in _preferred:
+            if folder not in _preferred:
                 raise
-            if place not in _missed:
-                _missed.add(place)
+            if folder not in _missed:
+                _missed.add(folder)
                 log.warning("heads cannot draft: %s", error)
             continue
-        yield found
+        yield heads
 
 
 def open_heads(place: str) -> OwnHeads:
-    """The heads in a folder, or in one of its safetensors files.
+    """Open the heads in a folder, or in one of its safetensors files.
 
     Raises:
-        ModelError: they cannot be read, or are of no layout that is known here.
+        ModelError: the files cannot be read or have an unknown layout.
     """
     path = Path(place).expanduser()
     config = config_of(path) if path.is_dir() else {}
@@ -110,7 +111,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """`read`, once for as long as nothing in the folder changes."""
+    """Return the result of `read`, cached until a file in the folder changes (`changed` is the newest date)."""
     return read(Path(place))
 
 
@@ -121,16 +122,16 @@ def _date(path: Path) -> float:
 
 
 def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
-    """Why heads do not suit a target, as far as its files tell; "": they do, or nothing is known of it.
+    """Return why heads do not fit a target, judged by its files; empty if they fit or nothing is known about it.
 
     Args:
-        heads: whose they are.
-        target: its name.
-        folder: where it lies; None: it is not here yet.
+        heads: heads to check.
+        target: name of the target.
+        folder: folder of the target; None: it is not on this machine yet.
     """
     if heads.checkpoint is None:
-        made_for = trained_for(dict(heads.config))
-        return "" if made_for == named(target) else f"{heads.name} was trained for {made_for}."
+        head_target = trained_for(dict(heads.config))
+        return "" if head_target == named(target) else f"{heads.name} was trained for {head_target}."
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
         return why_not(heads.checkpoint, HeadRequirements.of(target, config)) if config else ""
@@ -139,10 +140,10 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
 
 
 def check(place: str, target: str, folder: Path | None) -> None:
-    """Refuse heads that cannot be read or do not suit a target, as far as files tell.
+    """Refuse heads that cannot be read or do not fit a target, judged by its files.
 
     Raises:
-        ModelError: with what would suit it.
+        ModelError: the heads cannot be used; the message names a target that would fit.
     """
-    if said := problem(open_heads(place), target, folder):
-        raise ModelError(said, f"Inspect them: workbench heads inspect {as_argument(place)} --target {target}.")
+    if reason := problem(open_heads(place), target, folder):
+        raise ModelError(reason, f"Inspect them: workbench heads inspect {as_argument(place)} --target {target}.")
