@@ -35,8 +35,8 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
         chosen.append(path)
         if len(path) < depth:
             row = accuracy[min(len(path), len(accuracy) - 1)]
-            for r, chance in enumerate(row):
-                heapq.heappush(heap, (value * chance, (*path, r)))
+            for r, prob in enumerate(row):
+                heapq.heappush(heap, (value * prob, (*path, r)))
     return chosen
 
 

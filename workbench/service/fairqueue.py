@@ -1,4 +1,4 @@
-"""`FairQueue`: addresses take turns, users at one address take turns, and each user's requests keep their order."""
+"""Queue in which addresses take turns, users at one address take turns, and each user's requests keep their order."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ def combine(first: Trace, second: Trace) -> Combination:
     Raises:
         WorkbenchError: the runs have different prompts or targets, or their outputs have no common prefix.
     """
-    for what, a, b in (
+    for field, a, b in (
         ("targets", first.header.target, second.header.target),
         ("prompts", first.header.prompt_tokens, second.header.prompt_tokens),
     ):
         if a != b:
-            raise WorkbenchError(f"The two runs have different {what}.", "Combine runs of one target and prompt.")
+            raise WorkbenchError(f"The two runs have different {field}.", "Combine runs of one target and prompt.")
     common = 0
     for a, b in zip(first.token_ids, second.token_ids, strict=False):
         if a != b:

@@ -25,20 +25,20 @@ def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | No
     if not found.drafted:
         return ["Nothing was drafted: this is plain decoding."]
     if found.speedup is None or not found.plain_s or found.measured is None:
-        spent = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
+        time_parts = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
         return [
-            f"A round takes {1e3 * found.round_s:.2f} ms ({spent}) and emits {found.tau:.2f} tokens.",
+            f"A round takes {1e3 * found.round_s:.2f} ms ({time_parts}) and emits {found.tau:.2f} tokens.",
             "Its speed-up is unknown, because there is no plain run. Record a plain run of the same prompt and give it "
             "together with this one.",
             *_about_stalls(found),
             *_about_lengths(lengths, measured),
         ]
     plain, cost = found.plain_s, found.round_s / found.plain_s
-    spent = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
+    time_parts = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
     sentences = [
         _headline(found.measured, measured),
         *_about_stalls(found),
-        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({spent}). It breaks even at "
+        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({time_parts}). It breaks even at "
         f"{cost:.2f} tokens per round" + (f", {cost - found.tau:.2f} more than it emits." if cost > found.tau else "."),
     ]
     plain_verify = found.plain_verify_s or 0.0
