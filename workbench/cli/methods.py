@@ -62,8 +62,8 @@ def methods(
     if as_json:
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:
-        here = known.get(name) if connect is None else None
-        _print_whole(rows[0], target, here)
+        local_method = known.get(name) if connect is None else None
+        _print_whole(rows[0], target, local_method)
     else:
         _print_lines(rows, target)
 

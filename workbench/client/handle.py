@@ -1,4 +1,4 @@
-"""`RunHandle`: the interface to a run, in this process or in a running app."""
+"""Interface to a run, in this process or in a running app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Client`: the interface of every backend, in this process, in a running app, on a Space or on ZeroGPU."""
+"""Interface of every backend: in this process, in a running app, on a Space or on ZeroGPU."""
 
 from __future__ import annotations
 

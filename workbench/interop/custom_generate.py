@@ -302,7 +302,10 @@ def _name_of(model: PreTrainedModel) -> str:
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
-    """Raised if a method needs the tokenizer and none was given; an AttributeError, too, for `getattr` with a default."""
+    """Raised if a method needs the tokenizer and none was given.
+
+    It is an AttributeError, too, for `getattr` with a default.
+    """
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,12 @@ class Lent:
         try:
             engine = self.engine((job["target"], job["drafter"]))
             chosen = registry.get(job["method"])
-            method_params, sampling = split_params(chosen, job["params"])
+            values, sampling = split_params(chosen, job["params"])
             prompt, inputs = job["prompt"], None
             if job["pictures"]:
                 prompt, inputs = read(engine.models, prompt, job["pictures"])
             row = engine.submit(
-                Request(prompt, chosen.with_params(**method_params), sampling, job["max_new_tokens"], job["seed"], job["stop"],
+                Request(prompt, chosen.with_params(**values), sampling, job["max_new_tokens"], job["seed"], job["stop"],
                         images=inputs, pictures=job["pictures"])
             )  # fmt: skip
         except WorkbenchError as error:

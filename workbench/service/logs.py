@@ -29,8 +29,10 @@ class DiscreetJson(Discreet, JsonFormatter):
 
 
 class Wordless(logging.Filter):
-    """Remove error messages from loggers of libraries with handlers of their own; the line then ends with type and
-    places."""
+    """Remove error messages from loggers of libraries with handlers of their own.
+
+    The line then ends with the error's type and places.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:

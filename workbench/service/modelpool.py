@@ -288,9 +288,9 @@ class ModelPool:
         room = self.room()
         longest = min(context, (room - weights) // sum(need.position for need in needs) - SCRATCH)
         if longest < min(SHORTEST, context):
-            required = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
+            needed = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
             raise CapacityError(
-                f"{' and '.join(filter(None, pair))} need {megabytes(required)} of memory; {megabytes(max(0, room))} are "
+                f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
                 "left.",
                 self._smaller(),
             )

@@ -10,7 +10,10 @@ from workbench.client import Client
 
 
 class Later:
-    """Proxy for a client until `make` has run; calls wait for it. If creating the client failed, calls raise that."""
+    """Proxy for a client until `make` has run; calls wait for it.
+
+    If creating the client failed, calls raise that error.
+    """
 
     def __init__(self) -> None:
         self._made: Any = None

@@ -1,4 +1,4 @@
-"""The page: Live, Compare, Vision, Sweep and Lab are tabs of one `gr.Blocks`: Gradio events cannot cross routes."""
+"""Page with the tabs Live, Compare, Vision, Sweep and Lab in one `gr.Blocks`: Gradio events cannot cross routes."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Quiet:
                     body = body.replace(b"<head>", b"<head>" + SCRIPT, 1)
                     body = body.replace(b'<base href="./"', f'<base href="{scope.get(BASE, "./")}"'.encode(), 1)
                     length = [(b"content-length", str(len(body)).encode())]
-                    kept = [(name, value) for name, value in start["headers"] if name != b"content-length"]
-                    await send(start | {"headers": kept + length})
+                    other_headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
+                    await send(start | {"headers": other_headers + length})
                     await send({"type": "http.response.body", "body": body})
 
         await self.app(scope, receive, answer)

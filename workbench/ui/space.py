@@ -1,4 +1,4 @@
-"""The platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
+"""Detect the platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRANGERS: dict[str, Any] = {
     "trace_bytes": 256 << 20,
 }
 """Limits of a public app; see `workbench.service.limits.Limits`."""
-_TRUE = ("1", "t", "true")  # what the `spaces` package takes for true
+_TRUE = ("1", "t", "true")  # values that the `spaces` package accepts as true
 
 
 class Mode(str, Enum):
@@ -98,8 +98,8 @@ def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
         place: where the app runs.
         asked: values that replace the place's own, by the name of the limit; None: the place's own.
     """
-    named = {name: value for name, value in (asked or {}).items() if value is not None}
-    return Limits(**((STRANGERS if place.public else {}) | named))
+    given_limits = {name: value for name, value in (asked or {}).items() if value is not None}
+    return Limits(**((STRANGERS if place.public else {}) | given_limits))
 
 
 def client(
@@ -168,7 +168,7 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all behind `AccessControl`.
 
     The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
-    all routes. The door runs before Gradio's own middleware too, which would let other origins read.
+    all routes. The access control runs before Gradio's own middleware too, which would let other origins read.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
@@ -189,13 +189,13 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     from workbench.server.routes import router
     from workbench.ui.launching import LAUNCH
 
-    front = door or AccessControl()
+    access = door or AccessControl()
 
     class Behind(App):
-        """Gradio's app with the door in front of it."""
+        """Gradio's app inside the access control."""
 
         def build_middleware_stack(self) -> Any:
-            return front.before(super().build_middleware_stack())
+            return access.before(super().build_middleware_stack())
 
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)

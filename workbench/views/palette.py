@@ -21,8 +21,7 @@ def palette() -> dict[str, Any]:
 
 
 def variables(theme: str) -> dict[str, str]:
-    """Return the colours of one theme by CSS variable: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, `--wb-draft`,
-    …."""
+    """Return the colours of one theme by CSS variable: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, …."""
     colours = palette()
     out = {f"--wb-{name}": value for name, value in colours["surfaces"][theme].items()}
     for name, status in colours["statuses"].items():

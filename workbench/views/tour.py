@@ -229,7 +229,8 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
 def expected_tau(acceptance: float, depth: int) -> float:
     """Return the expected tokens per round if all drafts are accepted with one probability.
 
-    Source: Leviathan et al. 2023, eq. 1."""
+    Source: Leviathan et al. 2023, eq. 1.
+    """
     return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
 
 
