@@ -331,7 +331,7 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print how two reports differ.
+    """Print the differences between two reports.
 
     Returns:
         1 if a figure has become worse, else 0.

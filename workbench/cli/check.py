@@ -116,8 +116,8 @@ def check(
     deadline = math.inf if report or not minutes else time.monotonic() + 60 * minutes
     for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
-        fitting = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
-        place = next(fitting, pairs[0])
+        usable_pairs = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
+        place = next(usable_pairs, pairs[0])
         models, own_findings = models_of(place), []
         if number and time.monotonic() > deadline and not models.why_not(method.needs):
             left_out.append(method.name)

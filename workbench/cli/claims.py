@@ -141,16 +141,16 @@ def _measure(
 
     column = known.column_of(claim, target)
     start = time.perf_counter()
-    lacking = claim.lacking(column)
+    missing = claim.lacking(column)
     scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
-    if not lacking:
+    if not missing:
         output.note(f"{claim.name}: measuring {claim.quantity}")
-    figure = None if lacking else measure(claim, scale)
+    figure = None if missing else measure(claim, scale)
     row = claimsboard.of(claim, figure, column)
     if report and figure:
         claimsboard.save(claim, figure, column)
     if not as_json:
-        measured = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or lacking
+        measured = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or missing
         paper = claimsboard.paper_figure(claim.low, claim.high, claim.neutral)
         seconds = time.perf_counter() - start
         words = f"{claim.quantity}: paper {paper}, {row['target']} {measured}: {row['verdict']} [{seconds:.0f} s]"

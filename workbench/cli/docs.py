@@ -28,7 +28,7 @@ KINDS = {
     "pictures": "for targets that read images",
     "simulation": "to study acceptance, not speed",
 }
-"""Needs of a method besides the target, in words."""
+"""Needs of a method in addition to the target, in words."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -114,7 +114,7 @@ def differences(methods: Sequence[Known]) -> str:
 
 
 def methods_by_need(methods: Sequence[Known]) -> str:
-    """Return the methods' names grouped by their needs besides the target, as Markdown."""
+    """Return the methods' names grouped by their needs in addition to the target, as Markdown."""
     names_by_kind: dict[str, list[str]] = {}
     for method in methods:
         names_by_kind.setdefault(_kind(method), []).append(f"`{method.name}`")
@@ -146,5 +146,5 @@ def replace_part(text: str, marker: str, part: str) -> str:
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:
         raise WorkbenchError(f"The file has no part {marker!r}.", f"Put {begin} and {end} where it belongs.")
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
+    head, tail = text.split(begin, 1)
+    return f"{head}{begin}\n{part}\n{end}{tail.split(end, 1)[1]}"

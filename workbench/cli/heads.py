@@ -64,8 +64,8 @@ def inspect(
         }
     lines = [] if target is None else _lines(opened, target)
     if as_json:
-        fits = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
-        print(json.dumps(report | ({} if target is None else {"target": target, "lines": fits}), ensure_ascii=False))
+        entries = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
+        print(json.dumps(report | ({} if target is None else {"target": target, "lines": entries}), ensure_ascii=False))
     else:
         for line in description(report):
             print(harmless(line))

@@ -151,5 +151,5 @@ def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
 def _parameter(spec: dict[str, Any]) -> str:
     allowed = "|".join(spec["choices"]) if spec["choices"] else f"{spec['ge']}…{spec['le']}"
     allowed = "true|false" if spec["kind"] == "bool" else allowed
-    when = f" (where {spec['when']})" if spec.get("when") else ""
-    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}{when}"
+    condition = f" (where {spec['when']})" if spec.get("when") else ""
+    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}{condition}"

@@ -114,7 +114,7 @@ def to_markdown(found: Recommendation) -> str:
         "dropped after pass": lambda c: c.left or "–",
     }
     prefix = "" if found.complete else "Stopped before the time was over. "
-    failures = "".join(f"{name} could not run: {harmless(why)}\n" for name, why in found.failed.items())
+    failures = "".join(f"{name} could not run: {harmless(reason)}\n" for name, reason in found.failed.items())
     size = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
     limits = f"{harmless(found.limits)}\n" if found.limits else ""
     summary = f"{prefix}{size}, {found.passes} passes, {found.seconds:.0f} s, greedy, on {describe(found.machine)}."

@@ -94,8 +94,12 @@ def serves(name: str, recorded: Mapping[str, Trace]) -> bool:
     from workbench.views import tour
 
     try:
-        tour_steps = [(make, needed) for make, needed in tour.STEPS.values() if needed[0] == name]
-        steps = [make(*(recorded[n] for n in needed)) for make, needed in tour_steps if recorded.keys() >= set(needed)]
+        tour_steps = [(make_step, needed) for make_step, needed in tour.STEPS.values() if needed[0] == name]
+        steps = [
+            make_step(*(recorded[n] for n in needed))
+            for make_step, needed in tour_steps
+            if recorded.keys() >= set(needed)
+        ]
     except (StopIteration, ValueError):
         return False
     return all(map(tour.can_be_done, steps))

@@ -224,12 +224,12 @@ def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
     Raises:
         WorkbenchError: no run, or more than one, ends in this way.
     """
-    known: list[str] | None = None
+    all_ids: list[str] | None = None
     resolved = []
     for run in ids:
         if len(run) < 24:
-            known = runs.find().select("id").collect()["id"].to_list() if known is None else known
-            matches = [name for name in known if name.endswith(run)]
+            all_ids = runs.find().select("id").collect()["id"].to_list() if all_ids is None else all_ids
+            matches = [name for name in all_ids if name.endswith(run)]
             if len(matches) != 1:
                 problem = f"{len(matches)} runs end" if matches else "No run ends"
                 raise WorkbenchError(f"{problem} with {run[:40]!r}.", "`workbench runs list` shows the ids.")

@@ -158,14 +158,14 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
     """
     from workbench.bench.markdown import markdown
 
-    first, *more = update.sweep.axes
+    first, *others = update.sweep.axes
     parts = []
     for metric, title in (("speedup", "speed-up"), ("tau", "τ")) if update.results else ():
         columns: dict[str, Callable[[Any], Any]] = {
-            f"{title}: {first.name} ↓ {f'{more[0].name} →' if more else ''}": str
+            f"{title}: {first.name} ↓ {f'{others[0].name} →' if others else ''}": str
         }
-        for value in more[0].values if more else ("",):
-            second = (value,) if more else ()
+        for value in others[0].values if others else ("",):
+            second = (value,) if others else ()
             columns[str(value)] = partial(
                 lambda metric, also, own: _cell(update.at(own, *also), metric), metric, second
             )

@@ -15,7 +15,7 @@ UPDATES_PER_SECOND = 15.0
 AT_FULL_SPEED = 10.0
 """Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
 update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
-measure runs that nobody watches."""
+measure runs that no page follows."""
 SIGN_OF_LIFE_S = 0.5
 """Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 

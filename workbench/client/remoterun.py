@@ -25,7 +25,7 @@ class RemoteRun:
         events: messages of the run; the first one has its id, or the error if there is no run.
 
     Raises:
-        WorkbenchError: the run could not be started, or the backend does not know it.
+        WorkbenchError: the run could not be started, or the backend has no such run.
     """
 
     def __init__(self, line: Connection, events: Generator[dict[str, Any], None, None]) -> None:

@@ -1,7 +1,7 @@
 """Pydantic models of the requests to a backend; the checks, Gradio's endpoints and their texts are derived from them.
 
-A missing or null field takes its default. Functions of `wire` check the values and word the errors. The order of the
-fields is the order of an endpoint's arguments.
+A missing or null field takes its default. Functions of `wire` check the values and write the error messages. The order
+of the fields is the order of an endpoint's arguments.
 """
 
 from __future__ import annotations

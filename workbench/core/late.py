@@ -50,7 +50,7 @@ class Late(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, at: slice) -> list[T]: ...
     def __getitem__(self, at: int | slice) -> T | list[T]:
-        indices = range(self._n)[at]  # raises what a list raises
+        indices = range(self._n)[at]  # raises the same errors as a list
         return self.some([indices])[0] if isinstance(indices, int) else self.some(indices)
 
     def tolist(self) -> list[T]:

@@ -100,9 +100,9 @@ class ParamSpec:
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
         """Return the declaration from the output of `to_wire`; ignore unknown keys, use defaults for None."""
-        known: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
-        known["choices"] = tuple(known.get("choices", ()))
-        return cls(**known)
+        values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
+        values["choices"] = tuple(values.get("choices", ()))
+        return cls(**values)
 
 
 def _fail() -> Any:

@@ -143,7 +143,7 @@ def fans_of(
 ) -> Iterator[Fans]:
     """Yield the positions of a tree with at least one node, in pieces.
 
-    On the host, leaves are left out. On a GPU, where that would need a synchronisation, they are rows without children,
+    On the host, leaves are skipped. On a GPU, where that would need a synchronisation, they are rows without children,
     and all positions come in one piece.
 
     Args:
@@ -160,14 +160,14 @@ def fans_of(
     if on_host(device):
         place = place[layout.is_inner(place)]
     child = layout.child[place]
-    there, child = child < n, child.clamp(max=n - 1)
-    token = torch.where(there, tree.tokens[child], 0)
+    exists, child = child < n, child.clamp(max=n - 1)
+    token = torch.where(exists, tree.tokens[child], 0)
     for part in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
         at = place[part]
         target = drafter = SelectedRows(p, at)
         if layout.row is not None and tree.q is not None:
             drafter = SelectedRows(tree.q, layout.row[at].clamp_min(0))
-        yield Fans(at, child[part], there[part], token[part], target, drafter)
+        yield Fans(at, child[part], exists[part], token[part], target, drafter)
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:

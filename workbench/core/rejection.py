@@ -195,8 +195,8 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
         if tree.sampling in WITHOUT and not is_last:
             others = q.scatter(1, x, 0.0)
             others_mass = others.sum(1, keepdim=True)
-            drawn = has & (others_mass > 0)
-            q, mass = by_row(drawn.squeeze(1), others, q), torch.where(drawn, others_mass, mass)
+            is_removed = has & (others_mass > 0)
+            q, mass = by_row(is_removed.squeeze(1), others, q), torch.where(is_removed, others_mass, mass)
     return [torch.cat(column, 1) for column in (accept, r, q_left)], weights
 
 

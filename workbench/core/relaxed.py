@@ -110,7 +110,7 @@ def relaxed_rejection(
         tree: siblings in the order they were drawn.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        lift: how the residual distribution is raised.
+        lift: function that raises the residual distribution.
         late: whether tokens to emit, and `apart`, may be computed lazily.
         priced: whether to compute `apart`.
         tests: alternative implementation of the tests, which gets all positions in one piece.
@@ -122,7 +122,7 @@ def relaxed_rejection(
         none = p.new_zeros(0)
         return Relaxed(none, pick(p, u_stop), none, none, none, none, none if priced else None)
 
-    judge, whole = tests or partial(_tested, tree, lift), tests is not None
+    judge, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
 
     def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
         return judge(fans, ends, priced and ends)
@@ -130,14 +130,16 @@ def relaxed_rejection(
     def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if is_first.any():
-            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=whole)
+            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=in_one_piece)
             distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
-    columns, stop = place_by_place(tree, p, u_stop, at, late, whole)
-    apart = None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
+    columns, stop = place_by_place(tree, p, u_stop, at, late, in_one_piece)
+    distance_column = (
+        None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
+    )
     accept, r, q_own, q_left, lifted = columns
-    return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
+    return Relaxed(accept, stop, r, q_own, q_left, lifted, distance_column)
 
 
 def _tested(
@@ -152,12 +154,12 @@ def _tested(
     per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(weights) if priced else None
     for k in range(tree.fanout):
         has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
-        whole = q = _draft_probs(tree, fans, node, x)
+        full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
-            q = by_row(_without(tree, node), normalised(whole * free, whole), whole)
+            q = by_row(_without(tree, node), normalised(full_q * free, full_q), full_q)
         lifted = lift(weights, node, x)
         ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
-        per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, whole, q, lifted))))
+        per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, full_q, q, lifted))))
         is_last = k + 1 == tree.fanout
         if is_last and not (ends or priced):
             break

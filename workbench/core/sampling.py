@@ -231,8 +231,8 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     sums = blocks.sum(2).double()
     block, remainder = _invert(sums.cumsum(1), u)
     entries = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
-    inside, _ = _invert(entries.cumsum(1), remainder / sums.gather(1, block).clamp_min(TINY))
-    return (block * BLOCK + inside).squeeze(1)
+    offset, _ = _invert(entries.cumsum(1), remainder / sums.gather(1, block).clamp_min(TINY))
+    return (block * BLOCK + offset).squeeze(1)
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
@@ -242,8 +242,8 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
         return _invert_one(p[0].double().numpy(), u)[0]
     sums = blocks.sum(2)[0].double().numpy()
     block, remainder = _invert_one(sums, u)
-    inside, _ = _invert_one(blocks[0, block].double().numpy(), remainder / max(sums[block], TINY))
-    return block * BLOCK + inside
+    offset, _ = _invert_one(blocks[0, block].double().numpy(), remainder / max(sums[block], TINY))
+    return block * BLOCK + offset
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
@@ -264,8 +264,8 @@ def _invert(
     goal = (u * cumulative[:, -1:]).contiguous()
     index = torch.searchsorted(cumulative, goal, right=True)
     index = torch.minimum(index, cumulative.argmax(1, keepdim=True))
-    before = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp_min(0)), 0.0)
-    return index, (goal - before).clamp_min_(0)
+    earlier = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp_min(0)), 0.0)
+    return index, (goal - earlier).clamp_min_(0)
 
 
 def _blocks(x: Float[Tensor, "n V"]) -> Float[Tensor, "n b BLOCK"] | None:

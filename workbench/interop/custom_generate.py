@@ -101,7 +101,7 @@ def speculative(
 
 
 class Speculative:
-    """The decoding loop; create it with `speculative`. It keeps only the traces of the last call.
+    """Decoding loop, created by `speculative`. Only the traces of the last call are stored.
 
     Attributes:
         traces: traces of the last call, one per sequence.
@@ -267,11 +267,11 @@ def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
     """Remove the hooks that the block registers on the user's models."""
     modules = [m for model in models if model is not None for m in model.modules()]
     hooks = [registered for m in modules for registered in (m._forward_hooks, m._forward_pre_hooks)]
-    before = [set(registered) for registered in hooks]
+    snapshots = [set(registered) for registered in hooks]
     try:
         yield
     finally:
-        for registered, earlier in zip(hooks, before, strict=True):
+        for registered, earlier in zip(hooks, snapshots, strict=True):
             for key in set(registered) - earlier:
                 del registered[key]
 

@@ -95,10 +95,10 @@ def export_heads(name: str, folder: Path, to: str = "speculators", force: bool =
 
 
 def _instead(kind: str) -> str:
-    others = [to for known, to in WRITERS if known == kind]
+    others = [to for head_kind, to in WRITERS if head_kind == kind]
     if others:
         return f"Use --to {others[0]}."
-    return f"Heads that can be exported: {', '.join(sorted({known for known, _ in WRITERS}))}."
+    return f"Heads that can be exported: {', '.join(sorted({head_kind for head_kind, _ in WRITERS}))}."
 
 
 def _ours(name: str) -> Ours:
@@ -109,7 +109,7 @@ def _ours(name: str) -> Ours:
     heads_folder = bundled().get(name) or Path(name).expanduser()
     config = config_of(heads_folder) if heads_folder.is_dir() else {}
     if "workbench_head" not in config:
-        names = [known for known, entry in bundled().items() if "workbench_head" in config_of(entry)]
+        names = [bundled_name for bundled_name, entry in bundled().items() if "workbench_head" in config_of(entry)]
         raise ModelError(f"{name} has no heads that were trained here.", f"Bundled heads: {', '.join(names)}.")
     check_weights(heads_folder)
     try:
@@ -256,7 +256,7 @@ def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
         if (fused := weights.pop(f"qkv.{kind}", None)) is not None:
             weights |= dict(zip([f"{name}.{kind}" for name in "qkv"], fused.chunk(3), strict=True))
     weights["gate.weight"], weights["up.weight"] = weights.pop("gate_up.weight").chunk(2)
-    names = {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()} | OUTSIDE[layout]
+    names = {name: LAYER[layout] + suffix for name, suffix in IN_LAYER.items()} | OUTSIDE[layout]
     return {names[name]: weight.clone() for name, weight in weights.items()}
 
 

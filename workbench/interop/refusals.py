@@ -60,5 +60,5 @@ def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
         return False
     if mask is None:
         mask = torch.ones_like(positions)
-    usual = (mask.long().cumsum(-1) - 1).expand_as(positions)
-    return not torch.equal(positions * mask, usual * mask)
+    default_positions = (mask.long().cumsum(-1) - 1).expand_as(positions)
+    return not torch.equal(positions * mask, default_positions * mask)

@@ -56,9 +56,9 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
     if item.fill == "scribble":
         mask = Image.new("1", canvas.size)
         ImageDraw.Draw(mask).polygon(corners, fill=1)
-        over = Image.new("1", canvas.size)
-        _scribble(ImageDraw.Draw(over), item, rng, width)
-        overlap_mask = Image.fromarray(np.asarray(mask) & np.asarray(over))
+        strokes = Image.new("1", canvas.size)
+        _scribble(ImageDraw.Draw(strokes), item, rng, width)
+        overlap_mask = Image.fromarray(np.asarray(mask) & np.asarray(strokes))
         canvas.paste(colour, (0, 0), overlap_mask)
     if item.fill in {"outline", "scribble", "bordered"}:
         edge = tuple(round(0.6 * part) for part in colour) if item.fill == "bordered" else colour

@@ -207,8 +207,8 @@ def _relation(scene: Scene, rng: random.Random) -> Ask | None:
         return None
     word, is_true = rng.choice(relations)
     question = f"Is the {refer(scene, first, rng)} {word} the {refer(scene, second, rng)}?"
-    named = (scene.items.index(first), scene.items.index(second))
-    return _short_answer("relation", question, "yes" if is_true else "no", "the answer", named)
+    item_indices = (scene.items.index(first), scene.items.index(second))
+    return _short_answer("relation", question, "yes" if is_true else "no", "the answer", item_indices)
 
 
 def _direction(scene: Scene, rng: random.Random) -> Ask | None:
@@ -223,8 +223,8 @@ def _direction(scene: Scene, rng: random.Random) -> Ask | None:
     first, second = rng.choice(pairs)
     across, along = "left" if first.x < second.x else "right", "above" if first.y < second.y else "below"
     question = f"Where is the {refer(scene, first, rng)}, seen from the {refer(scene, second, rng)}?"
-    named = (scene.items.index(first), scene.items.index(second))
-    return _short_answer("direction", question, f"{along} it, to the {across}", named=named)
+    item_indices = (scene.items.index(first), scene.items.index(second))
+    return _short_answer("direction", question, f"{along} it, to the {across}", named=item_indices)
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
@@ -262,8 +262,8 @@ def _exists(scene: Scene, rng: random.Random) -> Ask:
         name = f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}"
     article = "an" if name.startswith("o") else "a"
     question = rng.choice((f"Is there {article} {name}?", f"Do you see {article} {name}?"))
-    named = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
-    return _short_answer("exists", question, "yes" if named else "no", "the answer", named)
+    item_indices = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
+    return _short_answer("exists", question, "yes" if item_indices else "no", "the answer", item_indices)
 
 
 def _overlap(scene: Scene, rng: random.Random) -> Ask | None:

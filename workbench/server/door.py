@@ -53,7 +53,7 @@ class AccessControl:
             from a proxy that sends no header, so a request counts as the user's only if it uses a loopback host name,
             and never if there are trusted proxies.
         trusted: proxies whose forwarding headers are trusted; see `workbench.server.callers`.
-        public: whether the server is meant for everybody.
+        public: whether the server is open to everybody.
     """
 
     allow: Allowed = field(default_factory=Allowed)
@@ -141,7 +141,7 @@ def door(
         key: API key; None: that of the environment, if set.
         trusted: trusted proxies; empty: those of the environment.
         env: environment variables; by default this process's.
-        public: whether the server is meant for everybody; true on every Space.
+        public: whether the server is open to everybody; true on every Space.
 
     Raises:
         ParameterError: a host name, origin, key or address is invalid; `option` names the option.

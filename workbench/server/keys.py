@@ -70,16 +70,16 @@ class Keys:
         if request is not None and _kind(request) == FORM:  # the login form is the only one
             return await (await self._login(request))(scope, receive, send)
         keys = _sent_keys(scope)
-        is_authorised, late = self._holds(scope), None
+        is_authorised, limit_error = self._holds(scope), None
         if not is_authorised and any(keys):
-            is_authorised, late = self._try(scope, *keys)
+            is_authorised, limit_error = self._try(scope, *keys)
         if is_authorised:
             return await self.app(scope, receive, send)
         if request is None:
             return await send({"type": "websocket.close", "code": 1008})
         if request.method in READS and _inside(scope) in OPEN:
             return await self.app(scope | {STRANGER: True}, receive, send)
-        return await (_wait(scope, late) if late else self._ask(request))(scope, receive, send)
+        return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
     def _holds(self, scope: Any) -> bool:
         """Return whether a request has the cookie derived from the key, in constant time."""
@@ -121,9 +121,11 @@ class Keys:
             if len(body) > FORM_BYTES:
                 return self._ask(request)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
-        is_known, late = self._try(request.scope, key.strip().encode())
+        is_known, limit_error = self._try(request.scope, key.strip().encode())
         if not is_known:
-            return _form(f"{late.message} {late.remedy}" if late else "This key is wrong.", late)
+            return _form(
+                f"{limit_error.message} {limit_error.remedy}" if limit_error else "This key is wrong.", limit_error
+            )
         last_segment = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
         answer = RedirectResponse(f"./{last_segment}{query}", 303)  # to itself, under whatever path a proxy has it

@@ -89,12 +89,12 @@ class LargeRequests:
                     SOON_S,
                 )
             self.waiting[address] += 1
-            turn = address, asyncio.get_running_loop().create_future()
-            self.queue.put(user, turn)
+            ticket = address, asyncio.get_running_loop().create_future()
+            self.queue.put(user, ticket)
             try:
-                await turn[1]
+                await ticket[1]
             except asyncio.CancelledError:
-                if not self.queue.remove(turn):  # it had got a place already
+                if not self.queue.remove(ticket):  # a place was already assigned to it
                     self._give(address)
                 raise
             finally:
@@ -116,10 +116,10 @@ class LargeRequests:
         """Free a place of an address and give it to the next waiting request."""
         self.free += 1
         _less(self.held, address)
-        while (turn := self.queue.pop(self._may)) is not None:
-            if not turn[1].done():
-                self._take(turn[0])
-                turn[1].set_result(None)
+        while (ticket := self.queue.pop(self._may)) is not None:
+            if not ticket[1].done():
+                self._take(ticket[0])
+                ticket[1].set_result(None)
 
     def _with_deadline(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
         """Return a `receive` that raises `LateError` if the body does not arrive in time."""

@@ -104,7 +104,7 @@ def allowed(
         hosts: further host names.
         origins: further origins whose pages may send requests.
         env: environment variables; by default this process's.
-        public: whether the server is meant for everybody; then other pages may show it in a frame, as the Hub does.
+        public: whether the server is open to everybody; then other pages may show it in a frame, as the Hub does.
 
     Raises:
         ParameterError: a host name or an origin is invalid; `option` names the option.

@@ -124,9 +124,9 @@ class PageCalls:
         user = user_key((scope.get("client") or ("",))[0])
         async with self.bill.charged(user):
             messages = await _read_request(receive)
-            turn = contextlib.AsyncExitStack()
-            async with turn:
-                if not await _unless_left(turn.enter_async_context(self.turns.hold(user)), receive):
+            permit = contextlib.AsyncExitStack()
+            async with permit:
+                if not await _unless_left(permit.enter_async_context(self.turns.hold(user)), receive):
                     return
                 await self.app(scope, _replayed(messages, receive), send)
 

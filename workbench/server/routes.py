@@ -126,7 +126,7 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
         return _refused(problem)
     if READ in request.scope:
         await request.scope[READ]()
-    keep = False
+    is_streaming = False
     try:
         # A run that fails before its first token gets an error status, streamed or not.
         until_first = parsed.stream
@@ -139,12 +139,12 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
                 await asyncio.to_thread(_finished, run)
         if not parsed.stream:
             return JSONResponse(openai.full_answer(parsed, runs))
-        keep = True
+        is_streaming = True
         return Stream(parsed, runs)
     except Exception as problem:
         return _refused(problem)
     finally:
-        if not keep:
+        if not is_streaming:
             _cancel(runs)
 
 
@@ -210,8 +210,8 @@ class _Line:
         """Return the event before the text: the role, or with `echo` the prompt."""
         if self.wanted.chat:
             return _event(openai.stream_chunk(self.wanted, self.index, self.trace, "", first=True))
-        before = openai.echo_text(self.wanted, self.trace)
-        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, before)) if before else ""
+        prefix = openai.echo_text(self.wanted, self.trace)
+        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, prefix)) if prefix else ""
 
     def more(self) -> str:
         """Return an event with the new text; empty if there is none."""

@@ -197,7 +197,7 @@ class Backend(BaseBackend):
             user_heads.prefer(folder, False)
             self._pool.find_heads()
             raise
-        drafting = [known.name for known in registry.methods() if head.kind in known.needs]
+        drafting = [method.name for method in registry.methods() if head.kind in method.needs]
         return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:

@@ -256,7 +256,7 @@ class BaseBackend(ABC):
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement besides its settings: see `bench.conditions`.
+        """Return the conditions of a measurement in addition to its settings: see `bench.conditions`.
 
         Returns:
             Conditions; None if the weights are not on this machine yet.

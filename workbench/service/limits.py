@@ -16,7 +16,7 @@ STOPS, STOP_CHARS = 16, 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that keep one user from taking all of the machine.
+    """Limits that prevent one user from occupying the whole machine.
 
     Attributes:
         runs_per_user: running and waiting runs of one user.

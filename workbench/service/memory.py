@@ -67,7 +67,10 @@ class Need:
 
     @classmethod
     def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
-        """Read the configuration and the headers of the weights. Raises what transformers and safetensors raise."""
+        """Read the configuration and the headers of the weights.
+
+        Errors of transformers and safetensors are passed on.
+        """
         config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
         n_weights = 0
         for path in weight_files(folder):

@@ -64,7 +64,7 @@ class ModelPool:
         self._targets: dict[str, LoadedTarget] = {}
         self._lock = threading.Lock()
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- contents ------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
         """Return all loaded targets."""

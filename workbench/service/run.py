@@ -203,7 +203,7 @@ class Run:
         """Wait for the end and return the trace.
 
         Raises:
-            WorkbenchError: the run failed; the message says what to do.
+            WorkbenchError: the run failed; the message has the remedy.
             TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -377,7 +377,7 @@ class Run:
             self.ended_at = time.monotonic()
             self._pending.clear()
             if self.request is not None:
-                self.request.models = None  # a run kept for its trace must not hold models
+                self.request.models = None  # a run that is stored for its trace must not hold models
                 self.request.on_round = None  # breaks the reference cycle with the run
             self._news.notify_all()
             return True

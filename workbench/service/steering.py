@@ -106,8 +106,10 @@ class Steering:
         if models is not None and (
             chosen is not None or other is not None
         ):  # in this thread, so that the engine does not wait
-            now = chosen or configured.method
-            now.with_params(**split_params(now, params or {}, sampling)[0]).drafter.make_ready(models)
+            changed_method = chosen or configured.method
+            changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
+                models
+            )
         run.tell(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:

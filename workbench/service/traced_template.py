@@ -24,7 +24,8 @@ class TracedText(str):
     """String with the origin of each of its characters.
 
     Attributes:
-        _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox keeps templates from reading it.
+        _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox prevents templates from reading
+        it.
     """
 
     _origins: str

@@ -75,7 +75,7 @@ class ZeroClient(BaseBackend):
         names_to_load = [*(name for name, _, _ in known_targets()), *map(named, names)]
         for name in sorted(
             dict.fromkeys(names_to_load), key=lambda name: tokenizer_source_for(name) is not None
-        ):  # models whose tokenizer others borrow are loaded first
+        ):  # models whose tokenizer other models use are loaded first
             self._lent.load(name)
         if not self._lent.loaded:
             raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))
@@ -202,7 +202,7 @@ class ZeroClient(BaseBackend):
         except BaseException as error:  # the package raises any exception: no quota, no GPU, a process that died
             log.warning("a run on ZeroGPU failed: %s", wordless(error))  # the error's message may quote a prompt
             reason = f"The GPU process failed ({type(error).__name__})."
-            if getattr(error, "title", ""):  # one of the package's own errors, which are meant for visitors
+            if getattr(error, "title", ""):  # the package's own errors have texts for visitors
                 reason = f"{error.title}: {error.message}."  # type: ignore[attr-defined]
             run.end(ERROR, CapacityError(reason, "Try again; a shorter run needs less GPU time."))
             return
@@ -238,8 +238,8 @@ class ZeroClient(BaseBackend):
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine."""
-        found = super().conditions(lane, target)
-        return found and {**found, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
+        result = super().conditions(lane, target)
+        return result and {**result, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
     def _duration(self, job: dict[str, Any]) -> int:
         """Return the GPU seconds that a generation requests."""

@@ -78,7 +78,7 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
 
 
 def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Join consecutive outputs of the same stream: how printed text is split depends on timing."""
+    """Join consecutive outputs of the same stream: the split of printed text depends on timing."""
     merged: list[NotebookNode] = []
     for output in outputs:
         previous = merged[-1] if merged else None

@@ -121,14 +121,14 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
     accept_probs = [accept for accept, rule in tested if rule is not None and rule.leviathan]
     others = [rule for _, rule in tested if rule is not None and not rule.leviathan]
     is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
-    later = sum(is_later)
+    n_later = sum(is_later)
     other_rules = sorted(
         {rule.title.lower() for rule, is_sibling in zip(others, is_later, strict=True) if not is_sibling}
     )
     unknown = sum(rule is None for _, rule in tested)
     notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]
-    if later:
-        notes.append(f"Excludes {later} later siblings, which were tested against a residual distribution.")
+    if n_later:
+        notes.append(f"Excludes {n_later} later siblings, which were tested against a residual distribution.")
     if other_rules:
         notes.append(f"Undefined for {' and '.join(other_rules)}: acceptance is not min(1, p/q).")
     if unknown:

@@ -65,7 +65,7 @@ class RunIndex:
         files = self._list_files()
         indexed = {run: (ns, size) for run, ns, size in old.select("id", "file_ns", "file_bytes").collect().iter_rows()}
         outdated = [run for run, stamps in indexed.items() if files.get(run) != stamps]
-        new = self._read_rows(files, (run for run, now in files.items() if indexed.get(run) != now))
+        new = self._read_rows(files, (run for run, current in files.items() if indexed.get(run) != current))
         unchanged = old.filter(~pl.col("id").is_in(outdated)) if outdated else old
         index = pl.concat([unchanged, new.lazy()]).sort("created", "id", descending=True)
         settled = stamp + _TICK_NS < listed_ns and not self.problems

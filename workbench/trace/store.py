@@ -199,9 +199,9 @@ class RunStore:
                 index.
         """
         rows = self._index.rows()
-        for column, wanted in (("method", method), ("target", target), ("drafter", drafter)):
-            if wanted is not None:
-                rows = rows.filter(pl.col(column).is_in([wanted] if isinstance(wanted, str) else list(wanted)))
+        for column, value in (("method", method), ("target", target), ("drafter", drafter)):
+            if value is not None:
+                rows = rows.filter(pl.col(column).is_in([value] if isinstance(value, str) else list(value)))
         for tag in tags:
             rows = rows.filter(pl.col("tags").list.contains(tag))
         for word in (text or "").split():

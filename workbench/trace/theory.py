@@ -153,9 +153,9 @@ def optimal_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bo
     p_, q_ = _checked_pair(p, q, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.where(p_ > 0, q_ / p_, np.where(q_ > 0, np.inf, -np.inf)), kind="stable")
-    inside = np.cumsum(p_[order])
+    p_inside = np.cumsum(p_[order])
     all_in = np.cumsum(q_[order]) ** n if replacement else _all_inside(q_[order], n)
-    return float(min(1.0, 1.0 + min(0.0, float((inside - all_in).min()))))
+    return float(min(1.0, 1.0 + min(0.0, float((p_inside - all_in).min()))))
 
 
 _LOG_T = np.arange(-24.0, 36.0, 0.08)

@@ -61,9 +61,7 @@ def add(client: Client) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return client and headers of a request, also from Gradio's queue, in the form that `workbench.server.door`
-    reads.
-    """
+    """Return client and headers of a request, also from Gradio's queue, as a scope for `workbench.server.door`."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
@@ -320,9 +318,9 @@ def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
         lane["error"] = wire.scrub(lane["error"])
     if update := step.get("news"):
         update["errors"] = [wire.scrub(error) for error in update["errors"]]
-    if found := step.get("found"):
+    if ranking := step.get("found"):
         step = step | {
-            "found": found | {"failed": {name: wire.scrub(reason) for name, reason in found["failed"].items()}}
+            "found": ranking | {"failed": {name: wire.scrub(reason) for name, reason in ranking["failed"].items()}}
         }
     return step | {"waiting": wire.scrub(step["waiting"])}
 

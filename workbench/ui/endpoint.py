@@ -64,10 +64,10 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
     """
 
     def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
-        name, takes = function.__name__ if key is None else key, _takes_request(function)
+        name, takes_request = function.__name__ if key is None else key, _takes_request(function)
 
         async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> Answer:
-            user, extra = user_key(request), {"request": request} if takes else {}
+            user, extra = user_key(request), {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user), host._turns.hold(user):
                     result = await host._do(lambda: function(host, **extra, **kind.options(host._client, asked)))
@@ -98,10 +98,10 @@ def streams(
     encode: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
     def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
-        takes = _takes_request(function)
+        takes_request = _takes_request(function)
 
         async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> AsyncGenerator[Any, None]:
-            extra = {"request": request} if takes else {}
+            extra = {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user_key(request)):
                     options = await host._do(lambda: kind.options(host._client, asked))

@@ -36,7 +36,7 @@ def add(client: Client, kept: SavedRunsView) -> None:
 
     Args:
         client: lists targets and loads promoted heads.
-        kept: tells whether the current request may come from this machine's user.
+        kept: decides whether the current request may come from this machine's user.
     """
     view = LabView(client, kept)
     add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
@@ -105,13 +105,13 @@ class LabView:
         """Start a training run: `head`, `target`, `options`."""
         names = [target["name"] for target in self.client.targets() if target.get("available", True)]
         options = request.get("options") or {}
-        wish = Wish.of(
+        training_request = Wish.of(
             wire.text("head", request.get("head"), 100),
             wire.text("target", request.get("target"), 200),
             wire.params(options),
             names,
         )
-        return {"id": self._open().start(wish).id}
+        return {"id": self._open().start(training_request).id}
 
     def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
         """Signal a run to end after its current step; it saves a checkpoint."""
@@ -137,8 +137,8 @@ class LabView:
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete a run; if its head was promoted, the app stops drafting with it."""
-        takes = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
-        self._open().forget(request.get("id"), **takes)
+        options = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
+        self._open().forget(request.get("id"), **options)
         return {}
 
     def _open(self) -> Lab:

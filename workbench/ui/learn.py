@@ -26,7 +26,7 @@ def tour_steps() -> list[dict[str, Any]]:
     """Return the steps whose recordings exist, in order."""
     existing = set(recorded.names())
     return [
-        tour.to_wire(name, make(*map(recorded.trace, needed)))
-        for name, (make, needed) in tour.STEPS.items()
+        tour.to_wire(name, make_step(*map(recorded.trace, needed)))
+        for name, (make_step, needed) in tour.STEPS.items()
         if existing.issuperset(needed)
     ]

@@ -28,7 +28,7 @@ def add(demo: gr.Blocks, client: Client, kept: SavedRunsView | None = None) -> N
 
     Args:
         demo: the finished main page.
-        client: tells which method can run with which models, and measures which is fastest.
+        client: lists the methods that can run with each model, and measures which is fastest.
         kept: saved runs whose prompts may be used for a recommendation; None: none.
     """
 

@@ -1,4 +1,4 @@
-"""Fix for CPU use of an idle page: Gradio's loading screen continues to request animation frames after it is gone.
+"""Fix for CPU use of an idle page: Gradio's loading screen requests animation frames even after it has disappeared.
 
 Measured with Gradio 6.31 in Chromium without a GPU: 60 frames per second that show nothing, for 7 % of a core. The
 page does not need the loading screen's timer, so its frame requests are dropped. The script that drops them runs

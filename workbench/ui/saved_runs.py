@@ -71,10 +71,10 @@ class SavedRunsView:
         """
         if not self.allowed:
             return {"allowed": False}
-        words, tags, where = parse(_text(request, "search"))
+        words, tags, conditions = parse(_text(request, "search"))
         first = wire.whole("first", request.get("first") or 0)
         store = self._store()
-        matches = store.find(text=words, tags=tags, where=where).select("id", "tags", "note").collect()
+        matches = store.find(text=words, tags=tags, where=conditions).select("id", "tags", "note").collect()
         runs, problems = [], [f"{name}: {reason}" for name, reason in sorted(store.problems.items())]
         for row in matches.slice(first, PAGE).to_dicts():
             try:
@@ -150,13 +150,13 @@ def parse(search: str) -> tuple[str, list[str], list[str]]:
     """
     words: list[str] = []
     tags: list[str] = []
-    where: list[str] = []
+    conditions: list[str] = []
     for part in search.split():
         if part.startswith("#") and len(part) > 1:
             tags.append(part[1:])
         else:
-            (where if any(sign in part for sign in "<>=") else words).append(part)
-    return " ".join(words), tags, where
+            (conditions if any(sign in part for sign in "<>=") else words).append(part)
+    return " ".join(words), tags, conditions
 
 
 def _text(request: dict[str, Any], name: str) -> str:

@@ -82,8 +82,8 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
     else:
         mode = Mode.LOCAL
     public = public or mode is not Mode.LOCAL or env.get(PUBLIC, "").lower() in _TRUE
-    listed = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
-    return Place(mode, public, listed if public or listed else None)
+    allowed_names = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
+    return Place(mode, public, allowed_names if public or allowed_names else None)
 
 
 def _has_gpu(env: Mapping[str, str]) -> bool:
@@ -95,7 +95,7 @@ def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
     """Return the limits for visitors of a place.
 
     Args:
-        place: where the app runs.
+        place: platform and rules of the app.
         asked: values that replace the place's own, by the name of the limit; None: the place's own.
     """
     given_limits = {name: value for name, value in (asked or {}).items() if value is not None}
@@ -115,7 +115,7 @@ def client(
     """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
     Args:
-        place: where the app runs.
+        place: platform and rules of the app.
         target: bundled name, local folder or Hub id.
         drafter: the same; "auto": the one that belongs to the target.
         device: auto, cpu, cuda, …
@@ -172,7 +172,7 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        door: access control; by default one that lets in this machine's own pages and programs.
+        door: access control; by default one that admits this machine's own pages and programs.
         public: whether anybody may reach the app: the size limit of the pages' calls is then lower.
     """
     from gradio.routes import App, ORJSONResponse

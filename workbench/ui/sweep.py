@@ -45,9 +45,7 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or a folder next to the saved runs; on a Space lost at a
-    restart.
-    """
+    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or one next to the saved runs; on a Space lost at a restart."""
     variable = os.environ.get("WORKBENCH_SWEEPS")
     if variable:
         return Path(variable)
@@ -243,7 +241,7 @@ class SweepView:
 
         target_folder = place_of(
             sweep, anew, folder() if mine else visitors_folder()
-        )  # creates a folder, but not for a reader who has left
+        )  # may create a folder; runs only once a reader requests the first message
         tidy(target_folder.parent, FOLDERS)
         is_first, last_progress = True, None
         for update in run(sweep, here(self.client, user), target_folder, stopped):

@@ -128,7 +128,7 @@ def all_stylesheets() -> list[Path]:
 
 
 def fingerprint() -> str:
-    """Return a hash of modules, stylesheets and palette: it keeps a browser from mixing two versions."""
+    """Return a hash of modules, stylesheets and palette: it prevents a browser from mixing two versions."""
     digest = hashlib.sha256()
     scripts = [path for path in sorted(JS.rglob("*.js")) if not path.name.endswith(".test.js")]
     for path in [*scripts, *sorted(JS.rglob("*.html")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:

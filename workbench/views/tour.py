@@ -129,7 +129,7 @@ def two_denominators(trace: Trace) -> Step:
 
 def copying(trace: Trace) -> Step:
     """Return step 5: prompt lookup on a text that repeats itself."""
-    most = max(len(r.path) for r in trace.rounds)
+    longest = max(len(r.path) for r in trace.rounds)
     return Step(
         title="Copying is the cheapest draft",
         see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
@@ -141,7 +141,7 @@ def copying(trace: Trace) -> Step:
         right=1,
         why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up "
         "costs almost nothing, so little is lost if there is nothing to copy.",
-        rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
+        rounds=tuple(r.index for r in trace.rounds if len(r.path) == longest),
     )
 
 
@@ -195,7 +195,7 @@ def switch(trace: Trace) -> Step:
 def what_it_buys(trace: Trace) -> Step:
     """Return step 8: the closed forms next to a drafter with a dial."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
-    right = f"{expected_tau(a, depth):.2f}"
+    tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
         title="From acceptance to speed-up",
         see="If every draft is accepted with probability a, a round of K drafts gives τ = (1 − aᴷ⁺¹) / (1 − a) tokens "
@@ -203,9 +203,9 @@ def what_it_buys(trace: Trace) -> Step:
         "the speed-up over plain decoding is τ / (1 + K·c).",
         do="Find a setting with an acceptance rate of at least 0.8 that is slower than plain decoding.",
         question=f"a = {a:g} and K = {depth}. What is τ?",
-        choices=(f"{a * depth:.2f}", right, f"{depth + 1:.2f}"),
+        choices=(f"{a * depth:.2f}", tau_text, f"{depth + 1:.2f}"),
         right=1,
-        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with acceptance {a:g} reached τ = "
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance {a:g} reached τ = "
         f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
         "drafter must also be cheap.",
         cards=(),

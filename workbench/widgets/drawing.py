@@ -50,8 +50,8 @@ class Axis:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
         if self.log:
-            whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
-            return [(self.at(10.0**k), f"{10.0**k:g}") for k in whole]
+            exponents = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
+            return [(self.at(10.0**k), f"{10.0**k:g}") for k in exponents]
         return [(self.at(value), f"{value:g}") for value in nice(self.low, self.high)]
 
 
@@ -103,16 +103,16 @@ def picture(plot: Any) -> str:
 
 def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
     """Return the SVG of the traces on one pair of axes."""
-    along, up = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
+    x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
-    body = _heat(heat, up) if heat is not None else _flat(plot, traces, axes, along, up)
+    body = _heat(heat, y_layout) if heat is not None else _flat(plot, traces, axes, x_layout, y_layout)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
         f'aria-label="{escape(head or title(plot) or "Figure")}" style="max-width:100%;height:auto;background:#fff" '
         f'font-family="sans-serif" font-size="12" fill="{INK}">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
         f'<text x="{LEFT}" y="18" font-size="14" font-weight="600">{escape(plain(head))}</text>'
-        f"{body}{_titles(along, up)}</svg>"
+        f"{body}{_titles(x_layout, y_layout)}</svg>"
     )
 
 
@@ -268,10 +268,10 @@ def _frame(x: Axis, y: Axis) -> str:
 
 def _titles(x: Any, y: Any) -> str:
     parts = []
-    along, up = (escape(plain(axis.title.text)) for axis in (x, y))
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{along}</text>')
+    x_title, y_title = (escape(plain(axis.title.text)) for axis in (x, y))
+    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{x_title}</text>')
     rotation = f'transform="rotate(-90 14 {(TOP + HEIGHT - BOTTOM) / 2})"'
-    parts.append(f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" {rotation}>{up}</text>')
+    parts.append(f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" {rotation}>{y_title}</text>')
     return "".join(parts)
 
 
@@ -303,10 +303,10 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
     width = max(1.0, 0.8 * spacing / n)
     zero, out = y.at(0) if not y.log else y.start, []
     for a, b in zip(xs, ys, strict=False):
-        top, left = y.at(b), x.at(a) - width * n / 2 + width * i
-        if math.isfinite(top) and math.isfinite(left):
+        top, x_left = y.at(b), x.at(a) - width * n / 2 + width * i
+        if math.isfinite(top) and math.isfinite(x_left):
             size = f'y="{min(top, zero):.1f}" width="{width:.1f}" height="{abs(zero - top):.1f}"'
-            out.append(f'<rect x="{left:.1f}" {size}/>')
+            out.append(f'<rect x="{x_left:.1f}" {size}/>')
     return f'<g fill="{colour}">{"".join(out)}</g>'
 
 
@@ -371,7 +371,7 @@ def _heat(trace: Any, up: Any) -> str:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     cell_width, cell_height = (WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows
     is_reversed = up.autorange == "reversed"
-    show = cell_width > 30 and cell_height > 14
+    has_labels = cell_width > 30 and cell_height > 14
     out = []
     for i in range(rows):
         top = TOP + cell_height * (i if is_reversed else rows - 1 - i)
@@ -381,7 +381,7 @@ def _heat(trace: Any, up: Any) -> str:
             share = (z[i, j] - low) / ((high - low) or 1)
             place = f'x="{LEFT + cell_width * j:.1f}" y="{top:.1f}" width="{cell_width:.1f}" height="{cell_height:.1f}"'
             out.append(f'<rect {place} fill="{_shade(share)}"/>')
-            if show:
+            if has_labels:
                 middle = (
                     f'x="{LEFT + cell_width * (j + 0.5):.1f}" y="{top + cell_height / 2 + 4:.1f}" text-anchor="middle"'
                 )

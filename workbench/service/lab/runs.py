@@ -186,20 +186,20 @@ class LabRun:
         log, options = self.log, self.asked["options"]
         stages = _STAGE.findall(log)
         stage = int(stages[-1]) if stages else 0
-        done: float | None = None
+        finished: float | None = None
         left_s: float | None = None
         tokens, steps, minutes = (_number(options.get(name)) for name in ("answer_tokens", "steps", "minutes"))
         if stage == 1 and tokens and (answers := _WRITTEN.findall(log)):
             n, rate = (int(part.replace(",", "")) for part in answers[-1])
-            done = min(1.0, n / tokens)
+            finished = min(1.0, n / tokens)
             left_s = max(0.0, (tokens - n) / rate) if rate else None
         if stage == 3 and (steps or minutes):
             step, spent_s = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
             share = step / steps if steps else spent_s / (60 * minutes)
             left_s = max(0.0, spent_s / share - spent_s) if share else None
-            done = min(1.0, share)
+            finished = min(1.0, share)
         return {
-            "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": done,
+            "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": finished,
             "left_s": left_s, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
         }  # fmt: skip
 

@@ -43,8 +43,8 @@ class Combination:
 def combine(first: Trace, second: Trace) -> Combination:
     """Return the oracle combination of two drafters, which uses the draft that reaches further at each position.
 
-    A recorded round tells how far a draft from its start, or from any position in its accepted part, would have been
-    accepted. So the reach of both drafters is known at every position of the common prefix.
+    A recorded round shows up to which token a draft from its start, or from any position in its accepted part, would
+    have been accepted. So the reach of both drafters is known at every position of the common prefix.
 
     Raises:
         WorkbenchError: the runs have different prompts or targets, or their outputs have no common prefix.

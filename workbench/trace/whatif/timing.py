@@ -94,7 +94,7 @@ class Budget:
     def to_wire(self) -> dict[str, Any]:
         """Return the budget with its derived values as JSON data."""
         wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted}
-        return wire | {"steps": [{"what": what, "speedup": gain} for what, gain in self.steps()]}
+        return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
 
 def budget(trace: Trace, plain: Trace | None = None) -> Budget:

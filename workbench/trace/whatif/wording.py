@@ -81,11 +81,12 @@ def _about_the_formula(found: Budget) -> list[str]:
     )
     if abs(steps[0][1] / found.speedup - 1) < TELLING:
         return [f"{prediction}, close to the measurement."]
-    factor, what = max(
-        ((after / before, what) for (_, before), (what, after) in pairwise(steps)), key=lambda x: abs(log(x[0]))
+    factor, assumption = max(
+        ((after / before, assumption) for (_, before), (assumption, after) in pairwise(steps)),
+        key=lambda x: abs(log(x[0])),
     )
-    what = what.removeprefix("with ").removesuffix(": measured")
-    return [f"{prediction}. The largest correction is {what}, which multiplies the speed-up by {factor:.2f}."]
+    assumption = assumption.removeprefix("with ").removesuffix(": measured")
+    return [f"{prediction}. The largest correction is {assumption}, which multiplies the speed-up by {factor:.2f}."]
 
 
 def _about_lengths(lengths: Lengths | None, measured: Estimate | None) -> list[str]:
