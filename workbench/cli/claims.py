@@ -150,10 +150,10 @@ def _measure(
     if report and figure:
         claimsboard.save(claim, figure, column)
     if not as_json:
-        measured = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or missing
+        measured_text = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or missing
         paper = claimsboard.paper_figure(claim.low, claim.high, claim.neutral)
         seconds = time.perf_counter() - start
-        words = f"{claim.quantity}: paper {paper}, {row['target']} {measured}: {row['verdict']} [{seconds:.0f} s]"
+        words = f"{claim.quantity}: paper {paper}, {row['target']} {measured_text}: {row['verdict']} [{seconds:.0f} s]"
         print(f"{claim.name}: {words}", flush=True)
     return claim.to_wire() | row
 

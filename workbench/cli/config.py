@@ -32,7 +32,7 @@ LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
 
 
 class ConfigError(WorkbenchError):
-    """The file of defaults cannot be read, or has a table, key or value that no command understands."""
+    """Raised if the file of defaults cannot be read, or has a table, key or value that no command understands."""
 
 
 def path() -> Path:

@@ -75,13 +75,13 @@ def docs(
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
     for suite in (answers_suite, distillingboard, rollouts_board, scalingboard, trimmingboard, verifier_suite):
-        if (board_file := boards / suite.BOARD).is_file():
-            files[board_file.with_suffix(".md")] = suite.page(json.loads(board_file.read_text(encoding="utf-8")))
+        if (entry := boards / suite.BOARD).is_file():
+            files[entry.with_suffix(".md")] = suite.page(json.loads(entry.read_text(encoding="utf-8")))
     if (host_board := boards / hostcosts.BOARD).is_file():
-        board_file = json.loads(host_board.read_text(encoding="utf-8"))
+        entry = json.loads(host_board.read_text(encoding="utf-8"))
         files |= {
-            host_board.with_suffix(".md"): hostcosts.page(board_file),
-            host_board.with_suffix(".svg"): hostcosts.plot(board_file),
+            host_board.with_suffix(".md"): hostcosts.page(entry),
+            host_board.with_suffix(".svg"): hostcosts.plot(entry),
         }
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)

@@ -46,12 +46,12 @@ def inspect(
     from workbench.models.bundle import bundled
     from workbench.models.checkpoints.user_heads import open_heads
 
-    opened = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
-    report: dict[str, Any] = {"layout": "workbench", "architecture": opened.kind, "folder": str(opened.folder)}
-    if opened.checkpoint is None:
-        report |= {"facts": {key: value for key, value in opened.config.items() if key not in _LONG}}
+    head = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
+    report: dict[str, Any] = {"layout": "workbench", "architecture": head.kind, "folder": str(head.folder)}
+    if head.checkpoint is None:
+        report |= {"facts": {key: value for key, value in head.config.items() if key not in _LONG}}
     else:
-        checkpoint = opened.checkpoint
+        checkpoint = head.checkpoint
         report |= {
             "layout": checkpoint.layout,
             "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in checkpoint.facts.items()},
@@ -60,9 +60,9 @@ def inspect(
             "verifier": checkpoint.verifier,
             "tensors": {name: list(checkpoint.stored.shapes[name]) for name in sorted(checkpoint.parts.values())},
             "not_read": list(checkpoint.unread),
-            "drafts_with": known.drafting_with(opened.kind),
+            "drafts_with": known.drafting_with(head.kind),
         }
-    lines = [] if target is None else _lines(opened, target)
+    lines = [] if target is None else _lines(head, target)
     if as_json:
         entries = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
         print(json.dumps(report | ({} if target is None else {"target": target, "lines": entries}), ensure_ascii=False))

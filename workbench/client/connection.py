@@ -29,7 +29,7 @@ class _Endpoint(Protocol):
 
 
 class _App(Protocol):
-    """The part of `gradio_client.Client` used here; the package has no type hints."""
+    """Part of `gradio_client.Client` that is used here; the package has no type hints."""
 
     src: str
     src_prefixed: str

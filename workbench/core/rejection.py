@@ -67,7 +67,7 @@ class AcceptanceDecision:
 
     @property
     def for_nothing(self) -> AcceptanceDecision:
-        """A copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
+        """Copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
         return replace(self, paid=torch.zeros_like(self.accept))
 
 

@@ -59,7 +59,7 @@ class History:
 
 @dataclass(frozen=True)
 class Processor:
-    """A logits processor of transformers, applied to one sequence.
+    """Logits processor of transformers, applied to one sequence.
 
     A processor that may have state for each sequence gets the whole batch: this sequence up to the evaluated position,
     the others as far as they are generated, padded after that.

@@ -55,7 +55,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint to write."""
+    """Checkpoint to write."""
 
     layout: str
     config: dict[str, Any]

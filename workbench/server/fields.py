@@ -1,4 +1,4 @@
-"""The fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
+"""Fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
 
 An unsupported field is ignored only if it has no effect on the text (`user`, `metadata`, …).
 """

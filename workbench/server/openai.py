@@ -39,7 +39,7 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked request.
+    """Checked request.
 
     Attributes:
         starts: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come first.

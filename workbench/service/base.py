@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
+    """Checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
 
     Attributes:
         configured: the method with its parameters.
@@ -64,7 +64,7 @@ class GenerationRequest:
 
 
 class BaseBackend(ABC):
-    """The part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
+    """Part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
 
     Args:
         limits: limits of users.

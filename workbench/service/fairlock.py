@@ -17,7 +17,7 @@ POLL_S = 0.1
 
 
 class FairLock:
-    """A lock that goes to the waiting addresses in turn.
+    """Lock that is granted to the waiting addresses in turn.
 
     Args:
         waiting: maximum number of waiting calls of one address; the user of a private backend has no limit.

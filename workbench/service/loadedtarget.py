@@ -1,4 +1,4 @@
-"""A loaded target with its engine, draft models and runs."""
+"""Loaded target with its engine, draft models and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.service.run import Run
 
 @dataclass(eq=False)
 class LoadedTarget:
-    """A target in the pool: its engine, the draft models loaded for it, and its waiting and running runs.
+    """Target in the pool: its engine, the draft models loaded for it, and its waiting and running runs.
 
     Attributes:
         name: name of the target.

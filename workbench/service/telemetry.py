@@ -54,7 +54,7 @@ HELP = {
 
 
 class Telemetry(Collector):
-    """Counts in plain numbers while rounds run, which costs about a microsecond; converts them at each scrape.
+    """Count in plain numbers while rounds run, which costs about a microsecond; convert the numbers at each scrape.
 
     Args:
         health: function that returns the backend's state at each scrape; see `Backend.health`.

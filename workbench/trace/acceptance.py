@@ -123,7 +123,7 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
     is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
     n_later = sum(is_later)
     other_rules = sorted(
-        {rule.title.lower() for rule, is_sibling in zip(others, is_later, strict=True) if not is_sibling}
+        {rule.title.lower() for rule, is_later_sibling in zip(others, is_later, strict=True) if not is_later_sibling}
     )
     unknown = sum(rule is None for _, rule in tested)
     notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]

@@ -1,4 +1,4 @@
-"""The app's API: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
+"""API of the app: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
 
 Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`.
 The docstrings of `Endpoints` are the text of the API page and of the MCP tools.
@@ -73,7 +73,7 @@ def is_users(request: gr.Request) -> bool:
 
 
 class Endpoints(Host):
-    """The endpoints over a client; the request classes declare their arguments."""
+    """Endpoints over a client; the request classes declare their arguments."""
 
     # -- catalogue -----------------------------------------------------------------------------------------------
 

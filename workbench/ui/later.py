@@ -1,4 +1,4 @@
-"""A client that is still being created: the page can be served while PyTorch is imported."""
+"""Proxy for a client that is still being created: the page can be served while PyTorch is imported."""
 
 from __future__ import annotations
 

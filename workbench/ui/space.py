@@ -53,7 +53,7 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """A platform and its rules.
+    """Platform and its rules.
 
     Attributes:
         mode: platform that the app runs on.

@@ -48,7 +48,7 @@ def default_lab() -> Path:
 
 
 class Lab:
-    """The training runs in a folder, and the process that trains one of them.
+    """Training runs in a folder, and the process that trains one of them.
 
     Args:
         folder: folder of the lab, created with the first run; None: `default_lab()`.
