@@ -236,7 +236,7 @@ def _error_bars(lines: Sequence[tuple[float, float, float, float]], colour: str)
 
 def _axis(values: Sequence[Any], start: float, end: float, given: Any, padded: bool) -> Axis:
     numbers = [n for v in values if math.isfinite(n := _number(v))]
-    if len(numbers) < len(values) / 2:  # words, or categories that look like numbers
+    if len(numbers) < len(values) / 2:  # fewer than half are numbers: the axis is categorical
         names = tuple(dict.fromkeys(str(v) for v in values))
         return Axis(-0.5, len(names) - 0.5, start, end, names=names)
     log = given.type == "log"
