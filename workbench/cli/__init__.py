@@ -1,4 +1,4 @@
-"""The command line: `workbench …`, also `python -m workbench …`."""
+"""Command line: `workbench …`, also `python -m workbench …`."""
 
 from workbench.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`workbench bench --suite answers` without methods: right answers under each approximate verifier."""
+"""Suite `answers` of `workbench bench` without methods: right answers under each approximate verifier."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
         if path.suffix == ".md":
             write_whole(path, answers_suite.page([report]).encode())
         else:
-            saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-            saved = [other for other in saved if other["target"] != report["target"]] + [report]
-            write_whole(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
+            reports = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+            reports = [other for other in reports if other["target"] != report["target"]] + [report]
+            write_whole(path, f"{json.dumps(reports, ensure_ascii=False, indent=1)}\n".encode())
     print(json.dumps(report, ensure_ascii=False) if as_json else answers_suite.page([report]))

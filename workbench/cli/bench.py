@@ -49,7 +49,7 @@ ACCEPTANCE = "acceptance"
 VISION = "vision"
 """Suite of images: acceptance of the vision drafters, saved on its own board."""
 GPU = "gpu"
-"""Suite of targets of 1B and 8B shape, made on the GPU, compared with transformers' own generate."""
+"""Suite of targets of 1B and 8B shape, created on the GPU, compared with transformers' own generate."""
 ANSWERS = "answers"
 """Suite of problems with answers: for the named methods, else for the approximate verifiers."""
 VERIFIERS = "verifiers"
@@ -173,12 +173,12 @@ def bench(
     if suite == VISION:
         return _vision(limit, out or [], as_json)
     if suite == GPU:
-        refused = {"--answers": answers, "--set": settings and not method, "--data": data, "--dtype": dtype != "auto",
+        ignored = {"--answers": answers, "--set": settings and not method, "--data": data, "--dtype": dtype != "auto",
                    "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,
                    "--drafter-dtype": drafter_dtype != "auto"}  # fmt: skip
-        _check_gpu(device, [name for name, is_set in refused.items() if is_set], method or ())
-    own = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
-    chosen = load_prompts(prompts) if own else load_suite(suite, data)
+        _check_gpu(device, [name for name, is_set in ignored.items() if is_set], method or ())
+    is_flat = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
+    chosen = load_prompts(prompts) if is_flat else load_suite(suite, data)
     checks.groups(group or (), chosen)
     chosen = [p for p in chosen if not group or p.group in group]
     chosen = chosen[:limit] if limit else chosen
@@ -199,7 +199,7 @@ def bench(
     from workbench.core.sampling import SamplingParams
     from workbench.methods import registry
 
-    configured = [registry.get(name).with_params(**mine) for name, mine in values.items()]
+    configured = [registry.get(name).with_params(**own_values) for name, own_values in values.items()]
     sampling = SamplingParams(**sampling_values)
     engines = against or []
     plan = Plan(
@@ -224,11 +224,11 @@ def bench(
             report = bench_forced_acceptance(models, chosen, plan, depth, progress=progress)
         else:
             report = bench_methods(models, configured, chosen, plan, progress)
-    skipped = str(report.settings.get("llama.cpp") or "")
-    if skipped.startswith("left out"):
-        typer.echo(f"note: llama.cpp is {skipped}", err=True)
-    if lost := report.settings.get("lost on the way"):
-        typer.echo(f"note: {lost}; the others continued", err=True)
+    llama_status = str(report.settings.get("llama.cpp") or "")
+    if llama_status.startswith("left out"):
+        typer.echo(f"note: llama.cpp is {llama_status}", err=True)
+    if failed_engine := report.settings.get("lost on the way"):
+        typer.echo(f"note: {failed_engine}; the others continued", err=True)
     if answers is not None:
         from workbench.bench.specbench import write_answers
 
@@ -258,26 +258,28 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
         BadParameter: an option or a method does not suit the suite.
     """
     for option in refused:
-        why = "name the methods that it sets with --method" if option == "--set" else "the suite makes its own targets"
-        raise typer.BadParameter(f"the suite gpu does not accept this option: {why}", param_hint=option)
+        reason = (
+            "name the methods that it sets with --method" if option == "--set" else "the suite makes its own targets"
+        )
+        raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:
-        if lacks := [need for need in known.get(name).needs if need not in ("drafter", "trees")]:
+        if needs := [need for need in known.get(name).needs if need not in ("drafter", "trees")]:
             raise typer.BadParameter(
-                f"{name} needs more than a target and a draft model: {lacks[0]}", param_hint="--method"
+                f"{name} needs more than a target and a draft model: {needs[0]}", param_hint="--method"
             )
     with about("device"):
         check_gpu(device, "The suite gpu")
 
 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
-    """Measure targets made on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
+    """Measure targets created on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.models.loading import load_models
     from workbench.models.pretrained import resolve_device
     from workbench.models.published import SMOLLM2, here, packaged_file
 
-    where = resolve_device(device)
-    _check_gpu(str(where))  # again: "auto" may resolve to the CPU if there is a driver without a card
+    resolved_device = resolve_device(device)
+    _check_gpu(str(resolved_device))  # checked again: "auto" may resolve to the CPU if there is a driver without a card
 
     def real() -> Any:
         if here(SMOLLM2) is None and packaged_file(SMOLLM2) is None:
@@ -286,7 +288,7 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 
     with progress_bar() as progress:
         return bench_gpu(
-            where, plan, methods=configured, real=real, real_prompts=prompts, depth=depth, progress=progress
+            resolved_device, plan, methods=configured, real=real, real_prompts=prompts, depth=depth, progress=progress
         )
 
 
@@ -329,7 +331,7 @@ def _write(report: Any, path: Path) -> None:
 
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
-    """Print how two reports differ.
+    """Print the differences between two reports.
 
     Returns:
         1 if a figure has become worse, else 0.
@@ -337,9 +339,9 @@ def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
     from workbench.bench.regression import compare_reports
     from workbench.bench.saved import read_report
 
-    found = compare_reports(read_report(old), read_report(new), tolerance)
-    print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else found.to_markdown())
-    return 1 if found.worse else 0
+    differences = compare_reports(read_report(old), read_report(new), tolerance)
+    print(json.dumps(differences.to_wire(), ensure_ascii=False) if as_json else differences.to_markdown())
+    return 1 if differences.worse else 0
 
 
 def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
@@ -355,7 +357,7 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
     with about("method"):
         methods = [known.get(name) for name in names] if names else known.methods()
     used: set[str] = set()
-    found = {}
+    values_by_method = {}
     with about("set"):
         for method in methods:
             values = {}
@@ -364,15 +366,15 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
                 if (dot and scope == method.name) or (not dot and name in method.params):
                     values[name] = value
                     used.add(key)
-            found[method.name] = method.own(values)
+            values_by_method[method.name] = method.own(values)
         for key in settings:
             if key not in used:
                 raise UnknownNameError.of("parameter", key, {name for method in methods for name in method.params})
-    return found
+    return values_by_method
 
 
 class progress_bar:
-    """A progress bar on standard error; none if that is not a terminal."""
+    """Context manager for a progress bar on standard error; no bar if that is not a terminal."""
 
     def __enter__(self) -> Any:
         if not sys.stderr.isatty():

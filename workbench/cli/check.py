@@ -101,10 +101,10 @@ def check(
     chosen = [registry.get(name) for name in (names or registry.names())]
     if report and not fresh:
         known = {row["method"]: row["standing"] for row in board.exactness()}
-        proven = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
-        chosen = [method for method in chosen if method.name not in proven]
-        if proven:
-            print(f"Already on the board (--fresh checks them again): {', '.join(proven)}.", file=sys.stderr)
+        on_board = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
+        chosen = [method for method in chosen if method.name not in on_board]
+        if on_board:
+            print(f"Already on the board (--fresh checks them again): {', '.join(on_board)}.", file=sys.stderr)
     loaded: dict[tuple[str, str], Any] = {}
 
     def models_of(pair: tuple[str, str]) -> Any:
@@ -112,30 +112,30 @@ def check(
             loaded[pair] = load(*pair, device, dtype="float64")
         return loaded[pair]
 
-    findings, late = [], []
-    ends = math.inf if report or not minutes else time.monotonic() + 60 * minutes
+    findings, left_out = [], []
+    deadline = math.inf if report or not minutes else time.monotonic() + 60 * minutes
     for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
-        fitting = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
-        place = next(fitting, pairs[0])
-        models, mine = models_of(place), []
-        if number and time.monotonic() > ends and not models.why_not(method.needs):
-            late.append(method.name)
+        usable_pairs = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
+        place = next(usable_pairs, pairs[0])
+        models, own_findings = models_of(place), []
+        if number and time.monotonic() > deadline and not models.why_not(method.needs):
+            left_out.append(method.name)
             continue
         prompts = picture_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
-        left = sum(not models.why_not(other.needs) for other in chosen[number:])
-        share = max(0.0, ends - time.monotonic()) / max(left, 1)
+        n_remaining = sum(not models.why_not(other.needs) for other in chosen[number:])
+        time_share = max(0.0, deadline - time.monotonic()) / max(n_remaining, 1)
         tried = tuple(FAMILIES) if report else ()
-        for finding in check_method(method, models, prompts, max_new_tokens, runs, tried, share):
-            mine.append(finding)
+        for finding in check_method(method, models, prompts, max_new_tokens, runs, tried, time_share):
+            own_findings.append(finding)
             if not as_json:
                 line = f"{SIGNS[finding.verdict]:<11} {finding.method:<16} {finding.claim}: {finding.detail}"
                 print(f"{line} [{finding.promise}, {finding.seconds:.0f} s]", flush=True)
             else:
                 print(f"{finding.method}: {finding.verdict}", file=sys.stderr)
-        findings += mine
+        findings += own_findings
         if report:
-            board.save_exactness(method, place[0], mine)
+            board.save_exactness(method, place[0], own_findings)
     failed = sum(f.verdict == FAIL for f in findings)
     untested = [f.method for f in findings if f.kind == "availability"]
     if as_json:
@@ -143,7 +143,7 @@ def check(
             "target": target,
             "failed": failed,
             "untested": untested,
-            "left_out": late,
+            "left_out": left_out,
             "findings": [dataclasses.asdict(f) for f in findings],
         }
         print(json.dumps(wire, ensure_ascii=False, indent=2))
@@ -151,23 +151,23 @@ def check(
         print(f"{len(findings) - failed} of {len(findings)} tests without a broken promise.")
         if untested:
             print(f"Not tested, because they cannot run here: {', '.join(untested)}.")
-        for line in _left_out_lines(findings, late, minutes):
+        for line in _left_out_lines(findings, left_out, minutes):
             print(line)
         if report:
             print(f"Saved the board in {board.folder()}.")
-    untested += late
-    missed = bool(untested) and (bool(names) or len(untested) == len(chosen))
-    raise typer.Exit(1 if failed or missed else 0)
+    untested += left_out
+    is_incomplete = bool(untested) and (bool(names) or len(untested) == len(chosen))
+    raise typer.Exit(1 if failed or is_incomplete else 0)
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
     """Yield a line for each kind of test that the whole run left out for lack of time."""
     greedy = [f.figures for f in findings if f.kind == "greedy"]
-    settings, tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
+    settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in f.figures for f in findings)
     if settings or fewer:
         yield (
-            f"Only a sample was tested, to end within about {minutes:g} minutes: {settings} of {tried} settings were "
+            f"Only a sample was tested, to end within about {minutes:g} minutes: {settings} of {n_tried} settings were "
             f"left out, and {fewer} sampled distributions had fewer runs than requested. --minutes 0 tests everything."
         )
     if late:
@@ -213,28 +213,28 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     from workbench.methods import registry
     from workbench.models.bundle import bundled
 
-    ends, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
+    deadline, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
     chosen = every(registry.get(name) for name in names or registry.names())
     saved = {} if fresh else board.read("exactness")
     loaded: dict[str, Any] = {}
     order = itertools.product(
         (True, False), _text_pairs(), chosen
     )  # the most informative choices on all targets, then the rest
-    for telling, (target, drafter), choice in order:
-        one = choice.configured
-        key = f"{board.choice_key(one)} on {target}"
-        if choice.is_telling is not telling or saved.get(key, {}).get("promise") == one.promise.value:
+    for is_first_pass, (target, drafter), choice in order:
+        configured = choice.configured
+        key = f"{board.choice_key(configured)} on {target}"
+        if choice.is_telling is not is_first_pass or saved.get(key, {}).get("promise") == configured.promise.value:
             continue
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")
             return int(failed > 0)
-        own = target in bundled()
+        is_bundled = target in bundled()
         if target not in loaded:
-            loaded[target] = load(target, drafter, "cpu", dtype="float64" if own else "auto")
+            loaded[target] = load(target, drafter, "cpu", dtype="float64" if is_bundled else "auto")
         models = loaded[target]
-        if models.why_not(one.needs):
+        if models.why_not(configured.needs):
             continue
-        prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if own else 2]]
+        prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if is_bundled else 2]]
         try:
             findings = list(check_choice(choice, models, prompts, max_new_tokens, runs))
         except WorkbenchError as error:
@@ -243,7 +243,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
         for finding in findings:
             failed += finding.verdict == FAIL
             print(f"{SIGNS[finding.verdict]:<11} {key}: {finding.detail} [{finding.seconds:.0f} s]", flush=True)
-        board.save_choice(one, target, str(models.target.dtype).removeprefix("torch."), findings)
+        board.save_choice(configured, target, str(models.target.dtype).removeprefix("torch."), findings)
     print(f"Saved the board in {board.folder()}.")
     return int(failed > 0)
 

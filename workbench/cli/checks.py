@@ -50,9 +50,9 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
         WorkbenchError: the method cannot run; `option` names the option at fault.
     """
     if name is None:
-        name, why = _with_own_heads(pair, pictures) or choose_method(pair)
-        if why:
-            output.note(f"{why} Decoding with {name}; --method or --drafter change that.")
+        name, reason = _with_own_heads(pair, pictures) or choose_method(pair)
+        if reason:
+            output.note(f"{reason} Decoding with {name}; --method or --drafter change that.")
     with about("method"):
         known.get(name)
         if known.get(name).draws_on_pictures and pictures == 0:
@@ -64,8 +64,8 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
             check_method(name, values, pair)
         except MethodUnavailableError as error:
             needs = known.get(name).needs
-            more = "Name a draft model with --drafter. " if DRAFTERS & set(needs) and pair[1] is None else ""
-            raise MethodUnavailableError(error.message, f"{more}{error.remedy}") from None
+            hint = "Name a draft model with --drafter. " if DRAFTERS & set(needs) and pair[1] is None else ""
+            raise MethodUnavailableError(error.message, f"{hint}{error.remedy}") from None
     return name
 
 
@@ -86,8 +86,8 @@ def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
     for heads in user_heads.own_heads():
         if user_heads.problem(heads, target, folder_of(target)):
             continue
-        able = known.drafting_with(heads.kind)
-        for name in sorted(able, key=lambda name: name != heads.kind):
+        methods = known.drafting_with(heads.kind)
+        for name in sorted(methods, key=lambda name: name != heads.kind):
             method = known.get(name)
             if not (method.draws_on_pictures and pictures == 0) and not reason(method.needs):
                 return name, f"{heads.folder} has {heads.kind} heads for {target}."
@@ -104,15 +104,15 @@ def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list
 
     with about("lane"):
         for lane in given or ():
-            found = Lane.parse(lane)
-            if found.drafter not in (None, "auto", "none"):
-                check_model(str(found.drafter))
+            parsed = Lane.parse(lane)
+            if parsed.drafter not in (None, "auto", "none"):
+                check_model(str(parsed.drafter))
     if given:
         return list(given)
     reason = static_reasons(*pair)
-    left_out = {name: why for name in usual if (why := reason(known.get(name).needs))}
-    for name, why in left_out.items():
-        output.note(f"{name} was left out: {why}")
+    left_out = {name: reason_text for name in usual if (reason_text := reason(known.get(name).needs))}
+    for name, reason_text in left_out.items():
+        output.note(f"{name} was left out: {reason_text}")
     return [name for name in usual if name not in left_out]
 
 
@@ -126,8 +126,8 @@ def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
 
     with about("group"):
         for name in names:
-            if name not in (found := groups_of(prompts)):
-                raise UnknownNameError.of("group of prompts", name, found)
+            if name not in (known_groups := groups_of(prompts)):
+                raise UnknownNameError.of("group of prompts", name, known_groups)
 
 
 def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
@@ -206,8 +206,8 @@ def folder_to_write(path: Path | None, option: str) -> None:
     """
     if path is None:
         return
-    place = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        why = "it is not writable" if place.is_dir() else f"{place} is a file"
+    existing = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        reason = "it is not writable" if existing.is_dir() else f"{existing} is a file"
         with about(option):
-            raise WorkbenchError(f"{path} cannot be used: {why}.", "Choose another folder.")
+            raise WorkbenchError(f"{path} cannot be used: {reason}.", "Choose another folder.")

@@ -141,19 +141,19 @@ def _measure(
 
     column = known.column_of(claim, target)
     start = time.perf_counter()
-    lacking = claim.lacking(column)
+    missing = claim.lacking(column)
     scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
-    if not lacking:
+    if not missing:
         output.note(f"{claim.name}: measuring {claim.quantity}")
-    figure = None if lacking else measure(claim, scale)
+    figure = None if missing else measure(claim, scale)
     row = claimsboard.of(claim, figure, column)
     if report and figure:
         claimsboard.save(claim, figure, column)
     if not as_json:
-        found = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or lacking
+        measured_text = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or missing
         paper = claimsboard.paper_figure(claim.low, claim.high, claim.neutral)
         seconds = time.perf_counter() - start
-        words = f"{claim.quantity}: paper {paper}, {row['target']} {found}: {row['verdict']} [{seconds:.0f} s]"
+        words = f"{claim.quantity}: paper {paper}, {row['target']} {measured_text}: {row['verdict']} [{seconds:.0f} s]"
         print(f"{claim.name}: {words}", flush=True)
     return claim.to_wire() | row
 
@@ -162,16 +162,16 @@ def text() -> str:
     """Return the current content for the file of claim keys."""
     from workbench.bench import claims as known
 
-    found: dict[str, list[str]] = {}
+    keys_by_method: dict[str, list[str]] = {}
     for claim in known.claims():
-        found.setdefault(claim.method, []).append(claim.key)
-    return json.dumps(found, indent=1) + "\n"
+        keys_by_method.setdefault(claim.method, []).append(claim.key)
+    return json.dumps(keys_by_method, indent=1) + "\n"
 
 
 def _check_key(method: str, key: str) -> None:
     """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims.of`."""
-    listed = json.loads(FILE.read_text(encoding="utf-8"))
-    if "workbench.bench.claims" in sys.modules or key in listed.get(method, [key]):
+    keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
+    if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return
     with about("key"):
-        raise UnknownNameError.of(f"claim of {method}", key, listed[method])
+        raise UnknownNameError.of(f"claim of {method}", key, keys_by_method[method])

@@ -1,4 +1,4 @@
-"""Options of every command: -q and -v, accepted before or after the command's name."""
+"""Options of every command: `-q` and `-v`, accepted before or after the command's name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print each 
 
 
 class InterruptError(WorkbenchError):
-    """Ctrl-C, as an error of this program: typer would exit on KeyboardInterrupt without a message."""
+    """Raised for Ctrl-C, as an error of this program: typer would exit on KeyboardInterrupt without a message."""
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--quiet` and `--verbose` to the options of a command."""
     signature = inspect.signature(function, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
-    more = [
+    extra = [
         inspect.Parameter(name, kind, default=False, annotation=note)
         for name, note in (("quiet", Quiet), ("verbose", Verbose))
     ]
@@ -41,6 +41,6 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         from rich.markup import escape
 
         wrapped.__doc__ = escape(function.__doc__)  # typer shows help as markup: "[defaults]" would be a style
-    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {p.name: p.annotation for p in wrapped.__signature__.parameters.values()}  # pyright: ignore[reportAttributeAccessIssue]
     return wrapped

@@ -110,25 +110,25 @@ def compare(
     if not chosen:
         remedy = "Give a prompt, --chat MESSAGE, --prompts FILE or --group copy."
         raise PromptError("No prompt was given.", remedy)
-    usual = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
+    defaults = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     checks.sampling(sampling)
     checks.file_to_write(out, "out")
-    lanes = lane or usual
+    lanes = lane or defaults
     if connect is None:
-        lanes = checks.lanes(lane, usual, check_models(target, drafter, device, dtype))
-        refuse_idle_heads(head, [Lane.parse(each).method for each in lanes])
+        lanes = checks.lanes(lane, defaults, check_models(target, drafter, device, dtype))
+        refuse_idle_heads(head, [Lane.parse(lane_text).method for lane_text in lanes])
     checks.pictures(image or (), target if connect is None else "")
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench, progress_bar() as bar:
-        found = bench.compare(
+        result = bench.compare(
             chosen[:limit] if limit else chosen, lanes, target=target,
             max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats, images=image or (),
             progress=None if bar is None else lambda step: bar(step.done, step.total, step.waiting or step.text),
         )  # fmt: skip
     if out is not None:
-        write(found, out)
-    print(json.dumps(found.to_wire(), ensure_ascii=False, indent=2) if as_json else to_markdown(found))
-    if not found.complete:
+        write(result, out)
+    print(json.dumps(result.to_wire(), ensure_ascii=False, indent=2) if as_json else to_markdown(result))
+    if not result.complete:
         raise typer.Exit(130)
 
 
@@ -167,11 +167,11 @@ def to_markdown(found: Any) -> str:
         for name, value in settings.items()
         if value not in ("", None, [], {}) and name != "greedy"
     ]
-    ended = "" if data["complete"] else "Stopped before the end. "
+    stop_note = "" if data["complete"] else "Stopped before the end. "
     if not any(lane["figures"]["tau"] or lane["error"] for lane in data["lanes"]):
-        return f"{ended}Nothing was measured.\n"
+        return f"{stop_note}Nothing was measured.\n"
     table = markdown(columns, data["lanes"], left=(text,))
-    return "\n".join([table, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
+    return "\n".join([table, "", f"{stop_note}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
 
 
 def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
@@ -186,11 +186,11 @@ def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
     if exact["kind"] == "identical":
         return f"identical, {exact['identical']} of {exact['runs']}"
     first = exact["first"]
-    where = f"; first at token {first['at'] + 1} of prompt {first['prompt'] + 1}" if first else ""
+    place = f"; first at token {first['at'] + 1} of prompt {first['prompt'] + 1}" if first else ""
     margin = (
         f", where the target's margin is {first['margin']:.2g} nats" if first and first["margin"] is not None else ""
     )
-    return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{where}{margin}"
+    return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{place}{margin}"
 
 
 def _faster(found: dict[str, Any] | None) -> str:

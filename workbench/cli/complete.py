@@ -22,12 +22,16 @@ def methods(incomplete: str) -> Iterator[tuple[str, str]]:
 
 def targets(incomplete: str) -> Iterator[str]:
     """Complete bundled and published targets; the shell completes folders and files."""
-    return _beginning(incomplete, (*(name for name, _, its in known_targets() if not trained_for(its)), *PUBLISHED))
+    return _beginning(
+        incomplete, (*(name for name, _, config in known_targets() if not trained_for(config)), *PUBLISHED)
+    )
 
 
 def drafters(incomplete: str) -> Iterator[str]:
     """Complete bundled draft models."""
-    return _beginning(incomplete, ("auto", "none", *(name for name, _, its in known_targets() if trained_for(its))))
+    return _beginning(
+        incomplete, ("auto", "none", *(name for name, _, config in known_targets() if trained_for(config)))
+    )
 
 
 def dtypes(incomplete: str) -> Iterator[str]:
@@ -43,18 +47,18 @@ def device_names(incomplete: str) -> Iterator[str]:
 def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Complete the parameters of the command line's method as `NAME=`, and after that the values of a choice."""
     for spec in _specs(context.params.get("method")):
-        name, equals, typed = incomplete.partition("=")
+        name, equals, prefix = incomplete.partition("=")
         if equals and name == spec.name:
             values = spec.choices or ({"bool": ("true", "false")}.get(spec.kind, (str(spec.default),)))
-            yield from ((f"{name}={value}", spec.doc) for value in values if value.startswith(typed))
+            yield from ((f"{name}={value}", spec.doc) for value in values if value.startswith(prefix))
         elif not equals and spec.name.startswith(name):
             yield f"{spec.name}=", spec.doc
 
 
 def _specs(method: Any) -> list[ParamSpec]:
     names = [method] if isinstance(method, str) else method or ["draft-model"]
-    found = [m for m in known.methods() if m.name in names]
-    return list({**{n: s for m in found for n, s in m.params.items()}, **known.sampling()}.values())
+    methods_named = [m for m in known.methods() if m.name in names]
+    return list({**{n: s for m in methods_named for n, s in m.params.items()}, **known.sampling()}.values())
 
 
 def groups(incomplete: str) -> Iterator[str]:

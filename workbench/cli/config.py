@@ -32,7 +32,7 @@ LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
 
 
 class ConfigError(WorkbenchError):
-    """The file of defaults cannot be read, or has a table, key or value that no command understands."""
+    """Raised if the file of defaults cannot be read, or has a table, key or value that no command understands."""
 
 
 def path() -> Path:
@@ -48,14 +48,14 @@ def read() -> tuple[dict[str, Any], str]:
     Raises:
         ConfigError: the file cannot be read, or is not TOML.
     """
-    place = path()
-    if not place.exists() and not os.environ.get(VARIABLE):
+    file = path()
+    if not file.exists() and not os.environ.get(VARIABLE):
         return {}, ""
     try:
-        text = place.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"{place} cannot be read: {why}.", f"Fix the file, or unset {VARIABLE}.") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"{file} cannot be read: {reason}.", f"Fix the file, or unset {VARIABLE}.") from None
     try:
         toml = importlib.import_module("tomllib")
     except ModuleNotFoundError:
@@ -63,12 +63,12 @@ def read() -> tuple[dict[str, Any], str]:
             toml = importlib.import_module("tomli")
         except ModuleNotFoundError:
             raise ConfigError(
-                f"Python 3.10 cannot read {place}.", "Run `pip install tomli`, or use Python 3.11."
+                f"Python 3.10 cannot read {file}.", "Run `pip install tomli`, or use Python 3.11."
             ) from None
     try:
         return toml.loads(text), text
     except ValueError as error:
-        raise ConfigError(f"{place} is not valid TOML: {error}.", "Fix that line.") from None
+        raise ConfigError(f"{file} is not valid TOML: {error}.", "Fix that line.") from None
 
 
 def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -83,24 +83,24 @@ def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, A
         ConfigError: a table, key or value is unknown or invalid; the message names file and line.
     """
     commands = dict(_commands(group))
-    sharing = {name: command for name, command in commands.items() if " " not in name}  # `runs list` has filters
-    known = {key for command in sharing.values() for key in _options(command)}
-    found: dict[str, Any] = {}
+    top_level = {name: command for name, command in commands.items() if " " not in name}  # `runs list` has filters
+    known_keys = {key for command in top_level.values() for key in _options(command)}
+    defaults: dict[str, Any] = {}
     for table, entries in _tables(parsed, commands):
         if table != SHARED and table not in commands:
             _refuse(text, table, None, UnknownNameError.of("command", table, [SHARED, *commands]))
         for key, value in entries.items():
-            fitting = list(sharing.items()) if table == SHARED else [(table, commands[table])]
-            names = known if table == SHARED else set(_options(commands[table]))
+            affected = list(top_level.items()) if table == SHARED else [(table, commands[table])]
+            names = known_keys if table == SHARED else set(_options(commands[table]))
             if _plain(key) not in names:
                 kind = "option" if table == SHARED else f"option of {table}"
                 _refuse(text, table, key, UnknownNameError.of(kind, key, names))
-            for name, command in fitting:
+            for name, command in affected:
                 if (parameter := _options(command).get(_plain(key))) is not None:
                     default = [value] if parameter.multiple and not isinstance(value, list) else value
                     _check_value(text, table, key, command, parameter, default)
-                    _put(found, name.split(), parameter.name, default)
-    return found
+                    _put(defaults, name.split(), parameter.name, default)
+    return defaults
 
 
 def _tables(parsed: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -132,11 +132,11 @@ def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _options(command: Any) -> dict[str, Any]:
     """Return the options of a command by their names without the dashes."""
-    found = {}
+    options = {}
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.name not in LEFT_OUT:
-            found |= {_plain(word): parameter for word in parameter.opts if word.startswith("--")}
-    return found
+            options |= {_plain(word): parameter for word in parameter.opts if word.startswith("--")}
+    return options
 
 
 def _plain(key: str) -> str:
@@ -165,14 +165,14 @@ def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None
 def _line_of(text: str, table: str, key: str | None) -> int:
     """Return the number, from 1, of the line with a key of a table; of the table's header if there is no key."""
     header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
-    inside, at = False, 1
+    is_in_table, header_line = False, 1
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("["):
-            inside = header.match(line) is not None
-            at = number if inside else at
-        elif inside and key is not None and re.match(rf'\s*["\']?{re.escape(key)}["\']?\s*=', line):
+            is_in_table = header.match(line) is not None
+            header_line = number if is_in_table else header_line
+        elif is_in_table and key is not None and re.match(rf'\s*["\']?{re.escape(key)}["\']?\s*=', line):
             return number
-    return at
+    return header_line
 
 
 def config(
@@ -224,6 +224,6 @@ def _rows(
                 key = next((k for k in tables.get(table or "", {}) if _plain(k) == option), option)
                 value = values[parameter.name] if table else parameter.default
                 value = value if isinstance(value, (str, int, float, bool, list, type(None))) else str(value)
-                place = f"line {_line_of(text, table, key)}, [{table}]" if table else "built in"
-                rows.append({"command": name, "option": f"--{option}", "value": value, "from": place})
+                origin = f"line {_line_of(text, table, key)}, [{table}]" if table else "built in"
+                rows.append({"command": name, "option": f"--{option}", "value": value, "from": origin})
     return rows

@@ -77,8 +77,8 @@ def show(
     store = open_store(folder)
     card, files = store.card, sorted(store.card.sha256)
     for name in files:
-        if Path(name).name == name and (wrong := what_is_wrong(folder / name, card.sha256[name])):
-            raise ModelError(f"{folder / name} {wrong}.", "Build the store again: workbench datastore build.")
+        if Path(name).name == name and (problem := what_is_wrong(folder / name, card.sha256[name])):
+            raise ModelError(f"{folder / name} {problem}.", "Build the store again: workbench datastore build.")
     at = min(at, len(store) - 1)
     ids = [int(token) for token in store.tokens[at : at + SAMPLE] if token < card.vocabulary]
     try:

@@ -28,7 +28,7 @@ KINDS = {
     "pictures": "for targets that read images",
     "simulation": "to study acceptance, not speed",
 }
-"""Needs of a method besides the target, in words."""
+"""Needs of a method in addition to the target, in words."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -63,11 +63,11 @@ def docs(
     from workbench.training.family import rollouts_board
 
     for source in (train, claims, work):
-        wanted = source.text()
-        if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
+        content = source.text()
+        if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
-            write_whole(source.FILE, wanted.encode())
+            write_whole(source.FILE, content.encode())
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
@@ -75,11 +75,14 @@ def docs(
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
     for suite in (answers_suite, distillingboard, rollouts_board, scalingboard, trimmingboard, verifier_suite):
-        if (found := boards / suite.BOARD).is_file():
-            files[found.with_suffix(".md")] = suite.page(json.loads(found.read_text(encoding="utf-8")))
-    if (hosts := boards / hostcosts.BOARD).is_file():
-        found = json.loads(hosts.read_text(encoding="utf-8"))
-        files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}
+        if (entry := boards / suite.BOARD).is_file():
+            files[entry.with_suffix(".md")] = suite.page(json.loads(entry.read_text(encoding="utf-8")))
+    if (host_board := boards / hostcosts.BOARD).is_file():
+        entry = json.loads(host_board.read_text(encoding="utf-8"))
+        files |= {
+            host_board.with_suffix(".md"): hostcosts.page(entry),
+            host_board.with_suffix(".svg"): hostcosts.plot(entry),
+        }
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)
@@ -111,11 +114,13 @@ def differences(methods: Sequence[Known]) -> str:
 
 
 def methods_by_need(methods: Sequence[Known]) -> str:
-    """Return the methods' names grouped by their needs besides the target, as Markdown."""
-    found: dict[str, list[str]] = {}
+    """Return the methods' names grouped by their needs in addition to the target, as Markdown."""
+    names_by_kind: dict[str, list[str]] = {}
     for method in methods:
-        found.setdefault(_kind(method), []).append(f"`{method.name}`")
-    return "\n".join(f"- {words}: {', '.join(found[kind])}" for kind, words in KINDS.items() if kind in found)
+        names_by_kind.setdefault(_kind(method), []).append(f"`{method.name}`")
+    return "\n".join(
+        f"- {words}: {', '.join(names_by_kind[kind])}" for kind, words in KINDS.items() if kind in names_by_kind
+    )
 
 
 def _kind(method: Known) -> str:
@@ -141,5 +146,5 @@ def replace_part(text: str, marker: str, part: str) -> str:
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if begin not in text or end not in text:
         raise WorkbenchError(f"The file has no part {marker!r}.", f"Put {begin} and {end} where it belongs.")
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
+    head, tail = text.split(begin, 1)
+    return f"{head}{begin}\n{part}\n{end}{tail.split(end, 1)[1]}"

@@ -1,4 +1,4 @@
-"""`workbench doctor`: find out whether a difference from plain greedy decoding is rounding or a bug."""
+"""`workbench doctor`: determine whether a difference from plain greedy decoding is rounding or a bug."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def doctor(
 
     Example: workbench doctor draft-tree --dtype bfloat16
     """
-    settled, recorded = parse_settings(settings), None
+    values, recorded = parse_settings(settings), None
     if trace is not None:
         with about("trace"):
             recorded = read_trace(trace)
@@ -67,28 +67,28 @@ def doctor(
     else:
         pair = check_models(target, drafter, device, dtype)
         if method is not None:
-            known.get(method)  # it is an argument here, not --method
-        method = checks.method(method, settled, pair)
+            known.get(method)  # the method is an argument of this command, not the option --method
+        method = checks.method(method, values, pair)
     from workbench.bench.doctor import BUG, diagnose, examine
     from workbench.methods import registry
 
-    found = []
+    diagnoses = []
     if recorded is not None:
         models = load(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
-        found.append((recorded.header.prompt, examine(models, recorded)))
+        diagnoses.append((recorded.header.prompt, examine(models, recorded)))
     else:
         assert method is not None
-        configured = registry.get(method).with_params(**settled)
+        configured = registry.get(method).with_params(**values)
         models = load(target, drafter, device, dtype)
         for text in prompt or PROMPTS:
-            found.append((text, diagnose(models, configured, text, max_new_tokens)))
+            diagnoses.append((text, diagnose(models, configured, text, max_new_tokens)))
             if not as_json:
-                _print(*found[-1])
+                _print(*diagnoses[-1])
     if as_json:
-        print(json.dumps([{"prompt": text, **d.to_wire()} for text, d in found], ensure_ascii=False, indent=2))
+        print(json.dumps([{"prompt": text, **d.to_wire()} for text, d in diagnoses], ensure_ascii=False, indent=2))
     elif recorded is not None:
-        _print(*found[0])
-    raise typer.Exit(1 if any(d.verdict == BUG for _, d in found) else 0)
+        _print(*diagnoses[0])
+    raise typer.Exit(1 if any(d.verdict == BUG for _, d in diagnoses) else 0)
 
 
 def _print(prompt: str, diagnosis: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement; made by real runs.
+"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement. Real runs produce them.
 
 They use the initial settings of the tabs, so that the button Measure repeats them on the user's machine.
 """
@@ -27,13 +27,13 @@ def compare(target: str, report: Progress) -> dict[str, Any]:
             BenchPrompt(p["title"], message_in(p["prompt"]) or p["prompt"], chat=message_in(p["prompt"]) is not None)
             for p in bench.presets()[:PRESETS]
         ]
-        found = bench.compare(
+        comparison = bench.compare(
             prompts, list(LANES), target=target, repeats=REPEATS, max_new_tokens=TOKENS,
             progress=lambda step: report(step.done, step.total, step.text),
         )  # fmt: skip
-    if not found.complete:
+    if not comparison.complete:
         raise KeyboardInterrupt
-    return found.to_wire()
+    return comparison.to_wire()
 
 
 def sweep(target: str, report: Progress) -> dict[str, Any]:

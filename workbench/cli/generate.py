@@ -101,12 +101,12 @@ def generate(
     take_heads(head, target, connect)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    settled = parse_settings(settings)
+    values = parse_settings(settings)
     checks.sampling(sampling)
     checks.request(text, max_new_tokens, stop or ())
     if connect is None:
         pair = check_models(target, drafter, device, dtype)
-        method = checks.method(method, settled, pair, len(image or ()))
+        method = checks.method(method, values, pair, len(image or ()))
         refuse_idle_heads(head, [method])
     checks.pictures(image or (), target if connect is None else "")
     checks.file_to_write(trace, "trace")
@@ -128,15 +128,15 @@ def generate(
             not_saved.append(error)
 
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
-        begin: Any = text
+        start_text: Any = text
         if chat:
             with waiting_for(bench, target, drafter) if connect is None else nullcontext():
-                begin = bench.chat_prompt([{"role": "user", "content": content}], target)
+                start_text = bench.chat_prompt([{"role": "user", "content": content}], target)
         run = bench.start(
-            begin,
+            start_text,
             **({"method": method} if method else {}),
             images=images,
-            params={**sampling, **settled},
+            params={**sampling, **values},
             target=target,
             drafter=drafter,
             max_new_tokens=max_new_tokens,
@@ -149,28 +149,28 @@ def generate(
                 wait_for_models(run, sizes(target, drafter))
             if printer is not None:
                 _stream(run, printer, text.rstrip() + "\n" if chat or images else text)
-            done = run.wait()
+            result = run.wait()
         except KeyboardInterrupt:
             run.cancel()
-            done = run.trace
-        if state is not None and done is not None:
+            result = run.trace
+        if state is not None and result is not None:
             save(partial(write_state, run, state))
-    if done is None:
+    if result is None:
         raise KeyboardInterrupt
     if trace is not None:
-        save(partial(write_trace, done, trace))
+        save(partial(write_trace, result, trace))
     if keep or tag or store:
-        save(partial(_save_run, done, tag or (), store))
+        save(partial(_save_run, result, tag or (), store))
     if as_json:
-        wire = to_object(done) | ({"not_saved": [str(error) for error in not_saved]} if not_saved else {})
+        wire = to_object(result) | ({"not_saved": [str(error) for error in not_saved]} if not_saved else {})
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     elif not output.is_quiet():
-        _print_figures(done)
-    if done.footer.reason in STOPPED and as_json:
+        _print_figures(result)
+    if result.footer.reason in STOPPED and as_json:
         raise typer.Exit(130)  # an error would print a second JSON object
     if not_saved:
         raise typer.Exit(1)
-    if done.footer.reason in STOPPED:
+    if result.footer.reason in STOPPED:
         raise KeyboardInterrupt
 
 
@@ -219,14 +219,14 @@ def write_state(run: Any, path: Path) -> None:
     Raises:
         WorkbenchError: the drafter has no state to save, or the file cannot be written.
     """
-    found = run.memory("save")
+    state = run.memory("save")
     try:
-        write_whole(path, found["data"])
+        write_whole(path, state["data"])
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
     if not output.is_quiet():
-        size = f"{found['entries']:,} of at most {found['bound']:,} {found['unit']}"
-        print(f"state: {size}; {found['hits']:,} of {found['asked']:,} lookups found a draft", file=sys.stderr)
+        size = f"{state['entries']:,} of at most {state['bound']:,} {state['unit']}"
+        print(f"state: {size}; {state['hits']:,} of {state['asked']:,} lookups found a draft", file=sys.stderr)
 
 
 def approximates(done: Trace) -> str:
@@ -240,17 +240,19 @@ def approximates(done: Trace) -> str:
     signals = [
         {name: r.signals[name] for name in (PAID, PAID_AT_MOST, BOUGHT) if name in r.signals} for r in done.rounds
     ]
-    paid = [own.get(PAID, own.get(PAID_AT_MOST)) for own in signals]
+    paid = [values.get(PAID, values.get(PAID_AT_MOST)) for values in signals]
     total = sum(x for x in paid if x is not None)
     greedy = not done.header.params.get("temperature")
     if not any(signals) or (greedy and not total):
         return ""
     params = done.header.params
-    chosen = ", ".join(f"{name}={params[name]}" for name in ("verifier", "grower") if name in params)
-    most = "at most " if any(PAID_AT_MOST in own for own in signals) else ""
-    priced = any(x is not None for x in paid)
-    price = f" (total variation distance {most}{total / max(1, len(done.token_ids)):.3f} per token)" if priced else ""
-    return f"with {chosen or done.header.method}, the text may not follow the target's distribution{price}"
+    settings = ", ".join(f"{name}={params[name]}" for name in ("verifier", "grower") if name in params)
+    bound = "at most " if any(PAID_AT_MOST in values for values in signals) else ""
+    has_price = any(x is not None for x in paid)
+    price = (
+        f" (total variation distance {bound}{total / max(1, len(done.token_ids)):.3f} per token)" if has_price else ""
+    )
+    return f"with {settings or done.header.method}, the text may not follow the target's distribution{price}"
 
 
 def to_object(done: Trace) -> dict[str, Any]:
@@ -324,7 +326,7 @@ def _print_figures(done: Trace) -> None:
         parts.append(f"{figures['tokens_per_second']:.0f} tokens/s")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[{done.header.method} · {' · '.join(parts)}]", style="dim", markup=False)
-    if warns := approximates(done):
-        console.print(f"note: {warns}", markup=False)
+    if remark := approximates(done):
+        console.print(f"note: {remark}", markup=False)
     for warning in done.footer.warnings:
         console.print(f"note: {warning}", markup=False)

@@ -46,26 +46,26 @@ def inspect(
     from workbench.models.bundle import bundled
     from workbench.models.checkpoints.user_heads import open_heads
 
-    found = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
-    report: dict[str, Any] = {"layout": "workbench", "architecture": found.kind, "folder": str(found.folder)}
-    if found.checkpoint is None:
-        report |= {"facts": {key: value for key, value in found.config.items() if key not in _LONG}}
+    head = open_heads(str(bundled().get(str(place), place) if not place.exists() else place))
+    report: dict[str, Any] = {"layout": "workbench", "architecture": head.kind, "folder": str(head.folder)}
+    if head.checkpoint is None:
+        report |= {"facts": {key: value for key, value in head.config.items() if key not in _LONG}}
     else:
-        read = found.checkpoint
+        checkpoint = head.checkpoint
         report |= {
-            "layout": read.layout,
-            "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in read.facts.items()},
-            "parameters": read.n_parameters,
-            "draft_vocabulary": None if read.kept is None else len(read.kept),
-            "verifier": read.verifier,
-            "tensors": {name: list(read.stored.shapes[name]) for name in sorted(read.parts.values())},
-            "not_read": list(read.unread),
-            "drafts_with": known.drafting_with(found.kind),
+            "layout": checkpoint.layout,
+            "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in checkpoint.facts.items()},
+            "parameters": checkpoint.n_parameters,
+            "draft_vocabulary": None if checkpoint.kept is None else len(checkpoint.kept),
+            "verifier": checkpoint.verifier,
+            "tensors": {name: list(checkpoint.stored.shapes[name]) for name in sorted(checkpoint.parts.values())},
+            "not_read": list(checkpoint.unread),
+            "drafts_with": known.drafting_with(head.kind),
         }
-    lines = [] if target is None else _lines(found, target)
+    lines = [] if target is None else _lines(head, target)
     if as_json:
-        fits = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
-        print(json.dumps(report | ({} if target is None else {"target": target, "lines": fits}), ensure_ascii=False))
+        entries = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
+        print(json.dumps(report | ({} if target is None else {"target": target, "lines": entries}), ensure_ascii=False))
     else:
         for line in description(report):
             print(harmless(line))
@@ -97,7 +97,7 @@ def description(report: dict[str, Any]) -> list[str]:
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {inside}" for key, inside in value.items()) or "usual"
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "usual"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return f"{value:,}" if type(value) is int else str(value)
@@ -116,13 +116,13 @@ def _lines(found: Any, target: str) -> list[Any]:
     if folder is None:
         raise ModelError(f"{target} is not on this machine yet.", "Load it once, or give a folder.")
     if found.checkpoint is None:
-        wrong = problem(found, target, folder)
-        return [Line("target", not wrong, wrong or f"the heads were trained for {target}")]
+        reason = problem(found, target, folder)
+        return [Line("target", not reason, reason or f"the heads were trained for {target}")]
     try:
-        wanted = HeadRequirements.of(target, config_of(folder))
+        requirements = HeadRequirements.of(target, config_of(folder))
     except (KeyError, TypeError):
         raise ModelError(f"The config.json of {target} has no layer sizes.", "Give a language model.") from None
-    return lines(found.checkpoint, wanted)
+    return lines(found.checkpoint, requirements)
 
 
 @app.command()
@@ -143,12 +143,12 @@ def export(
     """
     from workbench.interop.heads import export_heads
 
-    written = export_heads(name, folder, to, force)
+    report = export_heads(name, folder, to, force)
     if as_json:
-        print(json.dumps(written, ensure_ascii=False))
+        print(json.dumps(report, ensure_ascii=False))
         return
-    print(f"{folder}: {written['layout']}, {written['tensors']} tensors, {written['bytes'] / 1e6:.1f} MB")
-    for note in written["notes"]:
+    print(f"{folder}: {report['layout']}, {report['tensors']} tensors, {report['bytes'] / 1e6:.1f} MB")
+    for note in report["notes"]:
         output.note(note)
 
 

@@ -26,17 +26,17 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
     from workbench.trace.files import write_whole
 
     json_file = next((path for path in out if path.suffix == ".json"), None)
-    known: dict[str, Any] | None = None
+    earlier: dict[str, Any] | None = None
     if json_file is not None and json_file.is_file():
         with suppress(OSError, ValueError):
-            known = json.loads(json_file.read_text(encoding="utf-8"))
+            earlier = json.loads(json_file.read_text(encoding="utf-8"))
 
     def save(report: dict[str, Any]) -> None:
         if json_file is not None:
             write_whole(json_file, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
 
     report = hostcosts.run_suite(
-        load_tokenizer(target), known, save, lambda words: typer.echo(words, err=True), rounds=100 * repeats
+        load_tokenizer(target), earlier, save, lambda words: typer.echo(words, err=True), rounds=100 * repeats
     )
     save(report)
     forms = {".md": hostcosts.page(report), ".svg": hostcosts.plot(report)}

@@ -54,7 +54,7 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
 
 def _named(wanted: str, names: list[str]) -> str:
     stem = wanted.removesuffix(".ipynb").removesuffix(".py")
-    found = [name for name in names if name == stem] or [name for name in names if name.startswith(f"{stem}_")]
-    if len(found) != 1:
+    matches = [name for name in names if name == stem] or [name for name in names if name.startswith(f"{stem}_")]
+    if len(matches) != 1:
         raise UnknownNameError.of("notebook", wanted, names)
-    return found[0]
+    return matches[0]

@@ -19,7 +19,7 @@ from workbench.service.progress import Progress
 
 
 class Waiting:
-    """A progress line on standard error with the models that are loaded, their size and the time.
+    """Progress line on standard error with the models that are loaded, their size and the time.
 
     On a terminal the line is updated in place and erased at the end. With -v every new stage gets a line of its own,
     and a last line gives the duration. Elsewhere, and with -q, nothing is printed.
@@ -38,7 +38,7 @@ class Waiting:
     def __enter__(self) -> Waiting:
         self._began = time.monotonic()
         self._moves = output.moves(sys.stderr) and not output.is_quiet()
-        self._verbose = output.is_verbose()  # read here: a new thread does not inherit this context variable
+        self._verbose = output.is_verbose()  # read here, because a new thread does not inherit this context variable
         if self._moves or self._verbose:
             self._thread.start()
         return self
@@ -69,8 +69,8 @@ class Waiting:
 
 def sizes(target: str, drafter: str | None) -> str:
     """Return the names of the models and the total size of their files here: "text-target + text-drafter, 55.9 MB"."""
-    small = own_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
-    names = [target, *([small] if small else [])]
+    drafter_name = own_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
+    names = [target, *([drafter_name] if drafter_name else [])]
     n_bytes = sum(map(weight_bytes, names))
     return " + ".join(names) + (f", {n_bytes / 1e6:.1f} MB" if n_bytes else "")
 
@@ -105,12 +105,12 @@ def connected(url: str, api_key: str | None = None) -> Any:
     """
     from workbench.client import Workbench
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always", UserWarning)
         try:
             return Workbench(url, key=api_key)
         finally:
-            for warning in caught:
+            for warning in caught_warnings:
                 print(f"warning: {warning.message}", file=sys.stderr)
 
 

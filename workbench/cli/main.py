@@ -1,4 +1,4 @@
-"""The `workbench` program: its commands, error messages and exit statuses."""
+"""Commands, error messages and exit statuses of the program `workbench`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _classify(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
 
 
 class UsageError(WorkbenchError):
-    """Options or arguments that the command does not accept."""
+    """Raised for options or arguments that the command does not accept."""
 
 
 def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> int:
@@ -158,8 +158,8 @@ def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> i
         entry = {"type": type(error).__name__, "message": error.message, "remedy": with_paths(error.remedy)}
         print(json.dumps({"error": entry | {"option": option or None, "exit_code": status}}, ensure_ascii=False))
         return status
-    named = f"{option}: " if option and option not in str(error) else ""
-    print(f"error: {named}{with_paths(str(error))}", file=sys.stderr)
+    prefix = f"{option}: " if option and option not in str(error) else ""
+    print(f"error: {prefix}{with_paths(str(error))}", file=sys.stderr)
     return status
 
 

@@ -62,8 +62,8 @@ def methods(
     if as_json:
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:
-        here = known.get(name) if connect is None else None
-        _print_whole(rows[0], target, here)
+        local_method = known.get(name) if connect is None else None
+        _print_whole(rows[0], target, local_method)
     else:
         _print_lines(rows, target)
 
@@ -151,5 +151,5 @@ def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
 def _parameter(spec: dict[str, Any]) -> str:
     allowed = "|".join(spec["choices"]) if spec["choices"] else f"{spec['ge']}…{spec['le']}"
     allowed = "true|false" if spec["kind"] == "bool" else allowed
-    when = f" (where {spec['when']})" if spec.get("when") else ""
-    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}{when}"
+    condition = f" (where {spec['when']})" if spec.get("when") else ""
+    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}{condition}"

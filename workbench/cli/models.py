@@ -1,4 +1,4 @@
-"""`workbench models`: list the models on this machine, and those that can be downloaded or made."""
+"""`workbench models`: list the models on this machine, and those that can be downloaded or converted."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ]
     widths = [max(len(cells[i]) for cells in table) for i in range(4)] if table else []
-    found = []
-    for row, (name, role, size, licence, where) in zip(rows, table, strict=True):
+    text_lines = []
+    for row, (name, role, size, licence, location) in zip(rows, table, strict=True):
         cells = f"{name:<{widths[0]}}  {role:<{widths[1]}}  {size:>{widths[2]}}  {licence:<{widths[3]}}"
-        found.append(harmless(f"{_SIGNS[row['state']]} {cells}  {where}"))
+        text_lines.append(harmless(f"{_SIGNS[row['state']]} {cells}  {location}"))
     signs = "✓ ready · ○ made at first use · – to be downloaded. A folder, GGUF file or Hub id can be a target, too."
-    return [*found, "", signs]
+    return [*text_lines, "", signs]

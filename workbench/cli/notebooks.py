@@ -27,14 +27,14 @@ def notebooks(
     except ModuleNotFoundError as error:
         raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[notebooks]".') from error
 
-    where = folder or pairs.FOLDER
-    chosen = [Path(name).stem for name in names or pairs.names(where)]
-    if unknown := set(chosen) - set(pairs.names(where)):
-        raise UnknownNameError.of("notebook", unknown.pop(), pairs.names(where))
+    target_folder = folder or pairs.FOLDER
+    chosen = [Path(name).stem for name in names or pairs.names(target_folder)]
+    if unknown := set(chosen) - set(pairs.names(target_folder)):
+        raise UnknownNameError.of("notebook", unknown.pop(), pairs.names(target_folder))
     if check:
-        if found := [problem for name in chosen for problem in pairs.problems(name, where)]:
-            raise WorkbenchError(f"{'; '.join(found)}.", "Run `workbench notebooks`.")
+        if messages := [problem for name in chosen for problem in pairs.problems(name, target_folder)]:
+            raise WorkbenchError(f"{'; '.join(messages)}.", "Run `workbench notebooks`.")
         return
     for name in chosen:
-        for path in pairs.tidy(name, where):
+        for path in pairs.tidy(name, target_folder):
             print(path.name)

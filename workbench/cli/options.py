@@ -115,8 +115,8 @@ def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = N
     if heads and connect is not None:
         raise typer.BadParameter(f"the server at {connect} sets it", param_hint="--head")
     with about("head"):
-        for place in heads or ():
-            user_heads.check(place, target, folder_of(target))
+        for folder in heads or ():
+            user_heads.check(folder, target, folder_of(target))
     user_heads.choose(*(heads or ()))
 
 
@@ -129,14 +129,14 @@ def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> No
     from workbench.models.checkpoints import user_heads
     from workbench.service.checks import about
 
-    for place in heads or ():
-        kind = user_heads.open_heads(place).kind
-        able = known.drafting_with(kind)
-        if able and not set(able) & set(methods):
+    for folder in heads or ():
+        kind = user_heads.open_heads(folder).kind
+        usable = known.drafting_with(kind)
+        if usable and not set(usable) & set(methods):
             with about("head"):
                 raise ParameterError(
-                    f"{place} has {kind} heads, which {', '.join(methods)} does not draft with.",
-                    f"Use a method that does: {', '.join(able)}.",
+                    f"{folder} has {kind} heads, which {', '.join(methods)} does not draft with.",
+                    f"Use a method that does: {', '.join(usable)}.",
                 )
 
 

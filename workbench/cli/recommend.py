@@ -79,23 +79,23 @@ def recommend(
     from workbench.bench import recommend as measuring
     from workbench.bench.datasets import first_of_each_group
 
-    saved = measuring.of_kept_runs(target, last) if last else []
+    saved_prompts = measuring.of_kept_runs(target, last) if last else []
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
-    chosen_prompts = saved or [measuring.PromptIds(p.name, p.encode(models.tokenizer)) for p in texts]
-    room = models.target.context - max_new_tokens
-    chosen_prompts = [one for one in chosen_prompts if len(one.ids) <= room]
+    chosen_prompts = saved_prompts or [measuring.PromptIds(p.name, p.encode(models.tokenizer)) for p in texts]
+    free_tokens = models.target.context - max_new_tokens
+    chosen_prompts = [candidate for candidate in chosen_prompts if len(candidate.ids) <= free_tokens]
     if not chosen_prompts:
         raise PromptError(f"No prompt leaves room for {max_new_tokens} new tokens.", "Give shorter prompts.")
     chosen = measuring.candidates(models, method or ())
     with progress_bar() as bar:
         progress = (lambda spent, _, what: bar(int(spent), int(60 * minutes), what)) if bar else lambda *_: None
-        found = measuring.recommend(
+        result = measuring.recommend(
             models, chosen_prompts, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, told=progress
         )
-    print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else to_markdown(found))
-    if not found.complete:
+    print(json.dumps(result.to_wire(), ensure_ascii=False) if as_json else to_markdown(result))
+    if not result.complete:
         raise typer.Exit(130)
 
 
@@ -113,10 +113,10 @@ def to_markdown(found: Recommendation) -> str:
         "round / plain round": lambda c: shown(c.round_cost, ".2f"),
         "dropped after pass": lambda c: c.left or "–",
     }
-    ended = "" if found.complete else "Stopped before the time was over. "
-    failed = "".join(f"{name} could not run: {harmless(why)}\n" for name, why in found.failed.items())
-    reached = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
+    prefix = "" if found.complete else "Stopped before the time was over. "
+    failures = "".join(f"{name} could not run: {harmless(reason)}\n" for name, reason in found.failed.items())
+    size = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
     limits = f"{harmless(found.limits)}\n" if found.limits else ""
-    measured = f"{ended}{reached}, {found.passes} passes, {found.seconds:.0f} s, greedy, on {describe(found.machine)}."
+    summary = f"{prefix}{size}, {found.passes} passes, {found.seconds:.0f} s, greedy, on {describe(found.machine)}."
     table = f"{markdown(columns, found.ranking, left=('speed-up',))}\n\n" if found.ranking else ""
-    return f"{found.answer}\n\n  {with_paths(found.command)}\n\n{table}{failed}{limits}{measured}"
+    return f"{found.answer}\n\n  {with_paths(found.command)}\n\n{table}{failures}{limits}{summary}"

@@ -1,4 +1,4 @@
-"""`workbench record`: make the recordings that the pages show without a model, one for each method.
+"""`workbench record`: produce the recordings that the pages show without a model, one for each method.
 
 Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
 """
@@ -40,9 +40,9 @@ def shoot(name: str, take: Recording, models: Any, preset: str, seed: int) -> Tr
     from workbench.service.presets import presets
 
     method = registry.get("draft-model" if take is SWITCH else name)
-    mine, sampling = split_params(method, dict(take.params))
+    method_params, sampling = split_params(method, dict(take.params))
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
-    request = Request(prompt, method.with_params(**mine), sampling, max_new_tokens=TOKENS, seed=seed)
+    request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
     engine = Engine(models)
     row = engine.submit(request)
     while not engine.idle:
@@ -80,7 +80,7 @@ def on_this_machine(trace: Trace) -> Trace:
 
 
 def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
-    """Return the first try that shows what the guided tour's exercises ask for, or the first try if none does."""
+    """Return the first try that supports the exercises of the guided tour, or the first try if none does."""
     if take.scene is not None:
         return record_picture(name, take)
     seeds = range(SEEDS) if take.params.get("temperature") else range(1)
@@ -94,8 +94,12 @@ def serves(name: str, recorded: Mapping[str, Trace]) -> bool:
     from workbench.views import tour
 
     try:
-        shown = [(make, needed) for make, needed in tour.STEPS.values() if needed[0] == name]
-        steps = [make(*(recorded[n] for n in needed)) for make, needed in shown if recorded.keys() >= set(needed)]
+        tour_steps = [(make_step, needed) for make_step, needed in tour.STEPS.values() if needed[0] == name]
+        steps = [
+            make_step(*(recorded[n] for n in needed))
+            for make_step, needed in tour_steps
+            if recorded.keys() >= set(needed)
+        ]
     except (StopIteration, ValueError):
         return False
     return all(map(tour.can_be_done, steps))
@@ -130,8 +134,8 @@ def record(
     methods = [name for name in only or [*registry.names(), "switch"] if name not in EXAMPLES]
     for name in examples:
         with progress_bar() as bar:
-            found = EXAMPLES[name](target, bar or (lambda done, total, what: None))
-        n_bytes = recorded.write_example(name, found, folder)
+            content = EXAMPLES[name](target, bar or (lambda done, total, what: None))
+        n_bytes = recorded.write_example(name, content, folder)
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB")
     if not methods:
         return
@@ -145,14 +149,14 @@ def record(
             print(f"{name:20} left out: {reason}")
             continue
         try:
-            with_it = models.with_drafter(take.drafter) if take.drafter else models
+            models_of_take = models.with_drafter(take.drafter) if take.drafter else models
         except WorkbenchError as error:
             print(f"{name:20} left out: {error}")
             continue
-        traces[name] = trace = best(name, take, with_it, traces)
+        traces[name] = trace = best(name, take, models_of_take, traces)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]
-        shown = "–" if rate is None else f"{rate:.0%}"
-        lacking = "" if serves(name, traces) else "  (does not support every step of the tour)"
-        print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {shown}{lacking}")
+        rate_text = "–" if rate is None else f"{rate:.0%}"
+        remark = "" if serves(name, traces) else "  (does not support every step of the tour)"
+        print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {rate_text}{remark}")

@@ -60,7 +60,7 @@ def list_runs(
     Example: workbench runs list --method draft-model --where 'tau>=2' --text dragon
     """
     runs = _open(store)
-    found = runs.find(
+    matches = runs.find(
         method=method,
         target=target,
         drafter=drafter,
@@ -70,13 +70,13 @@ def list_runs(
         until=_date(until, "--until"),
         where=where or (),
     ).collect()
-    shown = found.head(limit) if limit else found
+    rows = matches.head(limit) if limit else matches
     if as_json:
-        print(json.dumps([_plain(row) for row in shown.iter_rows(named=True)], ensure_ascii=False, indent=2))
+        print(json.dumps([_plain(row) for row in rows.iter_rows(named=True)], ensure_ascii=False, indent=2))
         return
-    _print_table(shown.select(LIST_COLUMNS).rows(named=True), found.height)
-    for name, why in runs.problems.items():
-        typer.echo(f"note: {harmless(name)} was left out: {why}", err=True)
+    _print_table(rows.select(LIST_COLUMNS).rows(named=True), matches.height)
+    for name, reason in runs.problems.items():
+        typer.echo(f"note: {harmless(name)} was left out: {reason}", err=True)
 
 
 @app.command()
@@ -120,8 +120,8 @@ def note(
 ) -> None:
     """Replace the note of a run."""
     runs = _open(store)
-    (whole,) = _resolve(runs, [run])
-    runs.note(whole, text)
+    (run_id,) = _resolve(runs, [run])
+    runs.note(run_id, text)
 
 
 @app.command()
@@ -158,16 +158,16 @@ def import_runs(
     for path in paths:
         if not path.exists():
             raise WorkbenchError(f"There is no {path}.", "Name a file or a folder that exists.")
-    done = runs.import_(*paths, tags=tag or ())
-    for run in done.added:
+    imported = runs.import_(*paths, tags=tag or ())
+    for run in imported.added:
         print(run)
-    for run in done.known:
+    for run in imported.known:
         typer.echo(f"note: {run} is already in the store", err=True)
-    for name, what in done.notes.items():
-        typer.echo(f"note: {harmless(name)}: {what}", err=True)
-    for name, why in done.problems.items():
-        typer.echo(f"note: {harmless(name)} was left out: {why}", err=True)
-    if done.problems and not (done.added or done.known):
+    for name, notice in imported.notes.items():
+        typer.echo(f"note: {harmless(name)}: {notice}", err=True)
+    for name, reason in imported.problems.items():
+        typer.echo(f"note: {harmless(name)} was left out: {reason}", err=True)
+    if imported.problems and not (imported.added or imported.known):
         raise WorkbenchError("Nothing could be imported.", "Give files that the workbench exported.")
 
 
@@ -200,8 +200,8 @@ def bench(
     from workbench.cli.bench import progress_bar
 
     with progress_bar() as progress:
-        found = bench_store(runs, repeats, progress)
-    print(report(found, runs))
+        timings = bench_store(runs, repeats, progress)
+    print(report(timings, runs))
 
 
 def _address(*runs: str) -> str:
@@ -224,18 +224,18 @@ def _resolve(runs: RunStore, ids: list[str]) -> list[str]:
     Raises:
         WorkbenchError: no run, or more than one, ends in this way.
     """
-    known: list[str] | None = None
-    found = []
+    all_ids: list[str] | None = None
+    resolved = []
     for run in ids:
         if len(run) < 24:
-            known = runs.find().select("id").collect()["id"].to_list() if known is None else known
-            fitting = [name for name in known if name.endswith(run)]
-            if len(fitting) != 1:
-                why = f"{len(fitting)} runs end" if fitting else "No run ends"
-                raise WorkbenchError(f"{why} with {run[:40]!r}.", "`workbench runs list` shows the ids.")
-            run = fitting[0]
-        found.append(run)
-    return found
+            all_ids = runs.find().select("id").collect()["id"].to_list() if all_ids is None else all_ids
+            matches = [name for name in all_ids if name.endswith(run)]
+            if len(matches) != 1:
+                problem = f"{len(matches)} runs end" if matches else "No run ends"
+                raise WorkbenchError(f"{problem} with {run[:40]!r}.", "`workbench runs list` shows the ids.")
+            run = matches[0]
+        resolved.append(run)
+    return resolved
 
 
 def _date(text: str | None, option: str) -> datetime.date | None:

@@ -80,11 +80,11 @@ def serve(
     for name in allow_model or ():
         with about("allow-model"):
             check_model(name)
-    from workbench.server.door import door  # Starlette, which no other command needs
+    from workbench.server.door import door  # imports Starlette, which no other command needs
     from workbench.server.tls import certificate
 
     https = certificate(ssl_certfile, ssl_keyfile)
-    opened = door(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
+    access = door(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
     check_port(host, port)
     from workbench.cli.loading import quiet, waiting_for
     from workbench.client import Workbench
@@ -106,13 +106,13 @@ def serve(
         run_s=request_timeout,
     )
     options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ()), "folders": False}
-    for warning in opened.warnings(host):
+    for warning in access.warnings(host):
         print(f"warning: {warning}", file=sys.stderr)
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
         with waiting_for(bench, target, drafter):
             bench.load()
         if not output.is_quiet():
-            usual = choose_method(pair)[0]
+            default_method = choose_method(pair)[0]
             url = f"{'https' if https else 'http'}://{host}:{port}/v1"
-            print(f"Serving {named(target)} on {url}; default method: {usual}", file=sys.stderr, flush=True)
-        run(bench, host, port, opened, **https)
+            print(f"Serving {named(target)} on {url}; default method: {default_method}", file=sys.stderr, flush=True)
+        run(bench, host, port, access, **https)

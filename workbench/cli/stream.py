@@ -30,7 +30,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Marks(str, Enum):
-    """Ways of marking tokens."""
+    """Way of marking tokens."""
 
     auto = "auto"
     colour = "colour"
@@ -55,7 +55,7 @@ def harmless(text: str) -> str:
 
 
 class TokenPrinter:
-    """Prints the tokens of rounds as they arrive.
+    """Print the tokens of rounds as they arrive.
 
     Attributes:
         console: console to print to.
@@ -66,11 +66,11 @@ class TokenPrinter:
         stream = stream or sys.stdout
         self.marks = marks.on(stream)
         self.has_printed = False
-        styled = self.marks in (Marks.colour, Marks.style)
+        has_style = self.marks in (Marks.colour, Marks.style)
         self.console = Console(
             file=stream,
-            force_terminal=styled,
-            color_system="truecolor" if styled else None,
+            force_terminal=has_style,
+            color_system="truecolor" if has_style else None,
             no_color=self.marks is Marks.style,
             highlight=False,
         )
@@ -114,6 +114,6 @@ class TokenPrinter:
 
 def _signed(text: str, kind: str) -> str:
     """Put the signs of a kind around the text of a token; blanks at its ends stay outside unless it is all blank."""
-    inside = text.strip() or text
-    head, _, tail = text.partition(inside)
-    return f"{head}{SIGNS[kind]}{inside}{SIGNS[kind]}{tail}"
+    core = text.strip() or text
+    head, _, tail = text.partition(core)
+    return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

@@ -102,14 +102,14 @@ def sweep(
         numbers = {"limit": limit, "max_new_tokens": max_new_tokens, "seed": seed, "repeats": repeats}
         texts = {"prompts": tuple(prompt or ()), "group": tuple(group or ())}
         names = {"method": method or PREFERRED[0], "target": target, "drafter": drafter}
-        wanted = Sweep.of(axis, params=parse_settings(settings), **names, **texts, **numbers)
+        grid = Sweep.of(axis, params=parse_settings(settings), **names, **texts, **numbers)
     else:
         assert out is not None
-        wanted = SweepFolder(out).sweep
+        grid = SweepFolder(out).sweep
     backend: dict[str, Any] = {"device": device, "dtype": dtype}
     last: Any = None
     with progress_bar() as bar:
-        for last in run(wanted, pool_of(connect, api_key, workers, ray, ray_gpus, backend), out):
+        for last in run(grid, pool_of(connect, api_key, workers, ray, ray_gpus, backend), out):
             if bar is not None:
                 bar(last.done, last.total, last.text)
     if export is not None:
@@ -158,21 +158,23 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
     """
     from workbench.bench.markdown import markdown
 
-    first, *more = update.sweep.axes
+    first, *others = update.sweep.axes
     parts = []
     for metric, title in (("speedup", "speed-up"), ("tau", "τ")) if update.results else ():
         columns: dict[str, Callable[[Any], Any]] = {
-            f"{title}: {first.name} ↓ {f'{more[0].name} →' if more else ''}": str
+            f"{title}: {first.name} ↓ {f'{others[0].name} →' if others else ''}": str
         }
-        for value in more[0].values if more else ("",):
-            also = (value,) if more else ()
-            columns[str(value)] = partial(lambda metric, also, own: _cell(update.at(own, *also), metric), metric, also)
+        for value in others[0].values if others else ("",):
+            second = (value,) if others else ()
+            columns[str(value)] = partial(
+                lambda metric, also, own: _cell(update.at(own, *also), metric), metric, second
+            )
         parts.append(markdown(columns, first.values))
-    failed = {r.error for r in update.results.values() if r.error}
-    parts += [f"failed: {error}" for error in sorted(failed)]
-    reused = f"; {update.kept} were measured before" if update.kept else ""
+    errors = {r.error for r in update.results.values() if r.error}
+    parts += [f"failed: {error}" for error in sorted(errors)]
+    reuse_note = f"; {update.kept} were measured before" if update.kept else ""
     parts.append(
-        f"{update.done} of {update.total} cells{reused}. Mean (speed-ups: geometric), 95 % confidence interval, n."
+        f"{update.done} of {update.total} cells{reuse_note}. Mean (speed-ups: geometric), 95 % confidence interval, n."
     )
     parts += [update.note] if update.note else []
     parts.append(update.sweep.command(out))
@@ -182,5 +184,5 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
 def _cell(result: Any, metric: str) -> str:
     from workbench.bench.markdown import span
 
-    found = result.figures.get(metric)
-    return f"{span(found)}, {found['n']}" if found else "failed" if result.state == "failed" else "–"
+    figure = result.figures.get(metric)
+    return f"{span(figure)}, {figure['n']}" if figure else "failed" if result.state == "failed" else "–"

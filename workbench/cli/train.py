@@ -52,8 +52,8 @@ def train(
 
         recipes |= {recipe.name: _wire(recipe) for recipe in of_heads(recipes).values()}
     if name is None:
-        listed = list(recipes.values())
-        print(json.dumps(listed, indent=2) if as_json else "\n".join(map(_describe, listed)))
+        listed_recipes = list(recipes.values())
+        print(json.dumps(listed_recipes, indent=2) if as_json else "\n".join(map(_describe, listed_recipes)))
         return
     if name not in recipes:
         raise UnknownNameError.of("recipe", name, recipes)
@@ -94,14 +94,14 @@ def _wire(recipe: Any) -> dict[str, Any]:
 
 def _options(kind: Any) -> dict[str, Any]:
     defaults = kind()
-    found = {f.name: getattr(defaults, f.name) for f in dataclasses.fields(kind)}
+    values = {f.name: getattr(defaults, f.name) for f in dataclasses.fields(kind)}
     return {
-        key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in found.items()
+        key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in values.items()
     }
 
 
 def _kinds(kind: Any) -> dict[str, str]:
-    return {key: kind_name(one) for key, one in typing.get_type_hints(kind).items()}
+    return {key: kind_name(hint) for key, hint in typing.get_type_hints(kind).items()}
 
 
 def _explain(recipe: dict[str, Any]) -> str:

@@ -39,11 +39,11 @@ def whatif(
     from workbench.trace import whatif as analysis
 
     trace, *others = [read(name) for name in files]
-    found = analysis.analyse(trace, others, errors=whatif_errors.errors())
+    report = analysis.analyse(trace, others, errors=whatif_errors.errors())
     if as_json:
-        print(json.dumps(found, ensure_ascii=False, indent=2))
+        print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
-        _print(found)
+        _print(report)
 
 
 def read(name: str) -> Trace:
@@ -89,8 +89,8 @@ def _print(found: dict[str, Any]) -> None:
         head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
         _table(console, "Rank of the target's token in the drafter's distribution", head, rows)
         taus = ", ".join(f"width {w['width']} {w['tau']:.2f}" for w in found["widths"])
-        lost = "; unknown ranks count as rejected" if any(e["unknown"] for e in found["rescues"]) else ""
-        console.print(f"τ of a tree, estimated from the acceptance rate at each depth: {taus}{lost}")
+        remark = "; unknown ranks count as rejected" if any(e["unknown"] for e in found["rescues"]) else ""
+        console.print(f"τ of a tree, estimated from the acceptance rate at each depth: {taus}{remark}")
         _error(console, found, "τ of a tree", "width")
     for c in found["combinations"]:
         console.print(

@@ -51,19 +51,19 @@ def measure(
     tokens = max_new_tokens or workboard.TOKENS
     models = load(target, "none", device, dtype)
     chosen = candidates(models, methods or workboard.training_free())
-    done = {}
+    board_rows = {}
     if report and not fresh:
-        stored = str(models.target.stored).removeprefix("torch.")
-        names = {kind: [p.name for p in each] for kind, each in suite.items()}
-        done = workboard.still_holds(
-            board.read(workboard.BOARD), models.target_name, stored, [c.name for c in chosen], names, tokens
+        dtype_name = str(models.target.stored).removeprefix("torch.")
+        names = {kind: [p.name for p in group] for kind, group in suite.items()}
+        board_rows = workboard.still_holds(
+            board.read(workboard.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens
         )
-        if done:
-            typer.echo(f"Already on the board (--fresh measures them again): {', '.join(done)}.", err=True)
-    saved = workboard.save if report else lambda key, row: None
+        if board_rows:
+            typer.echo(f"Already on the board (--fresh measures them again): {', '.join(board_rows)}.", err=True)
+    save_row = workboard.save if report else lambda key, row: None
     with progress_bar() as bar:
         progress = bar or (lambda *_: None)
-        rows, complete = workboard.measure(models, chosen, suite, tokens, done, saved, progress)
+        rows, complete = workboard.measure(models, chosen, suite, tokens, board_rows, save_row, progress)
     results = workboard.targets(rows)
     print(json.dumps(results, ensure_ascii=False) if as_json else workboard.markdown(results))
     if not complete:

@@ -1,4 +1,4 @@
-"""The Python API, used by the app, the notebooks and the command line: `from workbench.client import Workbench`."""
+"""Python API, used by the app, the notebooks and the command line: `from workbench.client import Workbench`."""
 
 from __future__ import annotations
 

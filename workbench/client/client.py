@@ -1,4 +1,4 @@
-"""`Workbench()`: run a backend in this process. `Workbench(url)`: use the backend of a running app."""
+"""Client of a backend: `Workbench()` runs one in this process, `Workbench(url)` uses that of a running app."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class _Endpoint(Protocol):
 
 
 class _App(Protocol):
-    """The part of `gradio_client.Client` used here; the package has no type hints."""
+    """Part of `gradio_client.Client` that is used here; the package has no type hints."""
 
     src: str
     src_prefixed: str
@@ -121,8 +121,8 @@ class Connection:
                     message: dict[str, Any] = json.loads(line[5:]) if line.startswith("data:") else {}
                     kind = message.get("msg")
                     if kind == "process_generating" and message["success"]:
-                        news = message["output"]["data"][0]  # a diff from the second message on
-                        current = news if current is None else apply_diff(current, news)
+                        update = message["output"]["data"][0]  # a diff from the second message on
+                        current = update if current is None else apply_diff(current, update)
                         yield current if is_object(current) else json.loads(current or "{}")
                     elif kind == "process_completed":
                         if not message["success"]:

@@ -15,7 +15,7 @@ UPDATES_PER_SECOND = 15.0
 AT_FULL_SPEED = 10.0
 """Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
 update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
-measure runs that nobody watches."""
+measure runs that no page follows."""
 SIGN_OF_LIFE_S = 0.5
 """Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 
@@ -31,19 +31,19 @@ async def follow(run: RunHandle, *, seen: int = 0) -> AsyncGenerator[dict[str, A
         Answers of `Run.since`, scrubbed for clients: the new rounds, and the header only if it changed. `{}` is a
         keep-alive message.
     """
-    last, header, sent = None, None, time.monotonic()
+    last_status, header, sent_at = None, None, time.monotonic()
     while True:
-        news = wire.news(run.since(seen))
-        now = {name: value for name, value in news.items() if name not in ("rounds", "seq")}
-        if news["rounds"] or now != last:
-            yield news | {"header": news["header"] if news["header"] != header else None}
-            sent = time.monotonic()
-        elif time.monotonic() - sent >= SIGN_OF_LIFE_S:
+        update = wire.news(run.since(seen))
+        status = {name: value for name, value in update.items() if name not in ("rounds", "seq")}
+        if update["rounds"] or status != last_status:
+            yield update | {"header": update["header"] if update["header"] != header else None}
+            sent_at = time.monotonic()
+        elif time.monotonic() - sent_at >= SIGN_OF_LIFE_S:
             yield {}
-            sent = time.monotonic()
-        last, header = now, news["header"]
-        seen += len(news["rounds"])
-        if news["state"] in wire.ENDED and seen >= news["seq"]:
+            sent_at = time.monotonic()
+        last_status, header = status, update["header"]
+        seen += len(update["rounds"])
+        if update["state"] in wire.ENDED and seen >= update["seq"]:
             return
-        is_fast = news["state"] == "running" and not news.get("pace")
+        is_fast = update["state"] == "running" and not update.get("pace")
         await asyncio.sleep(1 / (AT_FULL_SPEED if is_fast else UPDATES_PER_SECOND))

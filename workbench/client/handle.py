@@ -1,4 +1,4 @@
-"""`RunHandle`: the interface to a run, in this process or in a running app."""
+"""Interface to a run, in this process or in a running app."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunHandle(Protocol):
         """Wait for the end and return the trace.
 
         Raises:
-            WorkbenchError: the run failed; the message says what to do.
+            WorkbenchError: the run failed; the message has the remedy.
             TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         ...
@@ -75,7 +75,7 @@ class RunHandle(Protocol):
             params: parameters by name; missing ones stay as they are.
             drafter: name of a draft model; None: no change.
             images: new images, as many as the prompt has; empty: no change.
-            sees: "both", or "drafter": the target keeps the images that it has read.
+            sees: "both", or "drafter": the target's images do not change.
             pace: tokens per second. Rounds are delayed for viewers, and no figure includes the delay; 0: no delay.
 
         Raises:

@@ -47,8 +47,8 @@ def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = 
     from httpx import URL  # the client's own parser; imported late for a fast start of the command line
 
     env = os.environ if env is None else env
-    found = (given or "", *(env.get(name, "") for name in variables(url)))
-    key = next((stripped for each in found if (stripped := each.strip())), None)
+    candidates = (given or "", *(env.get(name, "") for name in variables(url)))
+    key = next((stripped for candidate in candidates if (stripped := candidate.strip())), None)
     parts = URL(url) if "://" in url else None  # else a Space, which uses https
     if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):
         warnings.warn(
@@ -61,7 +61,7 @@ def variables(url: str) -> tuple[str, ...]:
     """Return the environment variables whose keys may be sent to a server, in order of precedence.
 
     The key of this machine's servers is sent only to this machine. A Space of the Hub gets none: a mistyped name would
-    send the key to a stranger.
+    send the key to somebody else.
 
     Example:
         >>> variables("http://localhost:7860"), variables("https://lab.example.org"), variables("owner/space")

@@ -1,4 +1,4 @@
-"""`Client`: the interface of every backend, in this process, in a running app, on a Space or on ZeroGPU."""
+"""Interface of every backend: in this process, in a running app, on a Space or on ZeroGPU."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class Client(Protocol):
             target: name of a target; None: the backend's default.
             drafter: name of a draft model; None: the target's own.
             max_new_tokens: length limit of every run, in tokens.
-            methods: names of methods to measure besides plain decoding; empty: all exact methods that can run.
+            methods: names of methods to measure in addition to plain decoding; empty: all exact methods that can run.
             user: opaque key for limits and fairness.
             stopped: function that is polled; once it returns true, the last step follows, with the results so far.
 
@@ -296,7 +296,7 @@ class Client(Protocol):
         ...
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement besides its settings: device, dtypes, machine, weights, ….
+        """Return the conditions of a measurement in addition to its settings: device, dtypes, machine, weights, ….
 
         Args:
             lane: a lane, as in `comparing`.

@@ -1,4 +1,4 @@
-"""`Remote`: the client of a running app, through the endpoints that `workbench.ui.api` adds to it.
+"""Client of a running app, through the endpoints that `workbench.ui.api` adds to it.
 
 Calls go through `gradio_client`. Each run has an event stream of its own: the server notices at once when the stream
 is closed, and frees the run's slot in the batch.
@@ -32,7 +32,7 @@ USE_V1 = "Use the app's /v1/completions instead."
 
 
 class Remote(Connection):
-    """The backend of a running app; a `workbench.client.protocol.Client`.
+    """Backend of a running app; a `workbench.client.protocol.Client`.
 
     Args:
         url: address of the app, or name of a Space.
@@ -80,8 +80,8 @@ class Remote(Connection):
 
     @property
     def limits(self) -> Limits:
-        known = {field.name for field in dataclasses.fields(Limits)}
-        return Limits(**{name: value for name, value in self.call("limits")["limits"].items() if name in known})
+        field_names = {field.name for field in dataclasses.fields(Limits)}
+        return Limits(**{name: value for name, value in self.call("limits")["limits"].items() if name in field_names})
 
     def let_in(self, user: str, counted: bool = True) -> None:
         """Do nothing: the app counts requests itself."""
@@ -157,16 +157,16 @@ class Remote(Connection):
         from workbench.bench.steps import Step, StepDecoder
 
         plan = Plan(**settings)
-        planned = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
-        texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in planned.prompts]
-        wanted = [measured.lane.to_wire() for measured in planned.lanes if not measured.added]
+        comparison = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
+        texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in comparison.prompts]
+        lane_specs = [measured.lane.to_wire() for measured in comparison.lanes if not measured.added]
         common = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
-        arguments, received = Comparing.arguments(prompts=texts, lanes=wanted, **common), StepDecoder(planned)
+        arguments, decoder = Comparing.arguments(prompts=texts, lanes=lane_specs, **common), StepDecoder(comparison)
         last = Step(0, 0, "")
         try:
             with contextlib.closing(self.events("comparing", arguments)) as messages:
                 for message in messages:
-                    last = received.step(checked(message))
+                    last = decoder.step(checked(message))
                     if last.last:
                         break
                     yield last
@@ -176,7 +176,7 @@ class Remote(Connection):
             pass
         except httpx.HTTPError as problem:
             raise unreachable(self.url, problem) from problem
-        yield dataclasses.replace(last, text=last.text if last.last else "stopped", comparison=planned, last=True)
+        yield dataclasses.replace(last, text=last.text if last.last else "stopped", comparison=comparison, last=True)
 
     def estimate(self, request: dict[str, Any]) -> str:
         return ""
@@ -218,8 +218,8 @@ class Remote(Connection):
         except httpx.HTTPError as problem:
             raise unreachable(self.url, problem) from problem
         if last is not None:
-            found = last.found if last.last or last.found is None else {**last.found, "complete": False}
-            yield dataclasses.replace(last, text=last.text if last.last else "stopped", found=found, last=True)
+            result = last.found if last.last or last.found is None else {**last.found, "complete": False}
+            yield dataclasses.replace(last, text=last.text if last.last else "stopped", found=result, last=True)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """Return the conditions of a measurement in the app; None if the app is too old for this call."""

@@ -1,4 +1,4 @@
-"""`RemoteRun`: a local mirror of a run in another backend."""
+"""Local mirror of a run in another backend."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.trace.events import Footer, Header, Round, Trace
 
 
 class RemoteRun:
-    """A run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
+    """Run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
 
     Args:
         line: connection to the backend.
         events: messages of the run; the first one has its id, or the error if there is no run.
 
     Raises:
-        WorkbenchError: the run could not be started, or the backend does not know it.
+        WorkbenchError: the run could not be started, or the backend has no such run.
     """
 
     def __init__(self, line: Connection, events: Generator[dict[str, Any], None, None]) -> None:
@@ -115,14 +115,14 @@ class RemoteRun:
         self._line.call("change", *Changing.arguments(run=self.id, **options))
 
     def explain(self) -> dict[str, Any]:
-        found = self._line.explained(self.id)
+        attribution = self._line.explained(self.id)
         if self._trace is not None:
-            self._trace.attribution = found
-        return found
+            self._trace.attribution = attribution
+        return attribution
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        found = self._line.call("memory", self.id, action, None if data is None else wire.base64_of(data))
-        return found | ({"data": wire.packed("data", found["data"])} if "data" in found else {})
+        answer = self._line.call("memory", self.id, action, None if data is None else wire.base64_of(data))
+        return answer | ({"data": wire.packed("data", answer["data"])} if "data" in answer else {})
 
     def pause(self) -> None:
         self._line.call("control", self.id, "pause")

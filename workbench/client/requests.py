@@ -1,7 +1,7 @@
 """Pydantic models of the requests to a backend; the checks, Gradio's endpoints and their texts are derived from them.
 
-A missing or null field takes its default. Functions of `wire` check the values and word the errors. The order of the
-fields is the order of an endpoint's arguments.
+A missing or null field takes its default. Functions of `wire` check the values and write the error messages. The order
+of the fields is the order of an endpoint's arguments.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class Request(BaseModel):
     @classmethod
     def numbers(cls) -> dict[str, dict[str, Any]]:
         """Return the number fields of a form, by name, with their limits and initial values."""
-        found = {
+        specs = {
             name: ParamSpec(name, "int", field.default, limit.ge, min(limit.le, PAGES), doc=field.description or "")
             for name, field in cls.model_fields.items()
             for limit in field.metadata
             if isinstance(limit, Limits)
         }
-        return {name: spec.to_wire() for name, spec in found.items()}
+        return {name: spec.to_wire() for name, spec in specs.items()}
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the fields as keyword arguments of the call."""
@@ -236,11 +236,11 @@ class Generation(Request):
         Without a method, one that can run is chosen: see `workbench.methods.choice`.
         """
         optional = ("images", "pace", "memory", "keeps")  # omitted if empty, except an empty, hence damaged, file
-        found = {name: value for name, value in self if value or value == b"" or name not in optional}
+        named_values = {name: value for name, value in self if value or value == b"" or name not in optional}
         if "method" not in self.model_fields_set:
             reasons = {method["name"]: method["reason"] for method in client.methods(self.target, self.drafter)}
-            found["method"] = choose(lambda name: reasons.get(name, f"There is no {name}."))[0]
-        return found
+            named_values["method"] = choose(lambda name: reasons.get(name, f"There is no {name}."))[0]
+        return named_values
 
 
 class Comparing(Request):
@@ -262,12 +262,12 @@ class Comparing(Request):
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.comparing`."""
-        found = dict(self) | {
+        named_values = dict(self) | {
             "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(self.prompts)],
-            "lanes": [lane(client, each) for each in self.lanes],
+            "lanes": [lane(client, value) for value in self.lanes],
         }
-        pictures = found.pop("images")
-        return found | ({"images": tuple(pictures)} if pictures else {})
+        pictures = named_values.pop("images")
+        return named_values | ({"images": tuple(pictures)} if pictures else {})
 
 
 class Recommending(Request):
@@ -311,9 +311,9 @@ def lane(client: Client, value: Any) -> dict[str, Any]:
     """
     from workbench.bench.lanes import Lane  # brings PyTorch
 
-    found = Lane.of(wire.text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
-    wire.params(found.params)
-    return found.to_wire() | {"drafter": Models.options(client, {"drafter": found.drafter})["drafter"]}
+    parsed = Lane.of(wire.text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
+    wire.params(parsed.params)
+    return parsed.to_wire() | {"drafter": Models.options(client, {"drafter": parsed.drafter})["drafter"]}
 
 
 def _named_prompt(value: Any, index: int) -> Any:

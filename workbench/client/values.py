@@ -118,7 +118,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Whole(Limits):
-    """A validated integer from `ge` to `le`."""
+    """Validated integer from `ge` to `le`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Validate with `wire.whole`, for the workbench's own error messages."""

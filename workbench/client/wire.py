@@ -119,8 +119,8 @@ def stops(value: Any) -> tuple[str, ...]:
     Raises:
         ParameterError: the value is something else.
     """
-    found = [value] if isinstance(value, str) else value or []
-    return tuple(names("stop", found)) if found else ()
+    strings = [value] if isinstance(value, str) else value or []
+    return tuple(names("stop", strings)) if strings else ()
 
 
 def images(value: Any) -> list[str]:
@@ -190,8 +190,8 @@ def data_url(picture: Any) -> str:
 
 
 def _format(raw: bytes) -> str:
-    heads = {b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
-    return next((name for head, name in heads.items() if raw.startswith(head)), "png")
+    signatures = {b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
+    return next((name for signature, name in signatures.items() if raw.startswith(signature)), "png")
 
 
 def messages(value: Any) -> list[dict[str, Any]]:
@@ -299,13 +299,13 @@ def error_to_wire(problem: BaseException) -> dict[str, Any]:
     """
     if isinstance(problem, WorkbenchError):
         kind = type(problem).__name__
-        found: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "kind": kind if kind in _KINDS else "WorkbenchError",
             "message": scrub(problem.message),
             "remedy": scrub(problem.remedy),
         }
-        later = getattr(problem, "retry_after_s", None)
-        return found if later is None else found | {"retry_after_s": later}
+        retry_after_s = getattr(problem, "retry_after_s", None)
+        return entry if retry_after_s is None else entry | {"retry_after_s": retry_after_s}
     logging.getLogger("workbench.wire").error("unexpected error", exc_info=problem)
     return {
         "kind": "WorkbenchError",
@@ -317,9 +317,9 @@ def error_to_wire(problem: BaseException) -> dict[str, Any]:
 def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
     """Convert JSON data back to an error; the inverse of `error_to_wire`."""
     kind = _KINDS.get(str(data.get("kind")), WorkbenchError)
-    problem, later = kind(str(data.get("message", "")), str(data.get("remedy", ""))), data.get("retry_after_s")
-    if isinstance(problem, CapacityError) and type(later) is int:
-        problem.retry_after_s = later
+    problem, retry_after_s = kind(str(data.get("message", "")), str(data.get("remedy", ""))), data.get("retry_after_s")
+    if isinstance(problem, CapacityError) and type(retry_after_s) is int:
+        problem.retry_after_s = retry_after_s
     return problem
 
 

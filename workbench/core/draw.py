@@ -56,7 +56,7 @@ class Draw:
                 Numbers of a discarded draft are therefore never used again: its feedback may influence the next draft,
                 which must not depend on the same numbers.
             purpose: use of the numbers.
-            n: how many.
+            n: number of uniforms.
             level: index that separates several requests for one position and purpose.
         """
         state = self._state

@@ -54,8 +54,8 @@ class UnknownNameError(WorkbenchError):
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
         """Return the error for an unknown name, with up to three similar known names as a suggestion."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, similar))}?" if similar else ""
         return cls(f"There is no {kind} {name!r}.", f"{hint} Known: {', '.join(names) or 'none'}.".strip())
 
 

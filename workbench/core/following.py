@@ -32,15 +32,15 @@ def following(
         earlier siblings [R, F] (1 for the first child); and weights of the token if no child was sampled [R, V], with a
         positive sum.
     """
-    none, first = ~fans.there, fans.token[:, :1]
-    token = torch.where(none, first, fans.token)
+    absent, first = ~fans.there, fans.token[:, :1]
+    token = torch.where(absent, first, fans.token)
     p_x = p.gather(1, token)
-    left = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)
-    left.scatter_(1, first, torch.where(none[:, :1], p_x[:, :1], 0.0))
-    others = left.sum(1, keepdim=True)
+    weights = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)
+    weights.scatter_(1, first, torch.where(absent[:, :1], p_x[:, :1], 0.0))
+    others = weights.sum(1, keepdim=True)
     # If the children hold all of p, one of them is always accepted; `pick` still needs weights with a positive sum.
-    left.scatter_(1, first, torch.where(others > 0, left.gather(1, first), 1.0))
-    return *shares(fans, p_x, others), left
+    weights.scatter_(1, first, torch.where(others > 0, weights.gather(1, first), 1.0))
+    return *shares(fans, p_x, others), weights
 
 
 def shares(
@@ -53,10 +53,10 @@ def shares(
         p_x: probability of each child's token.
         others: total probability of all other tokens.
     """
-    none = ~fans.there
-    token = torch.where(none, fans.token[:, :1], fans.token)
+    absent = ~fans.there
+    token = torch.where(absent, fans.token[:, :1], fans.token)
     repeated = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # an earlier sibling has the same token
-    probs = p_x.masked_fill(none | repeated, 0.0)
+    probs = p_x.masked_fill(absent | repeated, 0.0)
     remaining = others + probs.flip(1).cumsum(1).flip(1)  # mass outside the earlier siblings
     share = probs / remaining.clamp_min(torch.finfo(p_x.dtype).tiny)
     accept = torch.cat([probs[:, :1], share[:, 1:]], 1)

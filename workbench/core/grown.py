@@ -73,10 +73,14 @@ class Grown:
             columns: the tensors of the `columns` property, as lists.
             parents: parent of each node.
         """
-        rest = iter(columns)
-        of = list(map(int, next(rest))) if self.of is not None else []
+        column_values = iter(columns)
+        of = list(map(int, next(column_values))) if self.of is not None else []
         values = [
-            list(next(rest)) if isinstance(value, Tensor) else [] if value is None else products(value, parents)
+            list(next(column_values))
+            if isinstance(value, Tensor)
+            else []
+            if value is None
+            else products(value, parents)
             for value in (self.before, self.after)
         ]
         before, after = ([value if math.isfinite(value) else None for value in column] for column in values)

@@ -50,7 +50,7 @@ class Late(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, at: slice) -> list[T]: ...
     def __getitem__(self, at: int | slice) -> T | list[T]:
-        indices = range(self._n)[at]  # raises what a list raises
+        indices = range(self._n)[at]  # raises the same errors as a list
         return self.some([indices])[0] if isinstance(indices, int) else self.some(indices)
 
     def tolist(self) -> list[T]:
@@ -80,8 +80,8 @@ class Once(Generic[M]):
 
 def carry(numbers: Sequence[Tensor | Late[Any]]) -> list[Any]:
     """Copy tensors to lists with one synchronisation, as `to_host` does; leave lazy sequences unevaluated."""
-    lists = iter(to_host([each for each in numbers if not isinstance(each, Late)]))
-    return [each if isinstance(each, Late) else next(lists) for each in numbers]
+    lists = iter(to_host([item for item in numbers if not isinstance(item, Late)]))
+    return [item if isinstance(item, Late) else next(lists) for item in numbers]
 
 
 def some(numbers: Sequence[T], at: Sequence[int]) -> list[T]:

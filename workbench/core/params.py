@@ -47,10 +47,10 @@ class ParamSpec:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").acts({"temperature": 0.0})
             False
         """
-        name, sign, wanted = (*self.when.split(" ", 2), "", "")[:3]
+        name, sign, operand = (*self.when.split(" ", 2), "", "")[:3]
         if name not in values:
             return True
-        return values[name] > float(wanted) if sign == ">" else str(values[name]) in wanted.split(" or ")
+        return values[name] > float(operand) if sign == ">" else str(values[name]) in operand.split(" or ")
 
     def parse(self, value: Any) -> Any:
         """Check `value` (a Python value or its text form) and return it converted to the parameter's type.
@@ -100,9 +100,9 @@ class ParamSpec:
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
         """Return the declaration from the output of `to_wire`; ignore unknown keys, use defaults for None."""
-        known: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
-        known["choices"] = tuple(known.get("choices", ()))
-        return cls(**known)
+        values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
+        values["choices"] = tuple(values.get("choices", ()))
+        return cls(**values)
 
 
 def _fail() -> Any:
@@ -149,11 +149,11 @@ def split_values(
         UnknownNameError: a name is in neither dict.
         ParameterError: `values` is not a dict, or a value has the wrong type or is out of range.
     """
-    given = cast("Mapping[Any, Any]", values)
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in given):
+    by_name = cast("Mapping[Any, Any]", values)
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in by_name):
         raise ParameterError("The parameters are not a dict by name.", 'Give a dict such as {"depth": 4}.')
-    for name in given:
+    for name in by_name:
         if name not in own and name not in shared:
             raise UnknownNameError.of(kind, name, [*own, *shared])
-    mine = {name: own[name].parse(value) for name, value in given.items() if name not in shared}
-    return mine, {name: shared[name].parse(value) for name, value in given.items() if name in shared}
+    own_values = {name: own[name].parse(value) for name, value in by_name.items() if name not in shared}
+    return own_values, {name: shared[name].parse(value) for name, value in by_name.items() if name in shared}

@@ -143,7 +143,7 @@ def fans_of(
 ) -> Iterator[Fans]:
     """Yield the positions of a tree with at least one node, in pieces.
 
-    On the host, leaves are left out. On a GPU, where that would need a synchronisation, they are rows without children,
+    On the host, leaves are skipped. On a GPU, where that would need a synchronisation, they are rows without children,
     and all positions come in one piece.
 
     Args:
@@ -160,14 +160,14 @@ def fans_of(
     if on_host(device):
         place = place[layout.is_inner(place)]
     child = layout.child[place]
-    there, child = child < n, child.clamp(max=n - 1)
-    token = torch.where(there, tree.tokens[child], 0)
-    for some in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
-        at = place[some]
+    exists, child = child < n, child.clamp(max=n - 1)
+    token = torch.where(exists, tree.tokens[child], 0)
+    for part in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
+        at = place[part]
         target = drafter = SelectedRows(p, at)
         if layout.row is not None and tree.q is not None:
             drafter = SelectedRows(tree.q, layout.row[at].clamp_min(0))
-        yield Fans(at, child[some], there[some], token[some], target, drafter)
+        yield Fans(at, child[part], exists[part], token[part], target, drafter)
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
@@ -219,18 +219,18 @@ def place_by_place(
     late = may_wait(p, late)
     stop = _stops_of_leaves(tree, p, u_stop) if wide and not late else None
     for fans in fans_of(tree, p, layout, whole=whole and late):
-        figures, left = judge(fans, not late)
-        tables.append(torch.stack(list(figures)))
+        values, weights = judge(fans, not late)
+        tables.append(torch.stack(list(values)))
         places.append(fans.place)
         if stop is not None:
-            stop[fans.place] = pick(left, u_stop[fans.place])
+            stop[fans.place] = pick(weights, u_stop[fans.place])
         elif not late:
-            stop = pick(left if len(left) == len(p) else p.index_copy(0, fans.place, left), u_stop)
+            stop = pick(weights if len(weights) == len(p) else p.index_copy(0, fans.place, weights), u_stop)
     place, rank = torch.cat(places), ranks(tree.parents).clamp_(max=tree.fanout)
     row_of = torch.empty(len(p), dtype=torch.long, device=p.device).index_copy_(
         0, place, torch.arange(len(place), device=p.device)
     )
-    table = torch.nn.functional.pad(torch.cat(tables, 1), (0, 1))  # [figures, R, F + 1]
+    table = torch.nn.functional.pad(torch.cat(tables, 1), (0, 1))  # [values, R, F + 1]
     columns = list(table[:, row_of[tree.parents + 1], rank])
     if stop is not None:
         return columns, stop

@@ -103,12 +103,12 @@ def joined(tree: DraftTree, several: list[Probes]) -> Probes:
         return several[0]
     n, total = len(tree), sum(map(len, several))
     sees = several[0].sees.new_zeros(total, n + total)
-    parents, at = list[Tensor](), 0
+    parents, offset = list[Tensor](), 0
     for probes in several:
-        sees[at : at + len(probes), :n] = probes.sees[:, :n]
-        sees[at : at + len(probes), n + at : n + at + len(probes)] = probes.sees[:, n:]
-        parents.append(torch.where(probes.parents < n, probes.parents, probes.parents + at))
-        at += len(probes)
+        sees[offset : offset + len(probes), :n] = probes.sees[:, :n]
+        sees[offset : offset + len(probes), n + offset : n + offset + len(probes)] = probes.sees[:, n:]
+        parents.append(torch.where(probes.parents < n, probes.parents, probes.parents + offset))
+        offset += len(probes)
     return Probes(
         torch.cat([probes.tokens for probes in several]),
         torch.cat(parents),

@@ -67,7 +67,7 @@ class AcceptanceDecision:
 
     @property
     def for_nothing(self) -> AcceptanceDecision:
-        """A copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
+        """Copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
         return replace(self, paid=torch.zeros_like(self.accept))
 
 
@@ -106,11 +106,11 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
         >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
         tensor([0., 1.])
     """
-    left = (p - q).clamp_(min=0)
-    if left.dim() == 2:
-        return normalised(left, p)
-    total = left.sum(-1, keepdim=True)
-    return torch.where(total > 0, left / total.clamp_min(torch.finfo(p.dtype).tiny), p)
+    excess = (p - q).clamp_(min=0)
+    if excess.dim() == 2:
+        return normalised(excess, p)
+    total = excess.sum(-1, keepdim=True)
+    return torch.where(total > 0, excess / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
@@ -170,9 +170,9 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
     r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
     because each pass over a distribution is expensive.
     """
-    left, q = fans.p, fans.q  # [R, V]
-    total = mass = torch.ones_like(left[:, :1])
-    free = torch.ones_like(left) if tree.probs_of is not None else None  # [R, V] 0 at earlier siblings' tokens
+    weights, q = fans.p, fans.q  # [R, V]
+    total = mass = torch.ones_like(weights[:, :1])
+    free = torch.ones_like(weights) if tree.probs_of is not None else None  # [R, V] 0 at earlier siblings' tokens
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
@@ -181,23 +181,23 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
         if free is not None:
             q = own_distribution(tree, fans.child[:, k], x, free)
             free = by_row(has.squeeze(1), free.scatter(1, x, 0.0), free)
-        p_x, q_x = left.gather(1, x) / total, q.gather(1, x) / mass
+        p_x, q_x = weights.gather(1, x) / total, q.gather(1, x) / mass
         r.append(p_x if k else torch.zeros_like(p_x))
         q_left.append(q_x if k else torch.zeros_like(q_x))
-        accept.append((p_x / q_x.clamp_min(torch.finfo(left.dtype).tiny)).clamp(max=1))
+        accept.append((p_x / q_x.clamp_min(torch.finfo(weights.dtype).tiny)).clamp(max=1))
         is_last = k + 1 == tree.fanout
         if is_last and not ends:
             break
-        rest = torch.addcmul(left, q, total / mass, value=-1).clamp_(min=0)
-        over = rest.sum(1, keepdim=True)
-        goes_on = has & (over > 0)
-        left, total = by_row(goes_on.squeeze(1), rest, left), torch.where(goes_on, over, total)
+        rest = torch.addcmul(weights, q, total / mass, value=-1).clamp_(min=0)
+        rest_mass = rest.sum(1, keepdim=True)
+        goes_on = has & (rest_mass > 0)
+        weights, total = by_row(goes_on.squeeze(1), rest, weights), torch.where(goes_on, rest_mass, total)
         if tree.sampling in WITHOUT and not is_last:
             others = q.scatter(1, x, 0.0)
-            among = others.sum(1, keepdim=True)
-            drawn = has & (among > 0)
-            q, mass = by_row(drawn.squeeze(1), others, q), torch.where(drawn, among, mass)
-    return [torch.cat(column, 1) for column in (accept, r, q_left)], left
+            others_mass = others.sum(1, keepdim=True)
+            is_removed = has & (others_mass > 0)
+            q, mass = by_row(is_removed.squeeze(1), others, q), torch.where(is_removed, others_mass, mass)
+    return [torch.cat(column, 1) for column in (accept, r, q_left)], weights
 
 
 def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
@@ -246,8 +246,8 @@ def _point_rejection(
         if fans.token.shape[1] == 1 and not ends:
             accept = torch.where(fans.there, fans.p.gather(1, fans.token), 0.0)
             return [accept, torch.zeros_like(accept)], fans.p
-        accept, _, left = following(fans, fans.p)
-        return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], left
+        accept, _, weights = following(fans, fans.p)
+        return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], weights
 
     (accept, r), stop = place_by_place(tree, p, u_stop, at, late)
     return AcceptanceDecision(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
@@ -265,8 +265,8 @@ def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
         1.0
     """
     at = [1.0, *[0.0] * len(parents)]  # probability that the walk is at a position whose tested children were rejected
-    for node, (parent, chance) in enumerate(zip(parents, accept, strict=True)):
-        at[node + 1] = at[parent + 1] * chance
+    for node, (parent, accept_prob) in enumerate(zip(parents, accept, strict=True)):
+        at[node + 1] = at[parent + 1] * accept_prob
         at[parent + 1] -= at[node + 1]
     return sum(at[node + 1] * depth for node, depth in enumerate(depths_of(parents)))
 

@@ -53,11 +53,11 @@ class Lift(NamedTuple):
         """
         if self.near is not None:
             near = self.near[node]
-            lent = left.gather(1, near)  # [R, K]
+            neighbour_probs = left.gather(1, near)  # [R, K]
             bound = self.mass + self.ratio * left.gather(1, x) if self.ratio else self.mass
-            within = lent.cumsum(1) <= bound
-            left = left.scatter(1, near, torch.where(within, 0.0, lent))
-            left = left.scatter_add_(1, x, (lent * within).sum(1, keepdim=True))
+            within = neighbour_probs.cumsum(1) <= bound
+            left = left.scatter(1, near, torch.where(within, 0.0, neighbour_probs))
+            left = left.scatter_add_(1, x, (neighbour_probs * within).sum(1, keepdim=True))
         return left if self.share == 1.0 else left / self.share
 
 
@@ -110,7 +110,7 @@ def relaxed_rejection(
         tree: siblings in the order they were drawn.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        lift: how the residual distribution is raised.
+        lift: function that raises the residual distribution.
         late: whether tokens to emit, and `apart`, may be computed lazily.
         priced: whether to compute `apart`.
         tests: alternative implementation of the tests, which gets all positions in one piece.
@@ -122,7 +122,7 @@ def relaxed_rejection(
         none = p.new_zeros(0)
         return Relaxed(none, pick(p, u_stop), none, none, none, none, none if priced else None)
 
-    judge, whole = tests or partial(_tested, tree, lift), tests is not None
+    judge, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
 
     def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
         return judge(fans, ends, priced and ends)
@@ -130,14 +130,16 @@ def relaxed_rejection(
     def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if is_first.any():
-            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=whole)
+            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=in_one_piece)
             distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
-    columns, stop = place_by_place(tree, p, u_stop, at, late, whole)
-    apart = None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
+    columns, stop = place_by_place(tree, p, u_stop, at, late, in_one_piece)
+    distance_column = (
+        None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
+    )
     accept, r, q_own, q_left, lifted = columns
-    return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
+    return Relaxed(accept, stop, r, q_own, q_left, lifted, distance_column)
 
 
 def _tested(
@@ -147,35 +149,35 @@ def _tested(
 
     The second result are the residual weights at the end, if `ends`. Each pass over a distribution is expensive.
     """
-    left, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
-    free = torch.ones_like(left) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
-    per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(left) if priced else None
+    weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
+    free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
+    per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(weights) if priced else None
     for k in range(tree.fanout):
         has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
-        whole = q = _draft_probs(tree, fans, node, x)
+        full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
-            q = by_row(_without(tree, node), normalised(whole * free, whole), whole)
-        lifted = lift(left, node, x)
+            q = by_row(_without(tree, node), normalised(full_q * free, full_q), full_q)
+        lifted = lift(weights, node, x)
         ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
-        per_sibling.append((ratio, *(probs.gather(1, x) for probs in (left, whole, q, lifted))))
+        per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, full_q, q, lifted))))
         is_last = k + 1 == tree.fanout
         if is_last and not (ends or priced):
             break
         rest = (lifted - q).clamp_(min=0)
-        over = rest.sum(1, keepdim=True)
-        goes_on = has & (over > 0)
+        rest_mass = rest.sum(1, keepdim=True)
+        goes_on = has & (rest_mass > 0)
         if excess is not None:
-            excess.tested(has, lifted, rest, over)
+            excess.tested(has, lifted, rest, rest_mass)
             if is_last:
-                excess.ended(goes_on, rest, over, left)
+                excess.ended(goes_on, rest, rest_mass, weights)
         # The last residual need not be normalised: `pick` takes any weights.
-        left = by_row(goes_on.squeeze(1), rest if is_last else rest.div_(over.clamp_min(tiny)), left)
+        weights = by_row(goes_on.squeeze(1), rest if is_last else rest.div_(rest_mass.clamp_min(tiny)), weights)
         if free is not None:
             free.scatter_(1, x, torch.where(has, 0.0, free.gather(1, x)))
     columns = [torch.cat(column, 1) for column in zip(*per_sibling, strict=True)]
     if excess is not None:
         columns.append(torch.nn.functional.pad(excess.apart(), (0, tree.fanout - 1)))
-    return columns, left
+    return columns, weights
 
 
 class _Excess:
@@ -251,8 +253,8 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
     if tree.sampling is Sampling.MIXED and tree.without is not None:
         return tree.without[node]
-    is_so = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
-    return torch.full((len(node),), is_so, device=node.device)
+    is_without = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
+    return torch.full((len(node),), is_without, device=node.device)
 
 
 def price_of_keeping(
@@ -288,8 +290,8 @@ def price_of_keeping(
     at = torch.arange(len(tree), device=p.device) if node is None else node  # in a chain node i follows position i
     p = p[at]
     accepts = p > least[at].unsqueeze(1)
-    own = tree.tokens[at].unsqueeze(1)
-    deterministic = (accepts.gather(1, own) * (1 - p.gather(1, own))).squeeze(1)
+    token = tree.tokens[at].unsqueeze(1)
+    deterministic = (accepts.gather(1, token) * (1 - p.gather(1, token))).squeeze(1)
     if tree.q is None:
         return deterministic
     row = at if tree.q_of is None else tree.q_of[at]

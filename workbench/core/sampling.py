@@ -75,9 +75,9 @@ def penalise_repetition(
 
     Source: Keskar et al. 2019, CTRL, arXiv:1909.05858, §4.1.
     """
-    seen = scores.gather(1, history)
-    seen = torch.where(seen < 0, seen * penalty, seen / penalty)
-    return scores.scatter(1, history, seen)
+    values = scores.gather(1, history)
+    values = torch.where(values < 0, values * penalty, values / penalty)
+    return scores.scatter(1, history, values)
 
 
 def with_history(
@@ -116,14 +116,14 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
     Returns:
         Rows that sum to 1. At temperature 0 a point mass on the first token with the largest logit.
     """
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.greedy:
-        return torch.zeros_like(logits, dtype=wide).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+        return torch.zeros_like(logits, dtype=dtype).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
     if logits.numel() <= PIECE or logits.requires_grad:
-        return _scores(logits.to(wide), sampling).softmax(1)
-    out = torch.empty_like(logits, dtype=wide)
+        return _scores(logits.to(dtype), sampling).softmax(1)
+    out = torch.empty_like(logits, dtype=dtype)
     for rows in pieces(len(logits), logits.shape[1], logits.device):
-        torch.softmax(_scores(logits[rows].to(wide), sampling), 1, out=out[rows])
+        torch.softmax(_scores(logits[rows].to(dtype), sampling), 1, out=out[rows])
     return out
 
 
@@ -131,8 +131,8 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
     """Return logits divided by the temperature, −inf for tokens that top-k, top-p or min-p removes."""
     scores = logits if sampling.temperature == 1.0 else logits / sampling.heat
     if 0 < sampling.top_k < scores.shape[1]:
-        least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -math.inf)
+        threshold = scores.topk(sampling.top_k, dim=1).values[:, -1:]
+        scores = scores.masked_fill(scores < threshold, -math.inf)
     if sampling.top_p < 1.0:
         ordered, index = scores.sort(dim=1)
         drop = ordered.softmax(1).cumsum(1) <= 1.0 - sampling.top_p
@@ -229,10 +229,10 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     if blocks is None:
         return _invert(p.double().cumsum(1), u)[0].squeeze(1)
     sums = blocks.sum(2).double()
-    block, left = _invert(sums.cumsum(1), u)
-    own = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
-    inside, _ = _invert(own.cumsum(1), left / sums.gather(1, block).clamp_min(TINY))
-    return (block * BLOCK + inside).squeeze(1)
+    block, remainder = _invert(sums.cumsum(1), u)
+    entries = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
+    offset, _ = _invert(entries.cumsum(1), remainder / sums.gather(1, block).clamp_min(TINY))
+    return (block * BLOCK + offset).squeeze(1)
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
@@ -241,17 +241,17 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
     if blocks is None:
         return _invert_one(p[0].double().numpy(), u)[0]
     sums = blocks.sum(2)[0].double().numpy()
-    block, left = _invert_one(sums, u)
-    inside, _ = _invert_one(blocks[0, block].double().numpy(), left / max(sums[block], TINY))
-    return block * BLOCK + inside
+    block, remainder = _invert_one(sums, u)
+    offset, _ = _invert_one(blocks[0, block].double().numpy(), remainder / max(sums[block], TINY))
+    return block * BLOCK + offset
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
     """Invert one row as `_invert` does, from weights [m] instead of cumulative sums."""
     cumulative = weights.cumsum()
-    at = u * float(cumulative[-1])
-    index = min(int(np.searchsorted(cumulative, at, "right")), int(cumulative.argmax()))
-    return index, max(0.0, at - (cumulative[index - 1] if index else 0.0))
+    goal = u * float(cumulative[-1])
+    index = min(int(np.searchsorted(cumulative, goal, "right")), int(cumulative.argmax()))
+    return index, max(0.0, goal - (cumulative[index - 1] if index else 0.0))
 
 
 def _invert(
@@ -261,11 +261,11 @@ def _invert(
 
     Rounding may raise u · total to the total; the last entry with a positive weight is returned then.
     """
-    at = (u * cumulative[:, -1:]).contiguous()
-    index = torch.searchsorted(cumulative, at, right=True)
+    goal = (u * cumulative[:, -1:]).contiguous()
+    index = torch.searchsorted(cumulative, goal, right=True)
     index = torch.minimum(index, cumulative.argmax(1, keepdim=True))
-    before = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp_min(0)), 0.0)
-    return index, (at - before).clamp_min_(0)
+    earlier = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp_min(0)), 0.0)
+    return index, (goal - earlier).clamp_min_(0)
 
 
 def _blocks(x: Float[Tensor, "n V"]) -> Float[Tensor, "n b BLOCK"] | None:

@@ -25,7 +25,7 @@ _NUMBER_NOT_FIXED = (
     "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
     "is fixed beforehand"
 )
-"""The same for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
+"""Description and error for siblings whose number is not fixed, under a rule that is exact for a fixed number."""
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
@@ -37,8 +37,8 @@ def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exa
         verifier: registry name of the verifier, for the message.
         exact_for: ways of choosing siblings for which the verifier is exact.
 
-    Source: what each kind needs is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft), Miao et al. 2024,
-    arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without replacement).
+    Source: the condition for each kind is derived in Leviathan et al. 2023, arXiv:2211.17192 (one draft), Miao et al.
+    2024, arXiv:2305.09781 (independent siblings), and Jeon et al. 2024, arXiv:2402.14160 (without replacement).
 
     Example:
         >>> why_unsound("ngram", {Sampling.DETERMINISTIC}, "lossless", set(Sampling))

@@ -19,7 +19,7 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
         Paths of ranks: (0,) is the most likely first token, (0, 1) the second choice after it.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3: add the node with the largest product of accuracies
-    whose parent is in. Products fall along a path, so a best-first search gives the same tree.
+    whose parent is already in the tree. Products fall along a path, so a best-first search gives the same tree.
 
     Example:
         >>> best_paths([[0.6, 0.2], [0.5, 0.1]], n_nodes=3, depth=2)
@@ -35,8 +35,8 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
         chosen.append(path)
         if len(path) < depth:
             row = accuracy[min(len(path), len(accuracy) - 1)]
-            for r, chance in enumerate(row):
-                heapq.heappush(heap, (value * chance, (*path, r)))
+            for r, prob in enumerate(row):
+                heapq.heappush(heap, (value * prob, (*path, r)))
     return chosen
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sampling(str, Enum):
-    """How the children of a node were chosen. It decides which verifiers preserve the target's distribution."""
+    """Way of choosing the children of a node. It decides which verifiers preserve the target's distribution."""
 
     DETERMINISTIC = "deterministic"
     """A function of the committed text, e.g. top-k or n-grams. The draft distribution is a point mass; `logq` is 0."""
@@ -53,7 +53,7 @@ class DraftTree:
             for a deterministic proposal.
         q: float [M, V], draft distributions, or None if every proposal is deterministic.
         q_of: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root); −1: none.
-        sampling: how children were chosen, the same for the whole tree, or MIXED.
+        sampling: way of choosing children, the same for the whole tree, or MIXED.
         probs_of: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a point
             mass), independent of the sampled siblings.
         without: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after removing

@@ -101,7 +101,7 @@ def speculative(
 
 
 class Speculative:
-    """The decoding loop; create it with `speculative`. It keeps only the traces of the last call.
+    """Decoding loop, created by `speculative`. Only the traces of the last call are stored.
 
     Attributes:
         traces: traces of the last call, one per sequence.
@@ -158,15 +158,15 @@ class Speculative:
         with _hooks_removed(model, assistant):
             models = self._models(model, assistant, tokenizer, generation_config.max_length, len(sequence_histories))
             engine = Engine(models, len(sequence_histories), self._record)
-            most = generation_config.max_length - input_ids.shape[1]
-            stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, most)
+            max_new_tokens = generation_config.max_length - input_ids.shape[1]
+            stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, max_new_tokens)
             rows = list[Row]()
             for history in sequence_histories:
                 request = Request(
                     history.prompt,
                     self._configured,
                     sampling=sampling(logits_processor, generation_config, history),
-                    max_new_tokens=most,
+                    max_new_tokens=max_new_tokens,
                     seed=seed + history.row,
                     stop_at_eos=False,  # the stopping criteria contain the configuration's EOS tokens
                     stop_when=Stop(stopping_criteria, history),
@@ -200,9 +200,9 @@ class Speculative:
         models = Models(Runner(model, length, n_rows, past_trained=True), tokenizer, _name_of(model))
         _admit(models.target, models.target_name)
         if models.target.context < length:
-            why = models.target.why_context or f"its context is {models.target.context} tokens"
+            reason = models.target.why_context or f"its context is {models.target.context} tokens"
             raise ModelError(
-                f"{models.target_name} cannot generate up to {length} tokens here: {why}.",
+                f"{models.target_name} cannot generate up to {length} tokens here: {reason}.",
                 f"Set max_length={models.target.context} or less.",
             )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
@@ -243,7 +243,7 @@ def _admit(runner: Runner, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Feed:
-    """Sends the tokens of each round to a streamer, one at a time."""
+    """Send the tokens of each round to a streamer, one at a time."""
 
     streamer: Any
 
@@ -267,11 +267,11 @@ def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
     """Remove the hooks that the block registers on the user's models."""
     modules = [m for model in models if model is not None for m in model.modules()]
     hooks = [registered for m in modules for registered in (m._forward_hooks, m._forward_pre_hooks)]
-    before = [set(registered) for registered in hooks]
+    snapshots = [set(registered) for registered in hooks]
     try:
         yield
     finally:
-        for registered, earlier in zip(hooks, before, strict=True):
+        for registered, earlier in zip(hooks, snapshots, strict=True):
             for key in set(registered) - earlier:
                 del registered[key]
 
@@ -302,7 +302,10 @@ def _name_of(model: PreTrainedModel) -> str:
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
-    """A method needs the tokenizer, which was not given; also an AttributeError, for `getattr` with a default."""
+    """Raised if a method needs the tokenizer and none was given.
+
+    It is an AttributeError, too, for `getattr` with a default.
+    """
 
 
 @dataclass(frozen=True)

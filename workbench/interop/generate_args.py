@@ -53,13 +53,13 @@ class History:
 
     def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:
         """Return the sequence's tokens with the padding of its prompt in front."""
-        left = self.prompts[self.row : self.row + 1, : self.skipped]
-        return torch.cat([left, ids.to(left.device)], dim=1)
+        padding = self.prompts[self.row : self.row + 1, : self.skipped]
+        return torch.cat([padding, ids.to(padding.device)], dim=1)
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A logits processor of transformers, applied to one sequence.
+    """Logits processor of transformers, applied to one sequence.
 
     A processor that may have state for each sequence gets the whole batch: this sequence up to the evaluated position,
     the others as far as they are generated, padded after that.
@@ -77,8 +77,8 @@ class Processor:
         new = ids.shape[1] - history.prompts.shape[1]
         batch = with_texts(history.prompts, [list(text)[:new] for text in history.texts], new, self.pad)
         batch[row] = ids[0]
-        found = self.processor(batch, scores.to(ids.device).repeat(n_rows, 1))
-        return found[row : row + 1].to(scores.device)
+        processed = self.processor(batch, scores.to(ids.device).repeat(n_rows, 1))
+        return processed[row : row + 1].to(scores.device)
 
 
 def with_texts(
@@ -119,15 +119,17 @@ def sampling(processors: LogitsProcessorList, config: GenerationConfig, history:
     The usual filters at the end of the list become the engine's own, which drafters share. Processors before them, and
     filters in any other order, are applied unchanged.
     """
-    left = [p for p in processors if not isinstance(p, LogitNormalization)]
+    remaining = [p for p in processors if not isinstance(p, LogitNormalization)]
     values: dict[str, Any] = {"temperature": 1.0 if config.do_sample else 0.0}
     if config.do_sample:
         for kind, name in ((MinPLogitsWarper, "min_p"), (TopPLogitsWarper, "top_p"), (TopKLogitsWarper, "top_k"),
                            (TemperatureLogitsWarper, "temperature")):  # fmt: skip
-            if left and type(left[-1]) is kind and getattr(left[-1], "min_tokens_to_keep", 1) == 1:
-                values[name] = getattr(left.pop(), name)
+            if remaining and type(remaining[-1]) is kind and getattr(remaining[-1], "min_tokens_to_keep", 1) == 1:
+                values[name] = getattr(remaining.pop(), name)
     pad = pad_of(config) or 0
-    return SamplingParams(**values, processors=tuple(Processor(_of_row(p, history.row), history, pad) for p in left))
+    return SamplingParams(
+        **values, processors=tuple(Processor(_of_row(p, history.row), history, pad) for p in remaining)
+    )
 
 
 def pad_of(config: GenerationConfig) -> int | None:
@@ -190,22 +192,22 @@ class BatchStop:
 
     def decide(self, texts: Sequence[Sequence[int]]) -> None:
         """Decide all steps that every active sequence has reached. `texts`: new tokens of each sequence so far."""
-        found = self._found
-        while any(end is None for end in found):
+        ends = self._found
+        while any(end is None for end in ends):
             step = self._step + 1
-            going = [row for row, end in enumerate(found) if end is None or not self._pads]
-            if any(len(texts[row]) < step for row in going):
+            active = [row for row, end in enumerate(ends) if end is None or not self._pads]
+            if any(len(texts[row]) < step for row in active):
                 break
-            shown = [text[: step if row in going else found[row]] for row, text in enumerate(texts)]
-            is_done = self._others(with_texts(self._prompts, shown, step, self._pad), None).tolist()  # type: ignore[arg-type]
-            for row in [row for row, end in enumerate(found) if end is None]:
-                if is_done[row] or shown[row][-1] in self._eos or step >= self._most:
-                    found[row] = step
+            current_texts = [text[: step if row in active else ends[row]] for row, text in enumerate(texts)]
+            is_done = self._others(with_texts(self._prompts, current_texts, step, self._pad), None).tolist()  # type: ignore[arg-type]
+            for row in [row for row, end in enumerate(ends) if end is None]:
+                if is_done[row] or current_texts[row][-1] in self._eos or step >= self._most:
+                    ends[row] = step
             self._step = step
         if self._pads:
-            self.ends = list(found)
-        elif all(end is not None for end in found):
-            self.ends = [self._step] * len(found)
+            self.ends = list(ends)
+        elif all(end is not None for end in ends):
+            self.ends = [self._step] * len(ends)
 
 
 def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaList]:
@@ -222,11 +224,11 @@ def _split(criteria: StoppingCriteriaList) -> tuple[set[int], StoppingCriteriaLi
 
 def first_tokens(trace: Trace, n: int) -> None:
     """Drop all new tokens after the first n from a trace, n ≥ 1."""
-    rounds, left = list[Round](), n
+    rounds, n_remaining = list[Round](), n
     for record in trace.rounds:
-        if left > 0:
-            rounds.append(_first_of(record, left))
-            left -= len(record.emitted)
+        if n_remaining > 0:
+            rounds.append(_first_of(record, n_remaining))
+            n_remaining -= len(record.emitted)
     if len(rounds) == len(trace.rounds) and rounds[-1] is trace.rounds[-1]:
         return
     trace.rounds = rounds
@@ -240,6 +242,6 @@ def _first_of(record: Round, n: int) -> Round:
         return record
     path, nodes = record.path[:n], record.nodes
     dropped = set(record.path[n:])
-    status = [DISCARDED if node in dropped else each for node, each in enumerate(nodes.status)]
+    status = [DISCARDED if node in dropped else value for node, value in enumerate(nodes.status)]
     nodes = replace(nodes, status=status)
     return replace(record, nodes=nodes, emitted=record.emitted[:n], path=path, bonus=None, bonus_kind=None)

@@ -86,8 +86,8 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        found = _LAYER.fullmatch(name)
-        title = f"blk.{found[1]}.{_IN_LAYER.get(found[2])}.weight" if found else _NAMES.get(name)
+        match = _LAYER.fullmatch(name)
+        title = f"blk.{match[1]}.{_IN_LAYER.get(match[2])}.weight" if match else _NAMES.get(name)
         if title is None or ".None." in title:
             raise ModelError(f"GGUF's Llama has no tensor for the weight {name}.", "Use a plain Llama model.")
         values = weight.detach().to("cpu", torch.float32).numpy()
@@ -105,30 +105,30 @@ def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _refuse(config: Any) -> None:
-    wrong = ""
+    problem = ""
     if config.model_type != "llama":
-        wrong = f"its model type is {config.model_type}"
+        problem = f"its model type is {config.model_type}"
     elif config.attention_bias or config.mlp_bias:
-        wrong = "it has biases"
+        problem = "it has biases"
     elif config.hidden_act != "silu":
-        wrong = f"its activation is {config.hidden_act}"
+        problem = f"its activation is {config.hidden_act}"
     elif config.rope_parameters.get("rope_type", "default") != "default":
-        wrong = f"its RoPE is scaled ({config.rope_parameters['rope_type']})"
-    if wrong:
-        raise ModelError(f"This model cannot be written as GGUF here: {wrong}.", "Try llama.cpp's own converter.")
+        problem = f"its RoPE is scaled ({config.rope_parameters['rope_type']})"
+    if problem:
+        raise ModelError(f"This model cannot be written as GGUF here: {problem}.", "Try llama.cpp's own converter.")
 
 
 def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
-    known = json.loads(tokenizer.backend_tokenizer.to_str())
-    model = known["model"]
-    splitter = _splitter(known["pre_tokenizer"] or {}, bool(model.get("ignore_merges")))
-    if model["type"] != "BPE" or known["normalizer"] or splitter is None:
+    settings = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = settings["model"]
+    splitter = _splitter(settings["pre_tokenizer"] or {}, bool(model.get("ignore_merges")))
+    if model["type"] != "BPE" or settings["normalizer"] or splitter is None:
         raise ModelError(
             "This tokenizer cannot be written as GGUF here: it is not a byte-level BPE with a pre-tokenizer that "
             "llama.cpp knows.",
             "Try llama.cpp's own converter.",
         )
-    added = {token["id"]: token for token in known["added_tokens"]}
+    added = {token["id"]: token for token in settings["added_tokens"]}
     texts = {i: text for text, i in model["vocab"].items()} | {i: token["content"] for i, token in added.items()}
     kinds = dict.fromkeys(texts, NORMAL)
     kinds |= {i: CONTROL if token["special"] else USER_DEFINED for i, token in added.items()}

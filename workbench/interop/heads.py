@@ -55,7 +55,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint to write."""
+    """Checkpoint to write."""
 
     layout: str
     config: dict[str, Any]
@@ -90,15 +90,15 @@ def export_heads(name: str, folder: Path, to: str = "speculators", force: bool =
     write = WRITERS.get((kind, to))
     if write is None:
         raise ModelError(f"{to} has no layout for {kind} heads.", _instead(kind))
-    found = write(ours)
-    return _write(found, folder)
+    checkpoint = write(ours)
+    return _write(checkpoint, folder)
 
 
 def _instead(kind: str) -> str:
-    others = [to for known, to in WRITERS if known == kind]
+    others = [to for head_kind, to in WRITERS if head_kind == kind]
     if others:
         return f"Use --to {others[0]}."
-    return f"Heads that can be exported: {', '.join(sorted({known for known, _ in WRITERS}))}."
+    return f"Heads that can be exported: {', '.join(sorted({head_kind for head_kind, _ in WRITERS}))}."
 
 
 def _ours(name: str) -> Ours:
@@ -106,23 +106,23 @@ def _ours(name: str) -> Ours:
 
     from workbench.models.int8_checkpoint import read_weights
 
-    place = bundled().get(name) or Path(name).expanduser()
-    config = config_of(place) if place.is_dir() else {}
+    heads_folder = bundled().get(name) or Path(name).expanduser()
+    config = config_of(heads_folder) if heads_folder.is_dir() else {}
     if "workbench_head" not in config:
-        names = [known for known, folder in bundled().items() if "workbench_head" in config_of(folder)]
+        names = [bundled_name for bundled_name, entry in bundled().items() if "workbench_head" in config_of(entry)]
         raise ModelError(f"{name} has no heads that were trained here.", f"Bundled heads: {', '.join(names)}.")
-    check_weights(place)
+    check_weights(heads_folder)
     try:
-        weights = read_weights(place / "model.safetensors")
+        weights = read_weights(heads_folder / "model.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"The weights of {name} cannot be read: {error}.", "Download or train them again.") from None
     target = str(config.get("target"))
-    if (there := folder_of(target)) is None:
+    if (target_folder := folder_of(target)) is None:
         raise ModelError(
             f"{name} was trained for {target}, which is not on this machine; its configuration is needed.",
             f"Load {target} once: `workbench models` shows how.",
         )
-    return Ours(place.resolve().name, config, weights, target, config_of(there))
+    return Ours(heads_folder.resolve().name, config, weights, target, config_of(target_folder))
 
 
 def _write(found: Written, folder: Path) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
     weights = {name: weight.contiguous() for name, weight in found.weights.items()}
     files = ("model.safetensors", "config.json")
     try:
-        was_there = folder.exists()
+        existed = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with (
             replacing(folder / files[0]) as part,
@@ -142,11 +142,11 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
             save_file(weights, part, metadata={"format": "pt"})
         (folder / files[0]).chmod(0o644)
     except (OSError, SafetensorError) as error:  # safetensors converts system errors to text
-        if folder.is_dir() and not any(folder.iterdir()) and not was_there:
+        if folder.is_dir() and not any(folder.iterdir()) and not existed:
             folder.rmdir()
-        why = getattr(error, "strerror", None) or str(error).rsplit("error: ", 1)[-1]
+        reason = getattr(error, "strerror", None) or str(error).rsplit("error: ", 1)[-1]
         raise WorkbenchError(
-            f"{folder} cannot be written: {why}.", "Free disk space, or choose another folder."
+            f"{folder} cannot be written: {reason}.", "Free disk space, or choose another folder."
         ) from None
     n_bytes = (folder / "model.safetensors").stat().st_size
     return {"layout": found.layout, "tensors": len(weights), "bytes": n_bytes, "notes": list(found.notes)}
@@ -158,14 +158,14 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
 def _eagle_to_speculators(ours: Ours) -> Written:
     """Convert an EAGLE layer to type `mtp` (all four norms) or to type `eagle` (no norm on the feature)."""
     norms = tuple(ours.config["net"].get("norms", NORMS))
-    theirs = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
-    if norms not in theirs:
+    layouts = {NORMS: MTP, (): SPECULATORS, ("norm_embed", "before", "after"): SPECULATORS}
+    if norms not in layouts:
         raise ModelError(
             f"speculators' layouts have no layer with exactly these norms: {', '.join(norms)}.",
             "Supported are all four norms (mtp), all but the feature's, or none.",
         )
-    layout, notes = theirs[norms], list[str]()
-    inner = _layer(ours)
+    layout, notes = layouts[norms], list[str]()
+    layer = _layer(ours)
     if layout == MTP:
         config: dict[str, Any] = {"architectures": ["MTPDraftModel"], "num_nextn_predict_layers": 1}
         notes.append(
@@ -182,7 +182,7 @@ def _eagle_to_speculators(ours: Ours) -> Written:
         "speculators_model_type": kind,
         "speculators_version": "0.6.0" if layout == MTP else "0.3.0",
         "speculators_config": _speculators(ours, kind),
-        "transformer_layer_config": inner,
+        "transformer_layer_config": layer,
     }
     weights = _renamed(ours, layout) | _maps(ours)
     if ours.vocabulary is not None:
@@ -222,14 +222,14 @@ def _layer(ours: Ours) -> dict[str, Any]:
             "Train it with head_size=0.",
         )
     rope = {"rope_theta": 10_000.0, "rope_type": "default"} | net.get("rope", {})
-    old = {name: value for name, value in rope.items() if name != "rope_theta"}
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
     return {
         "model_type": "llama", "hidden_size": net["width"], "vocab_size": ours.layer["vocab_size"],
         "num_hidden_layers": 1, "num_attention_heads": net["heads"], "num_key_value_heads": net["heads"],
         "head_dim": net["width"] // net["heads"], "intermediate_size": net["ffn"], "hidden_act": "silu",
         "max_position_embeddings": ours.layer.get("max_position_embeddings", 2048),
         "rms_norm_eps": net.get("eps", 1e-6), "rope_theta": rope["rope_theta"],
-        "rope_scaling": None if old["rope_type"] == "default" else old, "attention_bias": "qkv.bias" in weights,
+        "rope_scaling": None if scaling["rope_type"] == "default" else scaling, "attention_bias": "qkv.bias" in weights,
         "mlp_bias": False, "tie_word_embeddings": False,
     }  # fmt: skip
 
@@ -253,10 +253,10 @@ def _renamed(ours: Ours, layout: str) -> dict[str, Tensor]:
     """Return our tensors by a layout's names, with fused tensors (qkv, gate and up) split."""
     weights = dict(ours.weights)
     for kind in ("weight", "bias"):
-        if (joined := weights.pop(f"qkv.{kind}", None)) is not None:
-            weights |= dict(zip([f"{name}.{kind}" for name in "qkv"], joined.chunk(3), strict=True))
+        if (fused := weights.pop(f"qkv.{kind}", None)) is not None:
+            weights |= dict(zip([f"{name}.{kind}" for name in "qkv"], fused.chunk(3), strict=True))
     weights["gate.weight"], weights["up.weight"] = weights.pop("gate_up.weight").chunk(2)
-    names = {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()} | OUTSIDE[layout]
+    names = {name: LAYER[layout] + suffix for name, suffix in IN_LAYER.items()} | OUTSIDE[layout]
     return {names[name]: weight.clone() for name, weight in weights.items()}
 
 
@@ -266,9 +266,9 @@ def _maps(ours: Ours) -> dict[str, Tensor]:
     if ours.vocabulary is None:
         return {}
     vocabulary = torch.tensor(ours.vocabulary)
-    known = torch.zeros(ours.layer["vocab_size"], dtype=torch.bool)
-    known[vocabulary] = True
-    return {"d2t": vocabulary - torch.arange(len(vocabulary)), "t2d": known}
+    is_in_vocabulary = torch.zeros(ours.layer["vocab_size"], dtype=torch.bool)
+    is_in_vocabulary[vocabulary] = True
+    return {"d2t": vocabulary - torch.arange(len(vocabulary)), "t2d": is_in_vocabulary}
 
 
 # -- Medusa's heads ---------------------------------------------------------------------------------------------------
@@ -285,19 +285,19 @@ def _medusa_to_vllm(ours: Ours) -> Written:
         for j in range(layers)
         for kind in ("weight", "bias")
     }
-    own, vocabulary = ours.weights.get("own"), ours.vocabulary
-    if own is None:
+    own_heads, vocabulary = ours.weights.get("own"), ours.vocabulary
+    if own_heads is None:
         table = _lm_head(ours.target).to(weights["blocks.0.layers.0.weight"].dtype)
         weights["lm_head.weight"] = table if vocabulary is None else table[vocabulary]
     else:
-        weights |= {f"lm_heads.{k}.weight": rows.clone() for k, rows in enumerate(own)}
+        weights |= {f"lm_heads.{k}.weight": rows.clone() for k, rows in enumerate(own_heads)}
     if vocabulary is not None:
         weights["token_map"] = torch.tensor(vocabulary)
     size = ours.layer["vocab_size"]
     config = {
         "model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": ours.config["hidden_size"],
         "vocab_size": size, "num_heads": heads, "num_hidden_layers": layers, "medusa_fc_bias": True,
-        "original_lm_head": own is None, "truncated_vocab_size": size if vocabulary is None else len(vocabulary),
+        "original_lm_head": own_heads is None, "truncated_vocab_size": size if vocabulary is None else len(vocabulary),
         "head_accuracy": ours.config["head_accuracy"],
     }  # fmt: skip
     return Written(VLLM, config, weights, ("vLLM: --speculative-config method medusa",))

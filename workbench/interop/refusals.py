@@ -11,7 +11,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from workbench.core.errors import ParameterError
 
 KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the names of processors with a state that changes at each call, and would keep rejected drafts."""
+"""Parts of the names of processors whose state changes at each call and would therefore include rejected drafts."""
 MODES = ("greedy_search", "sample", "assisted_generation")
 OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
 """Arguments of forward that `generate` prepares; the engine has its own cache, positions and masks."""
@@ -33,9 +33,9 @@ def refuse(
     """
     mode = config.get_generation_mode()
     refused = [f"generation mode {mode.value}"] if mode.value not in MODES else []
-    wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states", "use_mtp",
+    unsupported = ("output_scores", "output_logits", "output_attentions", "output_hidden_states", "use_mtp",
               "prompt_lookup_num_tokens", "assistant_early_exit", "token_healing")  # fmt: skip
-    refused += [name for name in wanted if getattr(config, name, None)]
+    refused += [name for name in unsupported if getattr(config, name, None)]
     refused += ["synced_gpus"] if synced_gpus else []
     refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
     refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
@@ -60,5 +60,5 @@ def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
         return False
     if mask is None:
         mask = torch.ones_like(positions)
-    usual = (mask.long().cumsum(-1) - 1).expand_as(positions)
-    return not torch.equal(positions * mask, usual * mask)
+    default_positions = (mask.long().cumsum(-1) - 1).expand_as(positions)
+    return not torch.equal(positions * mask, default_positions * mask)

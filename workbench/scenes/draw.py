@@ -56,10 +56,10 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
     if item.fill == "scribble":
         mask = Image.new("1", canvas.size)
         ImageDraw.Draw(mask).polygon(corners, fill=1)
-        over = Image.new("1", canvas.size)
-        _scribble(ImageDraw.Draw(over), item, rng, width)
-        both = Image.fromarray(np.asarray(mask) & np.asarray(over))
-        canvas.paste(colour, (0, 0), both)
+        strokes = Image.new("1", canvas.size)
+        _scribble(ImageDraw.Draw(strokes), item, rng, width)
+        overlap_mask = Image.fromarray(np.asarray(mask) & np.asarray(strokes))
+        canvas.paste(colour, (0, 0), overlap_mask)
     if item.fill in {"outline", "scribble", "bordered"}:
         edge = tuple(round(0.6 * part) for part in colour) if item.fill == "bordered" else colour
         line = max(2, _ZOOM) if item.fill == "bordered" else width
@@ -70,9 +70,9 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
     if item.fill == STROKES:
         arms = len(points) // 12  # the outline has twelve corners; opposite ends of the arms are six apart
         ends = [points[k * arms : (k + 1) * arms + 1].mean(0) for k in (0, 6, 3, 9)]
-        for one, two in (ends[:2], ends[2:]):
-            bend = (one + two) / 2 + [rng.uniform(-1, 1) * item.wobble * item.extent * _ZOOM for _ in range(2)]
-            pen.line([tuple(one), tuple(bend), tuple(two)], fill=colour, width=width, joint="curve")
+        for start, end in (ends[:2], ends[2:]):
+            bend = (start + end) / 2 + [rng.uniform(-1, 1) * item.wobble * item.extent * _ZOOM for _ in range(2)]
+            pen.line([tuple(start), tuple(bend), tuple(end)], fill=colour, width=width, joint="curve")
     ImageDraw.Draw(ids).polygon(corners, fill=number)
 
 

@@ -39,7 +39,8 @@ STROKES = "strokes"
 
 _MARGIN = 1.6  # minimum distance of a centre from a border between two named positions
 _GAP = 2.5  # minimum distance of two centres in x, so that the order from left to right is clear
-_LEVEL, _APART = 3.0, 6.5  # |dy| below the first means beside, above the second above or below; none is in between
+# |dy| below the first value: beside; above the second: above or below; values in between do not occur
+_LEVEL, _APART = 3.0, 6.5
 
 
 @dataclass(frozen=True)
@@ -216,13 +217,13 @@ def _try_scene(
         else:
             return None
     items.sort(key=lambda item: item.x)
-    at = {item.x: i for i, item in enumerate(items)}
-    pairs = frozenset((min(at[a], at[b]), max(at[a], at[b])) for a, b in overlaps)
+    index_of = {item.x: i for i, item in enumerate(items)}
+    pairs = frozenset((min(index_of[a], index_of[b]), max(index_of[a], index_of[b])) for a, b in overlaps)
     if any(not _vertical_clear(a, b) for a, b in pairwise(items)):
         return None
-    for (i, one), (j, two) in combinations(enumerate(items), 2):
-        shared = covered(one, two)
-        if not (0.05 <= shared <= 0.45 if (i, j) in pairs else shared == 0.0):
+    for (i, first), (j, second) in combinations(enumerate(items), 2):
+        overlap = covered(first, second)
+        if not (0.05 <= overlap <= 0.45 if (i, j) in pairs else overlap == 0.0):
             return None
     order = list(range(count))
     rng.shuffle(order)
@@ -253,8 +254,8 @@ def _item(rng: random.Random, colour: str, shape: str, hand: bool, count: int, p
     else:
         half = extent / 2 + 1
         x, y = rng.uniform(half, SIDE - half), rng.uniform(half, SIDE - half)
-    steep = {"circle": 0, "cross": 12, "square": 12, "heart": 12, "triangle": 14, "star": 18}[shape]
-    turn = rng.uniform(-steep, steep)
+    max_turn = {"circle": 0, "cross": 12, "square": 12, "heart": 12, "triangle": 14, "star": 18}[shape]
+    turn = rng.uniform(-max_turn, max_turn)
     if shape == "triangle" and rng.random() < 0.15:
         turn += rng.choice((90, 180, 270))
     fills = rng.choices(FILLS, (4, 4, 3, 2) if hand else (8, 1, 0, 3))[0]
@@ -301,8 +302,8 @@ def _fits(item: Item, items: list[Item], writing: Writing | None, partner: Item 
         if abs(item.x - other.x) < _GAP:
             return False
         if other is not partner:
-            apart = math.hypot(item.x - other.x, item.y - other.y)
-            if apart < _reach(item) + _reach(other) + 1.5:
+            distance = math.hypot(item.x - other.x, item.y - other.y)
+            if distance < _reach(item) + _reach(other) + 1.5:
                 return False
     return True
 
@@ -347,7 +348,7 @@ def scenes(
     """
     rng, other = random.Random(f"scenes/{seed}/{held_out}"), random.Random(f"freehand/{seed}/{held_out}")
     while True:
-        free = other.random() < freehand
-        scene = draw_scene(other if free else rng, count, sketch, free)
+        is_freehand = other.random() < freehand
+        scene = draw_scene(other if is_freehand else rng, count, sketch, is_freehand)
         if scene.held_out == held_out:
             yield scene

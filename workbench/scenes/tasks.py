@@ -85,8 +85,8 @@ def _plain_caption(scene: Scene) -> str:
         text = f"There are {NUMBERS[len(items)]} shapes. From left to right: {'; '.join(parts)}."
     for later, earlier in _further_overlaps(scene):
         text += f" The {_short(later)} overlaps the {_short(earlier)}."
-    if written := scene.writing:
-        text += f" The {written.kind} {written.text} is written {where(written)} in {written.colour}."
+    if writing := scene.writing:
+        text += f" The {writing.kind} {writing.text} is written {where(writing)} in {writing.colour}."
     return text
 
 
@@ -134,22 +134,22 @@ def _caption(scene: Scene, rng: random.Random) -> Ask:
 
 def refer(scene: Scene, item: Item, rng: random.Random) -> str:
     """Return a phrase that identifies one item of the scene."""
-    alone = sum(other.shape == item.shape for other in scene.items) == 1
-    return item.shape if alone and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
+    is_unique = sum(other.shape == item.shape for other in scene.items) == 1
+    return item.shape if is_unique and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
 
 
 def _count(scene: Scene, rng: random.Random) -> Ask:
     kind = rng.random()
     if kind < 0.4:
-        n, what = len(scene.items), "shapes"
+        n, noun = len(scene.items), "shapes"
         question = rng.choice(("How many shapes are there?", "How many objects are there?", "Count the shapes."))
     else:
         by_colour = kind < 0.7
         values = [item.colour if by_colour else item.shape for item in scene.items]
         value = rng.choice(values) if values and rng.random() < 0.8 else rng.choice(COLOURS if by_colour else SHAPES)
         n = values.count(value)
-        what = f"{value} shapes" if by_colour else plural(value)
-        question = rng.choice((f"How many {what} are there?", f"Count the {what}."))
+        noun = f"{value} shapes" if by_colour else plural(value)
+        question = rng.choice((f"How many {noun} are there?", f"Count the {noun}."))
     return Ask("count", question, (NUMBERS[n], str(n), f"I count {NUMBERS[n]} of them."))
 
 
@@ -159,20 +159,20 @@ def _short_answer(kind: str, question: str, value: str, subject: str = "it", nam
 
 
 def _colour(scene: Scene, rng: random.Random) -> Ask | None:
-    alone = [i for i in scene.items if sum(o.shape == i.shape for o in scene.items) == 1]
-    if not alone:
+    unique = [i for i in scene.items if sum(o.shape == i.shape for o in scene.items) == 1]
+    if not unique:
         return None
-    item = rng.choice(alone)
+    item = rng.choice(unique)
     word = rng.choice(("colour", "color"))
     question = rng.choice((f"What {word} is the {item.shape}?", f"Which {word} has the {item.shape}?"))
     return _short_answer("colour", question, item.colour, named=(scene.items.index(item),))
 
 
 def _shape(scene: Scene, rng: random.Random) -> Ask | None:
-    alone = [i for i in scene.items if sum(o.colour == i.colour for o in scene.items) == 1]
-    if not alone:
+    unique = [i for i in scene.items if sum(o.colour == i.colour for o in scene.items) == 1]
+    if not unique:
         return None
-    item = rng.choice(alone)
+    item = rng.choice(unique)
     question = rng.choice(
         (f"What shape is {item.colour}?", f"What is the {item.colour} shape?", f"Which shape is {item.colour}?")
     )
@@ -199,32 +199,32 @@ def _place(scene: Scene, rng: random.Random) -> Ask | None:
 def _relation(scene: Scene, rng: random.Random) -> Ask | None:
     if len(scene.items) < 2:
         return None
-    one, two = rng.sample(scene.items, 2)
-    dx, dy = one.x - two.x, one.y - two.y
+    first, second = rng.sample(scene.items, 2)
+    dx, dy = first.x - second.x, first.y - second.y
     relations = [("left of", dx < 0), ("right of", dx > 0)] if abs(dx) >= _BESIDE else []
     relations += [("above", dy < 0), ("below", dy > 0)] if abs(dy) >= _BESIDE else []
     if not relations:
         return None
-    word, true = rng.choice(relations)
-    question = f"Is the {refer(scene, one, rng)} {word} the {refer(scene, two, rng)}?"
-    named = (scene.items.index(one), scene.items.index(two))
-    return _short_answer("relation", question, "yes" if true else "no", "the answer", named)
+    word, is_true = rng.choice(relations)
+    question = f"Is the {refer(scene, first, rng)} {word} the {refer(scene, second, rng)}?"
+    item_indices = (scene.items.index(first), scene.items.index(second))
+    return _short_answer("relation", question, "yes" if is_true else "no", "the answer", item_indices)
 
 
 def _direction(scene: Scene, rng: random.Random) -> Ask | None:
     pairs = [
-        (one, two)
-        for one in scene.items
-        for two in scene.items
-        if abs(one.x - two.x) >= _BESIDE and abs(one.y - two.y) >= _BESIDE
+        (first, second)
+        for first in scene.items
+        for second in scene.items
+        if abs(first.x - second.x) >= _BESIDE and abs(first.y - second.y) >= _BESIDE
     ]
     if not pairs:
         return None
-    one, two = rng.choice(pairs)
-    across, along = "left" if one.x < two.x else "right", "above" if one.y < two.y else "below"
-    question = f"Where is the {refer(scene, one, rng)}, seen from the {refer(scene, two, rng)}?"
-    named = (scene.items.index(one), scene.items.index(two))
-    return _short_answer("direction", question, f"{along} it, to the {across}", named=named)
+    first, second = rng.choice(pairs)
+    across, along = "left" if first.x < second.x else "right", "above" if first.y < second.y else "below"
+    question = f"Where is the {refer(scene, first, rng)}, seen from the {refer(scene, second, rng)}?"
+    item_indices = (scene.items.index(first), scene.items.index(second))
+    return _short_answer("direction", question, f"{along} it, to the {across}", named=item_indices)
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
@@ -262,8 +262,8 @@ def _exists(scene: Scene, rng: random.Random) -> Ask:
         name = f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}"
     article = "an" if name.startswith("o") else "a"
     question = rng.choice((f"Is there {article} {name}?", f"Do you see {article} {name}?"))
-    named = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
-    return _short_answer("exists", question, "yes" if named else "no", "the answer", named)
+    item_indices = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
+    return _short_answer("exists", question, "yes" if item_indices else "no", "the answer", item_indices)
 
 
 def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
@@ -272,8 +272,8 @@ def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
     if len(scene.items) > 1 and rng.random() < 0.4:
         value = "yes" if scene.overlaps else "no"
         return _short_answer("overlap", "Do any shapes overlap?", value, "the answer")
-    touched = sorted({index for pair in scene.overlaps for index in pair})
-    index = rng.choice(touched) if touched and rng.random() < 0.7 else rng.randrange(len(scene.items))
+    overlapping = sorted({index for pair in scene.overlaps for index in pair})
+    index = rng.choice(overlapping) if overlapping and rng.random() < 0.7 else rng.randrange(len(scene.items))
     others = scene.overlapping(index)
     value = f"a {scene.items[others[0]].name}" if others else "nothing"
     question = f"What overlaps the {refer(scene, scene.items[index], rng)}?"

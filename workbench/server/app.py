@@ -1,4 +1,4 @@
-"""The FastAPI application of `workbench serve`."""
+"""FastAPI application of `workbench serve`."""
 
 from __future__ import annotations
 

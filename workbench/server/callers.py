@@ -1,4 +1,4 @@
-"""The client address of a request, from the connection and from trusted proxies only.
+"""Determine the client address of a request from the connection and from trusted proxies only.
 
 A client can write anything into a header, so `X-Forwarded-For` is read only if the connection comes from a trusted
 proxy, and from the right: each proxy appends the address of its peer. The first entry from the right that is not a
@@ -36,8 +36,8 @@ Network = IPv4Network | IPv6Network
 def from_environment(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the trusted proxies of the environment; on a Space by default its own."""
     env = os.environ if env is None else env
-    named = tuple(name.strip() for name in env.get(VARIABLE, "").split(",") if name.strip())
-    return named or (PRIVATE if env.get("SPACE_ID") else ())
+    proxies = tuple(name.strip() for name in env.get(VARIABLE, "").split(",") if name.strip())
+    return proxies or (PRIVATE if env.get("SPACE_ID") else ())
 
 
 def networks(proxies: Iterable[str]) -> tuple[Network, ...]:
@@ -78,13 +78,13 @@ def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -
         '1.2.3.4'
     """
     entries = [entry.strip() for value in forwarded for entry in value.split(",") if entry.strip()]
-    seen = peer
-    while entries and _is_in(seen, trusted):
+    client = peer
+    while entries and _is_in(client, trusted):
         entry = _bare(entries.pop())
         if _address(entry) is None:
             break  # not an address: the proxy itself is the last known one
-        seen = entry
-    return seen
+        client = entry
+    return client
 
 
 class Callers:
@@ -136,12 +136,12 @@ def _bare(entry: str) -> str:
 def _address(text: str) -> IPv4Address | IPv6Address | None:
     """Parse an address, and unwrap an IPv4 address mapped into IPv6; None if it is not an address."""
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
 def _is_in(text: str, trusted: Sequence[Network]) -> bool:
-    found = _address(text)
-    return found is not None and any(found in network for network in trusted)
+    address = _address(text)
+    return address is not None and any(address in network for network in trusted)

@@ -53,7 +53,7 @@ class AccessControl:
             from a proxy that sends no header, so a request counts as the user's only if it uses a loopback host name,
             and never if there are trusted proxies.
         trusted: proxies whose forwarding headers are trusted; see `workbench.server.callers`.
-        public: whether the server is meant for everybody.
+        public: whether the server is open to everybody.
     """
 
     allow: Allowed = field(default_factory=Allowed)
@@ -100,10 +100,10 @@ class Users:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on."""
-        mine = self.is_users(scope)
-        token = _USER.set(mine)
+        is_from_user = self.is_users(scope)
+        token = _USER.set(is_from_user)
         try:
-            await self.app(scope | {USER: mine}, receive, send)
+            await self.app(scope | {USER: is_from_user}, receive, send)
         finally:
             _USER.reset(token)
 
@@ -119,8 +119,8 @@ def is_from_here(scope: Any) -> bool:
         address = ip_address((scope.get("client") or ("",))[0])
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback and not any(b"forwarded" in name or name in _PROXIES for name in names)
+    ipv4 = getattr(address, "ipv4_mapped", None)
+    return (ipv4 or address).is_loopback and not any(b"forwarded" in name or name in _PROXIES for name in names)
 
 
 def door(
@@ -141,7 +141,7 @@ def door(
         key: API key; None: that of the environment, if set.
         trusted: trusted proxies; empty: those of the environment.
         env: environment variables; by default this process's.
-        public: whether the server is meant for everybody; true on every Space.
+        public: whether the server is open to everybody; true on every Space.
 
     Raises:
         ParameterError: a host name, origin, key or address is invalid; `option` names the option.
@@ -157,7 +157,7 @@ def door(
     allow = allowed(host, hosts, origins, env, public)
     shared = bool(proxies or allow.given)  # `allow.given` excludes the names of Spaces and Colab
     # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
-    mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
+    is_single_user = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
     return AccessControl(
-        allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared
+        allow, key, open=key is None and not (public or is_single_user), trusted=proxies, public=public, shared=shared
     )

@@ -1,4 +1,4 @@
-"""The fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
+"""Fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
 
 An unsupported field is ignored only if it has no effect on the text (`user`, `metadata`, …).
 """
@@ -240,8 +240,8 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
             continue
         reason, neutral = NOT_HONOURED.get(name, ("", ()))
         if not reason:
-            near = difflib.get_close_matches(name, supported, n=1, cutoff=0.6)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known fields: {', '.join(sorted(supported))}."
+            similar = difflib.get_close_matches(name, supported, n=1, cutoff=0.6)
+            hint = f"Did you mean {similar[0]!r}?" if similar else f"Known fields: {', '.join(sorted(supported))}."
             raise wrong(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
         if value not in neutral:
             raise wrong(name, f"{name} is not supported: {reason}.", "Leave it out.")

@@ -22,7 +22,7 @@ FILE_BYTES = CALL_BYTES * 3 // 4 - (256 << 10)
 
 
 class TooLargeError(WorkbenchError):
-    """The body of a request is larger than allowed."""
+    """Raised if the body of a request is larger than allowed."""
 
     def __init__(self, most: int) -> None:
         super().__init__(
@@ -31,7 +31,7 @@ class TooLargeError(WorkbenchError):
 
 
 class LateError(WorkbenchError):
-    """The body of a request did not arrive in time."""
+    """Raised if the body of a request does not arrive in time."""
 
     def __init__(self) -> None:
         super().__init__("The request did not arrive in time.", "Send it without delay.")
@@ -56,14 +56,14 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, has_started = 0, False
-        most = self.call_bytes if is_call(scope) else self.body_bytes
+        limit = self.call_bytes if is_call(scope) else self.body_bytes
 
         async def counted() -> Any:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > most:
-                raise TooLargeError(most)
+            if size > limit:
+                raise TooLargeError(limit)
             return message
 
         async def watched(message: Any) -> None:
@@ -72,8 +72,8 @@ class Guard:
             await send(message)
 
         try:
-            if declared(scope) > most:
-                raise TooLargeError(most)
+            if declared(scope) > limit:
+                raise TooLargeError(limit)
             await self.app(scope, counted, watched)
         except Exception as problem:
             if has_started:  # the answer is partly sent, so it can only be aborted

@@ -70,24 +70,24 @@ class Keys:
         if request is not None and _kind(request) == FORM:  # the login form is the only one
             return await (await self._login(request))(scope, receive, send)
         keys = _sent_keys(scope)
-        known, late = self._holds(scope), None
-        if not known and any(keys):
-            known, late = self._try(scope, *keys)
-        if known:
+        is_authorised, limit_error = self._holds(scope), None
+        if not is_authorised and any(keys):
+            is_authorised, limit_error = self._try(scope, *keys)
+        if is_authorised:
             return await self.app(scope, receive, send)
         if request is None:
             return await send({"type": "websocket.close", "code": 1008})
         if request.method in READS and _inside(scope) in OPEN:
             return await self.app(scope | {STRANGER: True}, receive, send)
-        return await (_wait(scope, late) if late else self._ask(request))(scope, receive, send)
+        return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
     def _holds(self, scope: Any) -> bool:
         """Return whether a request has the cookie derived from the key, in constant time."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
-        crumbs = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
-        values = [value for name, _, value in crumbs if name == self.cookie.encode()]
-        found = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in values]
-        return any(found)
+        cookie_parts = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
+        values = [value for name, _, value in cookie_parts if name == self.cookie.encode()]
+        matches = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in values]
+        return any(matches)
 
     def _try(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
         """Check keys in constant time, and count wrong ones.
@@ -95,16 +95,16 @@ class Keys:
         Returns:
             Whether one of them is the key; and the error, if the address has to wait.
         """
-        found = [self._is(each) for each in given]
-        known = any(found)
-        if known and self.is_long:
+        matches = [self._is(candidate) for candidate in given]
+        is_known = any(matches)
+        if is_known and self.is_long:
             return True, None
         try:
-            self.wrong.let_in(user_key((scope.get("client") or ("",))[0]), counted=not known)
+            self.wrong.let_in(user_key((scope.get("client") or ("",))[0]), counted=not is_known)
         except CapacityError as late:
             message = "Too many wrong keys came from your address."
             return False, CapacityError(message, late.remedy, late.retry_after_s)
-        return known, None
+        return is_known, None
 
     def _is(self, given: bytes) -> bool:
         """Compare with the key by digests, so that timing reveals not even its length."""
@@ -120,13 +120,15 @@ class Keys:
             body += chunk
             if len(body) > FORM_BYTES:
                 return self._ask(request)
-        given = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
-        known, late = self._try(request.scope, given.strip().encode())
-        if not known:
-            return _form(f"{late.message} {late.remedy}" if late else "This key is wrong.", late)
-        last = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
+        key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
+        is_known, limit_error = self._try(request.scope, key.strip().encode())
+        if not is_known:
+            return _form(
+                f"{limit_error.message} {limit_error.remedy}" if limit_error else "This key is wrong.", limit_error
+            )
+        last_segment = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
-        answer = RedirectResponse(f"./{last}{query}", 303)  # to itself, under whatever path a proxy has it
+        answer = RedirectResponse(f"./{last_segment}{query}", 303)  # to itself, under whatever path a proxy has it
         flags = f"HttpOnly; Max-Age={STAY_S}; Path=/; {self._cookie_flags(request)}"
         answer.headers.append("set-cookie", f"{self.cookie}={self._derived('cookie')}; {flags}")
         return answer

@@ -89,12 +89,12 @@ class LargeRequests:
                     SOON_S,
                 )
             self.waiting[address] += 1
-            turn = address, asyncio.get_running_loop().create_future()
-            self.queue.put(user, turn)
+            ticket = address, asyncio.get_running_loop().create_future()
+            self.queue.put(user, ticket)
             try:
-                await turn[1]
+                await ticket[1]
             except asyncio.CancelledError:
-                if not self.queue.remove(turn):  # it had got a place already
+                if not self.queue.remove(ticket):  # a place was already assigned to it
                     self._give(address)
                 raise
             finally:
@@ -116,57 +116,57 @@ class LargeRequests:
         """Free a place of an address and give it to the next waiting request."""
         self.free += 1
         _less(self.held, address)
-        while (turn := self.queue.pop(self._may)) is not None:
-            if not turn[1].done():
-                self._take(turn[0])
-                turn[1].set_result(None)
+        while (ticket := self.queue.pop(self._may)) is not None:
+            if not ticket[1].done():
+                self._take(ticket[0])
+                ticket[1].set_result(None)
 
     def _with_deadline(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
         """Return a `receive` that raises `LateError` if the body does not arrive in time."""
         loop = asyncio.get_running_loop()
-        until, whole = loop.time() + self.body_s, False
+        deadline, is_complete = loop.time() + self.body_s, False
 
         async def receive_in_time() -> Any:
-            nonlocal whole
-            if whole:
+            nonlocal is_complete
+            if is_complete:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - loop.time()))
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - loop.time()))
             except asyncio.TimeoutError:
                 raise LateError from None
-            whole = not message.get("more_body", False)
+            is_complete = not message.get("more_body", False)
             return message
 
         return receive_in_time
 
     async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; after its body has arrived, set `LEFT` if the caller disconnects."""
-        left, whole = threading.Event(), asyncio.Event()
+        disconnected, is_complete = threading.Event(), asyncio.Event()
 
         async def receive_body() -> Any:
-            if whole.is_set():  # the application waits for a disconnect, which only `until_gone` may receive
-                await asyncio.shield(gone)
+            if is_complete.is_set():  # the application waits for a disconnect, which only `until_gone` may receive
+                await asyncio.shield(waiting_task)
                 return {"type": "http.disconnect"}
             message = await receive()
             if message["type"] == "http.disconnect":
-                left.set()
+                disconnected.set()
             if not message.get("more_body", False):
-                whole.set()
+                is_complete.set()
             return message
 
         async def until_gone() -> None:
-            await whole.wait()
-            while not left.is_set():
+            await is_complete.wait()
+            while not disconnected.is_set():
                 if (await receive())["type"] == "http.disconnect":
-                    left.set()
+                    disconnected.set()
 
-        token = LEFT.set(left)
-        gone = asyncio.ensure_future(until_gone())
+        token = LEFT.set(disconnected)
+        waiting_task = asyncio.ensure_future(until_gone())
         try:
             await self.app(scope, receive_body, send)
         finally:
             LEFT.reset(token)
-            gone.cancel()
+            waiting_task.cancel()
 
 
 def is_large(scope: Any) -> bool:

@@ -27,7 +27,7 @@ def of_chat(scores: Sequence[Any]) -> dict[str, Any]:
         scores: a `workbench.engine.request_options.Scored` per token.
     """
     return {
-        "content": [_entry(one) | {"top_logprobs": [_entry(top) for top in one.top]} for one in scores],
+        "content": [_entry(score) | {"top_logprobs": [_entry(top) for top in score.top]} for score in scores],
         "refusal": None,
     }
 
@@ -37,7 +37,7 @@ def _entry(one: Any) -> dict[str, Any]:
 
 
 class OfCompletion:
-    """Builds `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
+    """Build `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
 
     Args:
         before: with `echo`, the prompt's first token, which has no probability, and the scores of its other tokens.
@@ -58,22 +58,22 @@ class OfCompletion:
         offsets: list[int] = []
         if before is not None:
             first, others = before
-            offsets = offsets_in(self._echoed, [first.encode(), *(one.data for one in others)])[1:]
+            offsets = offsets_in(self._echoed, [first.encode(), *(score.data for score in others)])[1:]
             self._at, new = len(self._echoed), scores
-            offsets += [self._pass(one) for one in new]
+            offsets += [self._pass(score) for score in new]
             scores = [*others, *new]
         else:
-            offsets = [self._pass(one) for one in scores]
-        tops = ((*one.top, one) if one.top else () for one in scores)
-        found: dict[str, list[Any]] = {
-            "tokens": [token(one.data) for one in scores],
-            "token_logprobs": [one.logprob for one in scores],
-            "top_logprobs": [{token(top.data): top.logprob for top in each} or None for each in tops],
+            offsets = [self._pass(score) for score in scores]
+        tops = ((*score.top, score) if score.top else () for score in scores)
+        chunk: dict[str, list[Any]] = {
+            "tokens": [token(score.data) for score in scores],
+            "token_logprobs": [score.logprob for score in scores],
+            "top_logprobs": [{token(top.data): top.logprob for top in entry} or None for entry in tops],
             "text_offset": offsets,
         }
         if before is None:
-            return found
-        return {name: [value, *found[name]] for name, value in zip(found, (before[0], None, None, 0), strict=True)}
+            return chunk
+        return {name: [value, *chunk[name]] for name, value in zip(chunk, (before[0], None, None, 0), strict=True)}
 
     def _pass(self, one: Any) -> int:
         """Return the offset of a generated token in the text, in characters; a special token adds no text."""
@@ -101,20 +101,20 @@ def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
         >>> offsets_in("ab ä", [b"<s>", b" ab", b" ", b"\xc3", b"\xa4"])
         [0, 0, 2, 3, 3]
     """
-    raw, at, found = text.encode(), 0, []
+    raw, at, offsets = text.encode(), 0, []
     for data in tokens:
-        begin = raw.find(data, at, at + len(data) + NEAR)
-        if begin < 0 and at == 0 and data[:1] == b" " and raw.startswith(data[1:]):
-            data, begin = data[1:], 0
-        begin, size = (begin, len(data)) if begin >= 0 else (at, 0)
-        found.append(len(raw[:begin].decode(errors="ignore")))
-        at = begin + size
-    return found
+        start = raw.find(data, at, at + len(data) + NEAR)
+        if start < 0 and at == 0 and data[:1] == b" " and raw.startswith(data[1:]):
+            data, start = data[1:], 0
+        start, size = (start, len(data)) if start >= 0 else (at, 0)
+        offsets.append(len(raw[:start].decode(errors="ignore")))
+        at = start + size
+    return offsets
 
 
 def of_prompt(scores: Sequence[Any]) -> list[dict[str, Any] | None]:
     """Return vLLM's `prompt_logprobs`: None for the first token, then an object by token id per token."""
-    return [None, *({str(each.token): _ranked(each) for each in (*one.top, one)} for one in scores)]
+    return [None, *({str(entry.token): _ranked(entry) for entry in (*score.top, score)} for score in scores)]
 
 
 def _ranked(one: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked request.
+    """Checked request.
 
     Attributes:
         starts: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come first.
@@ -79,33 +79,33 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
     """
     if not isinstance(body, dict):
         raise ParameterError("The request is not a JSON object.", "Send a JSON object.")
-    sent = {name: value for name, value in body.items() if value is not None}
-    fields.check_names(sent, chat)
-    found = fields.read(sent, chat)
-    extras = found.extras()
-    if found.stream and found.prompt_logprobs is not None:
+    present = {name: value for name, value in body.items() if value is not None}
+    fields.check_names(present, chat)
+    parsed = fields.read(present, chat)
+    extras = parsed.extras()
+    if parsed.stream and parsed.prompt_logprobs is not None:
         raise fields.wrong("prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave out stream.")
-    include_usage = fields.flag("include_usage", found.stream_options.get("include_usage", False))
-    sampling = {name: sent.get(name, default) for name, default in fields.SAMPLING.items()}
-    usual = CHAT_TOKENS if chat else COMPLETION_TOKENS
-    n_new = next((n for n in (found.max_completion_tokens, found.max_tokens) if n is not None), usual)
-    options = Generation.options(client, found.speculation | {
-        "params": wire.params(found.speculation.get("params")) | sampling,
-        "target": found.model,
+    include_usage = fields.flag("include_usage", parsed.stream_options.get("include_usage", False))
+    sampling = {name: present.get(name, default) for name, default in fields.SAMPLING.items()}
+    default_tokens = CHAT_TOKENS if chat else COMPLETION_TOKENS
+    n_new = next((n for n in (parsed.max_completion_tokens, parsed.max_tokens) if n is not None), default_tokens)
+    options = Generation.options(client, parsed.speculation | {
+        "params": wire.params(parsed.speculation.get("params")) | sampling,
+        "target": parsed.model,
         "max_new_tokens": n_new,
-        "seed": secrets.randbelow(2**31) if found.seed is None else found.seed,
-        "stop": found.stop,
+        "seed": secrets.randbelow(2**31) if parsed.seed is None else parsed.seed,
+        "stop": parsed.stop,
     })  # fmt: skip
-    prompts = _prompts(found.prompt) if isinstance(found, fields.Completion) else [None]
-    if isinstance(found, fields.Chat):
-        messages = wire.messages(found.messages)
+    prompts = _prompts(parsed.prompt) if isinstance(parsed, fields.Completion) else [None]
+    if isinstance(parsed, fields.Chat):
+        messages = wire.messages(parsed.messages)
         prompts = [client.chat_prompt(messages, options["target"])]
         if pictures := wire.images_of(messages):
             options["images"] = pictures
             for name in ("prompt_logprobs", "truncate_prompt_tokens"):
-                if name in sent:
+                if name in present:
                     raise fields.wrong(name, f"{name} is not supported for a prompt with images.", "Leave it out.")
-    n = found.n * len(prompts)
+    n = parsed.n * len(prompts)
     if n > fields.CHOICES:
         raise fields.wrong("n", f"{n} answers are too many.", f"Request at most {fields.CHOICES}.")
     if extras != type(extras)():
@@ -113,16 +113,16 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
     starts = [
         options | {"prompt": wire.prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
         for prompt in prompts
-        for i in range(found.n)
+        for i in range(parsed.n)
     ]
-    model = str(found.model or "")
-    return CompletionRequest(starts, options["stop"], model, chat, found.stream, include_usage, found.echo, found.n)
+    model = str(parsed.model or "")
+    return CompletionRequest(starts, options["stop"], model, chat, parsed.stream, include_usage, parsed.echo, parsed.n)
 
 
 def _prompts(value: Any) -> list[Any]:
     """Return a list of prompts: OpenAI accepts a string, token ids, or a list of either."""
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, str | list) for one in value)
-    return value if several else [value]
+    is_list_of_prompts = isinstance(value, list) and bool(value) and all(isinstance(item, str | list) for item in value)
+    return value if is_list_of_prompts else [value]
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _prompts(value: Any) -> list[Any]:
 def full_answer(wanted: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any]:
     """Return the answer to a request without streaming, from its ended runs."""
     kind = "chat.completion" if wanted.chat else "text_completion"
-    choices, more = [], {}
+    choices, top_level = [], {}
     for i, run in enumerate(runs):
         trace, scores = run.trace, LogprobStream(wanted, run)
         prompt = scores.prompt()
@@ -139,14 +139,14 @@ def full_answer(wanted: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any
         choice: dict[str, Any] = {"index": i}
         if wanted.chat:
             choice["message"] = {"role": "assistant", "content": trace.text}
-            more |= extra
+            top_level |= extra
         else:
             choice["text"] = echo_text(wanted, trace) + trace.text
             choice |= extra
         choice |= {"logprobs": scores.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
-    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces, wanted.n)} | more
+    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces, wanted.n)} | top_level
 
 
 def echo_text(wanted: CompletionRequest, trace: Trace) -> str:
@@ -241,15 +241,19 @@ def usage(traces: Sequence[Trace], n: int = 1) -> dict[str, Any]:
     """
     figures = [summary(trace) for trace in traces]
     n_prompt = sum(len(trace.header.prompt_tokens) for trace in traces[::n])
-    n_new = sum(one["tokens"] for one in figures)
-    speculation = [_speculation(trace, one) for trace, one in zip(traces, figures, strict=True)]
+    n_new = sum(figures_of_answer["tokens"] for figures_of_answer in figures)
+    speculation = [
+        _speculation(trace, figures_of_answer) for trace, figures_of_answer in zip(traces, figures, strict=True)
+    ]
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_new,
         "total_tokens": n_prompt + n_new,
         "completion_tokens_details": {
-            "accepted_prediction_tokens": sum(one["accepted"] for one in figures),
-            "rejected_prediction_tokens": sum(one["tested"] - one["accepted"] for one in figures),
+            "accepted_prediction_tokens": sum(figures_of_answer["accepted"] for figures_of_answer in figures),
+            "rejected_prediction_tokens": sum(
+                figures_of_answer["tested"] - figures_of_answer["accepted"] for figures_of_answer in figures
+            ),
         },
         "speculation": speculation[0] if len(speculation) == 1 else {"runs": speculation},
     }
@@ -308,6 +312,6 @@ def stable_prefix(text: str, stops: tuple[str, ...], since: int = 0) -> str:
         ('one two', 'one ')
     """
     ends = (text.find(stop, max(0, since - len(stop) + 1)) for stop in stops)
-    text = text[: min((at for at in ends if at >= 0), default=len(text))]
+    text = text[: min((end for end in ends if end >= 0), default=len(text))]
     n_partial = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
     return text[: len(text) - n_partial]

@@ -53,7 +53,7 @@ class Allowed:
         name = split(host)[0]
         if ANY in self.hosts or name in self.hosts or (self.any_address and is_address(name)):
             return True
-        return any(name.endswith(mine[1:]) for mine in self.hosts if mine.startswith("*."))
+        return any(name.endswith(pattern[1:]) for pattern in self.hosts if pattern.startswith("*."))
 
     def origin(self, origin: str, host: str) -> bool:
         """Return whether a page of `origin` may send requests to `host`: the server's own pages, and allowed ones."""
@@ -63,9 +63,9 @@ class Allowed:
         if scheme not in ("http", "https") or not rest:
             return False  # "null": a file, or a frame without an origin
         name, port = split(rest)
-        mine, mine_port = split(host)
+        own_name, own_port = split(host)
         default = PORTS[scheme]
-        if name == mine and (port or default) == (mine_port or default):
+        if name == own_name and (port or default) == (own_port or default):
             return True
         # A proxy may use another host name than the browser does, so the configured names count as well.
         return name in self.named and port in ("", default)
@@ -104,7 +104,7 @@ def allowed(
         hosts: further host names.
         origins: further origins whose pages may send requests.
         env: environment variables; by default this process's.
-        public: whether the server is meant for everybody; then other pages may show it in a frame, as the Hub does.
+        public: whether the server is open to everybody; then other pages may show it in a frame, as the Hub does.
 
     Raises:
         ParameterError: a host name or an origin is invalid; `option` names the option.
@@ -121,16 +121,16 @@ def allowed(
         names += ["*.googleusercontent.com", "*.colab.dev"]
     root = urlsplit(env.get("GRADIO_ROOT_PATH", ""))
     with about("allowed-host"):
-        given = [*map(_name, (*hosts, *_listed(env.get(HOSTS, "")))), *([root.hostname] if root.hostname else [])]
+        configured = [*map(_name, (*hosts, *_listed(env.get(HOSTS, "")))), *([root.hostname] if root.hostname else [])]
     with about("allowed-origin"):
         pages = [_origin(text) for text in (*origins, *_listed(env.get(ORIGINS, "")))]
     pages += [f"{root.scheme}://{root.netloc}".lower()] if root.hostname else []
     return Allowed(
-        hosts=tuple(dict.fromkeys([*names, *space, *given])),
+        hosts=tuple(dict.fromkeys([*names, *space, *configured])),
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
         any_address=bound in ("0.0.0.0", "::", ""),
         frames=public,
-        given=tuple(dict.fromkeys([*space, *given])),
+        given=tuple(dict.fromkeys([*space, *configured])),
     )
 
 
@@ -209,11 +209,11 @@ class Origins:
             return await self.app(_without_origin(scope), receive, send)
         if refusal is None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             refusal = Response(status_code=204, headers=self._preflight(headers))
-        more = self._answer_headers(headers, origin)
+        extra_headers = self._answer_headers(headers, origin)
 
         async def answer(message: Any) -> None:
             if message["type"] == "http.response.start":
-                pairs = [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
+                pairs = [(name.encode(), value.encode("latin-1")) for name, value in extra_headers.items()]
                 message = message | {"headers": [*message.get("headers", []), *pairs]}
             await send(message)
 
@@ -248,24 +248,24 @@ class Origins:
 
     def _answer_headers(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:
         """Return the headers of every answer: CORS for allowed origins, and the frame policy."""
-        found = {}
+        answer_headers = {}
         if not self.allow.frames:
             local = "http://localhost:* http://127.0.0.1:*"  # a notebook on this machine
-            given = "" if ANY in self.allow.origins else "".join(f" {page}" for page in self.allow.origins)
-            found["content-security-policy"] = f"frame-ancestors 'self' {local}{given}"
+            origins = "" if ANY in self.allow.origins else "".join(f" {page}" for page in self.allow.origins)
+            answer_headers["content-security-policy"] = f"frame-ancestors 'self' {local}{origins}"
         tidy = _tidy(origin)
         if tidy in self.allow.origins:
-            found |= {"access-control-allow-credentials": "true"}
+            answer_headers |= {"access-control-allow-credentials": "true"}
         if origin and (tidy in self.allow.origins or ANY in self.allow.origins):
-            found |= {"access-control-allow-origin": origin, "vary": "Origin"}
-        return found
+            answer_headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
+        return answer_headers
 
     def _preflight(self, headers: dict[str, list[str]]) -> dict[str, str]:
         """Return the CORS preflight headers for an allowed origin."""
-        wanted = ", ".join(headers.get("access-control-request-headers", []))
+        requested = ", ".join(headers.get("access-control-request-headers", []))
         return {
             "access-control-allow-methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
-            "access-control-allow-headers": wanted,
+            "access-control-allow-headers": requested,
             "access-control-max-age": "600",
         }
 
@@ -290,10 +290,10 @@ def _elsewhere(scope: Any, origin: str) -> Response:
 
 
 def _headers(scope: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return values
 
 
 def _without_origin(scope: Any) -> Any:

@@ -40,7 +40,7 @@ class _Line:
 
 @dataclass(slots=True)
 class Turns:
-    """Limits the concurrent calls of each address: some run, some wait, more are refused. For one event loop.
+    """Limit the concurrent calls of each address: some run, some wait, more are refused. For one event loop.
 
     Attributes:
         at_once: maximum number of running calls of one address.
@@ -78,7 +78,7 @@ class Turns:
 
 
 class CallCharges:
-    """Charges addresses the CPU time of their calls.
+    """Charge addresses the CPU time of their calls.
 
     Args:
         let_call: function that charges an address, or refuses it.
@@ -124,9 +124,9 @@ class PageCalls:
         user = user_key((scope.get("client") or ("",))[0])
         async with self.bill.charged(user):
             messages = await _read_request(receive)
-            turn = contextlib.AsyncExitStack()
-            async with turn:
-                if not await _unless_left(turn.enter_async_context(self.turns.hold(user)), receive):
+            permit = contextlib.AsyncExitStack()
+            async with permit:
+                if not await _unless_left(permit.enter_async_context(self.turns.hold(user)), receive):
                     return
                 await self.app(scope, _replayed(messages, receive), send)
 
@@ -150,21 +150,21 @@ def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
 
 async def _unless_left(work: Any, receive: Any) -> bool:
     """Wait for `work` unless the caller disconnects first; return whether it finished. Receives only a disconnect."""
-    left = LEFT.get()
-    if left is not None and left.is_set():
+    disconnected = LEFT.get()
+    if disconnected is not None and disconnected.is_set():
         work.close()
         return False
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    work_task, disconnect_task = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
+        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            work_task.result()
             return True
         return False
     finally:
-        for task in (working, leaving):
+        for task in (work_task, disconnect_task):
             task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
 
 
 def call_counter(client: Client) -> LetCall:

@@ -1,4 +1,4 @@
-"""`/docs` of `workbench serve`: a plain page with its routes, without external resources."""
+"""Page `/docs` of `workbench serve`: its routes, as plain HTML without external resources."""
 
 from __future__ import annotations
 

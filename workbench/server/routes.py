@@ -42,17 +42,17 @@ def router(client: Client) -> APIRouter:
     @routes.get("/health")
     def health(request: Request) -> Response:
         """Return the state and load of the backend; 503 while it starts or does not work."""
-        found = doing()
-        return JSONResponse(_without_figures(request, found), 200 if found["status"] == "ok" else 503)
+        state = doing()
+        return JSONResponse(_without_figures(request, state), 200 if state["status"] == "ok" else 503)
 
     @routes.get("/ready")
     def ready(request: Request) -> Response:
         """Return whether requests can be answered now: a model is loaded and the engine works; 503 until then."""
-        found = doing()
-        why = f"the backend is {found['status']}" if found["status"] != "ok" else "no model is loaded"
-        is_ready = found["status"] == "ok" and found["models"] > 0
-        answer = {"ready": is_ready, "reason": "" if is_ready else why}
-        return JSONResponse(answer | _without_figures(request, found), 200 if is_ready else 503)
+        state = doing()
+        problem = f"the backend is {state['status']}" if state["status"] != "ok" else "no model is loaded"
+        is_ready = state["status"] == "ok" and state["models"] > 0
+        answer = {"ready": is_ready, "reason": "" if is_ready else problem}
+        return JSONResponse(answer | _without_figures(request, state), 200 if is_ready else 503)
 
     @routes.get("/metrics")
     def metrics() -> Response:
@@ -107,8 +107,8 @@ def _answered(work: Callable[[], Any]) -> Response:
 
 def _refused(problem: BaseException) -> Response:
     status, body = openai.error(problem)
-    later = getattr(problem, "retry_after_s", None)
-    return JSONResponse(body, status, None if later is None else {"retry-after": str(later)})
+    retry_s = getattr(problem, "retry_after_s", None)
+    return JSONResponse(body, status, None if retry_s is None else {"retry-after": str(retry_s)})
 
 
 async def _complete(client: Client, request: Request, chat: bool) -> Response:
@@ -116,7 +116,7 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
     try:
         let_in(user, False)  # only a check: each run counts itself
         body = await read_json(request)
-        wanted, runs = await asyncio.to_thread(_begin, client, body, chat, user)
+        parsed, runs = await asyncio.to_thread(_begin, client, body, chat, user)
     except ClientDisconnect:
         return Response(status_code=CLIENT_LEFT)
     except Exception as problem:
@@ -126,10 +126,10 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
         return _refused(problem)
     if READ in request.scope:
         await request.scope[READ]()
-    keep = False
+    is_streaming = False
     try:
         # A run that fails before its first token gets an error status, streamed or not.
-        until_first = wanted.stream
+        until_first = parsed.stream
         while any(not (run.ended or (until_first and run.trace is not None and run.trace.rounds)) for run in runs):
             if await request.is_disconnected():
                 return Response(status_code=CLIENT_LEFT)
@@ -137,19 +137,19 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
         for run in runs:
             if run.ended:
                 await asyncio.to_thread(_finished, run)
-        if not wanted.stream:
-            return JSONResponse(openai.full_answer(wanted, runs))
-        keep = True
-        return Stream(wanted, runs)
+        if not parsed.stream:
+            return JSONResponse(openai.full_answer(parsed, runs))
+        is_streaming = True
+        return Stream(parsed, runs)
     except Exception as problem:
         return _refused(problem)
     finally:
-        if not keep:
+        if not is_streaming:
             _cancel(runs)
 
 
 class Stream(StreamingResponse):
-    """A streamed answer whose runs are cancelled when the connection closes, even before the first token."""
+    """Streamed answer whose runs are cancelled when the connection closes, even before the first token."""
 
     def __init__(self, wanted: openai.CompletionRequest, runs: list[Any]) -> None:
         super().__init__(_events(wanted, runs), media_type="text/event-stream")
@@ -164,15 +164,15 @@ class Stream(StreamingResponse):
 
 
 def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.CompletionRequest, list[Any]]:
-    wanted = openai.parse_request(client, body, chat)
+    parsed = openai.parse_request(client, body, chat)
     runs: list[Any] = []
     try:
-        for options in wanted.starts:
+        for options in parsed.starts:
             runs.append(client.start(**options, user=user))  # noqa: PERF401  on an error, cancel the runs started so far
     except BaseException:
         _cancel(runs)
         raise
-    return wanted, runs
+    return parsed, runs
 
 
 def _cancel(runs: list[Any]) -> None:
@@ -210,8 +210,8 @@ class _Line:
         """Return the event before the text: the role, or with `echo` the prompt."""
         if self.wanted.chat:
             return _event(openai.stream_chunk(self.wanted, self.index, self.trace, "", first=True))
-        before = openai.echo_text(self.wanted, self.trace)
-        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, before)) if before else ""
+        prefix = openai.echo_text(self.wanted, self.trace)
+        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, prefix)) if prefix else ""
 
     def more(self) -> str:
         """Return an event with the new text; empty if there is none."""
@@ -236,8 +236,8 @@ async def _events(wanted: openai.CompletionRequest, runs: list[Any]) -> AsyncIte
     try:
         lines = [_Line(wanted, i, run) for i, run in enumerate(runs)]
         for line in lines:
-            if begin := line.first():
-                yield begin
+            if start := line.first():
+                yield start
         while not all(line.over for line in lines):
             for line in lines:
                 if not line.over and (new := line.more()):

@@ -33,9 +33,9 @@ def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=_no_password)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
             raise WorkbenchError(
-                f"The certificate cannot be used: {why}.", "Give certificate and key in PEM format."
+                f"The certificate cannot be used: {reason}.", "Give certificate and key in PEM format."
             ) from None
     return {"ssl_certfile": certfile, "ssl_keyfile": keyfile or certfile}
 

@@ -1,4 +1,4 @@
-"""The shared backend: models loaded once, one engine thread, runs of many users.
+"""Shared backend: models loaded once, one engine thread, runs of many users.
 
 `Backend` and `Run` are imported at first use, because modules that only check requests need no PyTorch.
 """

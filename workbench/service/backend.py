@@ -1,6 +1,6 @@
-"""`Backend`: one process, one device and one engine thread; models are loaded once and shared by all users' runs.
+"""Backend of this process: one device and one engine thread; models are loaded once and shared by all users' runs.
 
-The engine thread is in `rounds`. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
+`rounds` has the engine thread. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
 `steering` changes them. This module has the calls for users.
 """
 
@@ -45,7 +45,7 @@ log = logging.getLogger("workbench.service")
 
 
 class Backend(BaseBackend):
-    """Loads models, runs generations, and keeps their traces for a while.
+    """Load models, run generations, and keep their traces for a limited time.
 
     Args:
         target: default target.
@@ -96,9 +96,9 @@ class Backend(BaseBackend):
         """Return the default target, then the bundled, the allowed and the loaded ones."""
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
-        listed = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
-        found = self._background.tell(listed, loaded)
-        return sorted(found, key=lambda entry: entry["name"] != self._names.target)
+        entries = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
+        entries_with_progress = self._background.tell(entries, loaded)
+        return sorted(entries_with_progress, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Return the draft models, with whether each fits the target, and the reason if not."""
@@ -121,8 +121,8 @@ class Backend(BaseBackend):
         models = self._pool.get(pair)
         if models is None:
             return super()._owned(pair)
-        ours = {folder.resolve() for folder in bundled().values()}
-        return {kind: info.name for kind, info in models.heads.items() if info.folder.resolve() not in ours}
+        bundled_folders = {folder.resolve() for folder in bundled().values()}
+        return {kind: info.name for kind, info in models.heads.items() if info.folder.resolve() not in bundled_folders}
 
     def device_label(self, target: str | None = None) -> str:
         """Return device and dtype of a target, for example "CPU · float32"."""
@@ -197,7 +197,7 @@ class Backend(BaseBackend):
             user_heads.prefer(folder, False)
             self._pool.find_heads()
             raise
-        drafting = [known.name for known in registry.methods() if head.kind in known.needs]
+        drafting = [method.name for method in registry.methods() if head.kind in method.needs]
         return sum(self._switch_heads(run, drafting) for run in self._runs.active() if run.planned[2][0] == target)
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:

@@ -43,7 +43,7 @@ def named(text: str, fetches: bool) -> list[str]:
 
 
 class Background:
-    """Loads models in the background, and reports the progress. One loader thread writes, any thread reads.
+    """Load models in the background, and report the progress. One loader thread writes, any thread reads.
 
     Args:
         load: function that loads a pair of models; raises `WorkbenchError`.
@@ -70,10 +70,10 @@ class Background:
         self._now = {name: self._progress(name) for name in others}
         self._try(first, self._progress(first[0]))
         for name in others:
-            wanted = HEADROOM * PUBLISHED[name].copy_bytes
-            if (left := self._room()) < wanted:
-                self._problems[name] = f"not preloaded: {megabytes(wanted)} of free memory are needed"
-                log.info("%s is not preloaded: %s of memory are free", name, megabytes(max(0, left)))
+            needed_bytes = HEADROOM * PUBLISHED[name].copy_bytes
+            if (free_bytes := self._room()) < needed_bytes:
+                self._problems[name] = f"not preloaded: {megabytes(needed_bytes)} of free memory are needed"
+                log.info("%s is not preloaded: %s of memory are free", name, megabytes(max(0, free_bytes)))
             else:
                 self._try((name, None), self._now[name])
             del self._now[name]
@@ -90,11 +90,11 @@ class Background:
         Raises:
             ModelError: the model is loading, or could not be loaded.
         """
-        coming, problem = name in self._now, self._problems.get(name)
-        if name in PUBLISHED and (coming or problem) and state(PUBLISHED[name]) == TO_FETCH:
+        is_loading, problem = name in self._now, self._problems.get(name)
+        if name in PUBLISHED and (is_loading or problem) and state(PUBLISHED[name]) == TO_FETCH:
             raise ModelError(
-                f"{name} is being loaded." if coming else f"{name} is not available: {problem}",
-                "Wait until the list of targets shows it as ready." if coming else "Choose another target.",
+                f"{name} is being loaded." if is_loading else f"{name} is not available: {problem}",
+                "Wait until the list of targets shows it as ready." if is_loading else "Choose another target.",
             )
 
     def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
@@ -109,11 +109,11 @@ class Background:
         name = target["name"]
         progress = None if is_loaded else self._now.get(name)
         problem = self._problems.get(name, "")
-        now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
+        status = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
         # the progress comes first, because drop-down lists cut long titles at the end
-        title = f"{PUBLISHED[name].title}: {now} · {name}" if now else target["title"]
-        more: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
-        if now == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
-            more |= {"available": False, "reason": problem}
+        title = f"{PUBLISHED[name].title}: {status} · {name}" if status else target["title"]
+        fields: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
+        if status == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
+            fields |= {"available": False, "reason": problem}
         detail = target["detail"] if is_loaded else progress.short if progress else problem or target["detail"]
-        return target | more | {"detail": detail}
+        return target | fields | {"detail": detail}

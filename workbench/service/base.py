@@ -1,4 +1,4 @@
-"""`BaseBackend`: the common part of the backends in this process."""
+"""Common part of the backends in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
+    """Checked request for a generation; for the other fields see `workbench.client.protocol.Client.start`.
 
     Attributes:
         configured: the method with its parameters.
@@ -64,7 +64,7 @@ class GenerationRequest:
 
 
 class BaseBackend(ABC):
-    """The part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
+    """Part of `workbench.client.Client` that does not depend on where models run: lists, runs, measurements.
 
     Args:
         limits: limits of users.
@@ -115,8 +115,10 @@ class BaseBackend(ABC):
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """Return all methods with parameters, and whether each can run with these models."""
-        reason, own = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
-        return [choices.describe(known.describe(method), reason(method.needs), own) for method in registry.methods()]
+        reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
+        return [
+            choices.describe(known.describe(method), reason(method.needs), own_heads) for method in registry.methods()
+        ]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Return the sampling parameters, which all methods share."""
@@ -254,7 +256,7 @@ class BaseBackend(ABC):
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement besides its settings: see `bench.conditions`.
+        """Return the conditions of a measurement in addition to its settings: see `bench.conditions`.
 
         Returns:
             Conditions; None if the weights are not on this machine yet.
@@ -265,6 +267,6 @@ class BaseBackend(ABC):
         from workbench.bench.conditions import conditions
         from workbench.bench.lanes import Lane
 
-        found = Lane.of(lane)
-        pair = self._pair(target, found.drafter, found.configured.drafter.blind)
-        return conditions(found, *pair, **self._kinds())
+        resolved = Lane.of(lane)
+        pair = self._pair(target, resolved.drafter, resolved.configured.drafter.blind)
+        return conditions(resolved, *pair, **self._kinds())

@@ -33,7 +33,7 @@ def counted() -> Iterator[None]:
 
 
 class LeftError(WorkbenchError):
-    """The caller has disconnected."""
+    """Raised after the caller has disconnected."""
 
     def __init__(self) -> None:
         super().__init__("The caller has disconnected.")
@@ -44,10 +44,10 @@ def watch() -> Callable[[], None]:
 
     Call `watch` in the context of the request; call the function from any thread, wherever the work may be aborted.
     """
-    left = LEFT.get()
+    disconnected = LEFT.get()
 
     def check() -> None:
-        if left is not None and left.is_set():
+        if disconnected is not None and disconnected.is_set():
             raise LeftError
 
     return check

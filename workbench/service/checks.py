@@ -75,8 +75,8 @@ def check_model(name: str) -> None:
     try:
         config = json.loads(read_regular(folder / "config.json"))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is damaged"
-        raise ModelError(f"The config.json of {name} cannot be read: {why}.", "Download the folder again.") from None
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise ModelError(f"The config.json of {name} cannot be read: {reason}.", "Download the folder again.") from None
     if "workbench_head" in config:
         raise ModelError(
             f"{name} is a head trained for {config.get('target')}, not a model of its own.",
@@ -108,15 +108,15 @@ def check_port(host: str, port: int) -> None:
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
     except (OSError, OverflowError, UnicodeError) as error:
         reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more privileges"}
-        why = reasons.get(getattr(error, "errno", None) or 0)
-        with about("port" if why else "host"):
-            if why:
-                raise WorkbenchError(f"Port {port} {why}.", "Choose another, or 0 for any free port.") from None
+        reason = reasons.get(getattr(error, "errno", None) or 0)
+        with about("port" if reason else "host"):
+            if reason:
+                raise WorkbenchError(f"Port {port} {reason}.", "Choose another, or 0 for any free port.") from None
             raise WorkbenchError(f"{host!r} is not an address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
 
 

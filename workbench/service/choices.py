@@ -34,23 +34,23 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     could tell; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
     display rate in tokens per second with which a page can slow down runs so that viewers can follow.
     """
-    found = []
+    entries = []
     for name, folder, config in known_targets():
         if trained_for(config):
             continue
-        found.append(
+        entries.append(
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
             | {"pictures": "vision_config" in config, "square": takes_squares(folder), "pace": SHOWN_PACE}
         )
-    found += [_published(name) for name, model in PUBLISHED.items() if name in others or state(model) != TO_FETCH]
-    names = {entry["name"] for entry in found}
-    found += [
+    entries += [_published(name) for name, model in PUBLISHED.items() if name in others or state(model) != TO_FETCH]
+    names = {entry["name"] for entry in entries}
+    entries += [
         {"name": name, "title": name, "kind": "local" if path_of(name).exists() else "hub", "detail": ""}
         | {"pictures": reads_pictures(name), "square": takes_squares(path_of(name))}
         for name in others
         if name not in names
     ]
-    return found
+    return entries
 
 
 def _published(name: str) -> dict[str, Any]:
@@ -68,23 +68,29 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
     `stranger`: a draft model with another vocabulary, which only methods that translate tokens can use.
     """
-    found = []
+    entries = []
     for name, folder, config in known_targets():
         if name == target:
             continue
-        same = spoken(folder) == spoken(Path(_folder_of(target)))
-        reason = "" if same else f"{name} and {target} do not share a vocabulary."
-        found.append(
-            {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config, "stranger": not same and has_tokenizer(folder)}
+        shares_vocabulary = spoken(folder) == spoken(Path(_folder_of(target)))
+        reason = "" if shares_vocabulary else f"{name} and {target} do not share a vocabulary."
+        entries.append(
+            {
+                "name": name,
+                "title": name,
+                "available": shares_vocabulary,
+                "reason": reason,
+                "detail": _detail(folder, config),
+            }
+            | {"pictures": "vision_config" in config, "stranger": not shares_vocabulary and has_tokenizer(folder)}
         )
-    return sorted(found, key=lambda d: d["name"] != own_drafter(target))
+    return sorted(entries, key=lambda d: d["name"] != own_drafter(target))
 
 
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
-    lent = tokenizer_source_of(folder)
-    return lent is None or folder_of(lent.target) is not None
+    source = tokenizer_source_of(folder)
+    return source is None or folder_of(source.target) is not None
 
 
 def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -100,12 +106,12 @@ def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -
 
 def owned(target: str) -> dict[str, str]:
     """Return the names of the user's own heads for a target, by kind: those of the lab, and those of `--head`."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
-        for own in own_heads():
-            if own.kind not in found and not problem(own, target, folder_of(target)):
-                found[own.kind] = own.name
-    return found
+        for head in own_heads():
+            if head.kind not in names and not problem(head, target, folder_of(target)):
+                names[head.kind] = head.name
+    return names
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
@@ -116,21 +122,21 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         if config.get("workbench_head") and trained_for(config) == target and config.get("drafter", drafter) == drafter:
             heads.add(config["workbench_head"])
     unfit: dict[str, str] = {}
-    for own in own_heads():
-        if why := problem(own, target, folder_of(target)):
-            unfit[own.kind] = why
+    for head in own_heads():
+        if reason_text := problem(head, target, folder_of(target)):
+            unfit[head.kind] = reason_text
         else:
-            heads.add(own.kind)
+            heads.add(head.kind)
 
-    apart = mismatch(target, drafter)  # computed once for all methods
+    different_vocabularies = mismatch(target, drafter)  # computed once for all methods
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
             if need in ("drafter", ANY_DRAFTER):
                 if drafter is None:
                     return f"No draft model is chosen for {target}."
-                if need == "drafter" and apart:
-                    return apart
+                if need == "drafter" and different_vocabularies:
+                    return different_vocabularies
             elif need in ("pictures", "sight"):
                 name = target if need == "pictures" else drafter
                 if name is not None and reads_pictures(name) is False:
@@ -166,10 +172,10 @@ def takes_squares(folder: Path) -> bool:
     for name in ("processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
             try:
-                read = json.loads((folder / name).read_text(encoding="utf-8"))
+                config = json.loads((folder / name).read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError):
                 return False  # loading the model reports the error
-            size = read.get("image_processor", read).get("size")
+            size = config.get("image_processor", config).get("size")
             return isinstance(size, dict) and size.get("height", 0) == size.get("width", 1)
     return False
 

@@ -1,4 +1,4 @@
-"""`FairLock`: a lock for which client addresses take turns."""
+"""Lock for which client addresses take turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 0.1
 
 
 class FairLock:
-    """A lock that goes to the waiting addresses in turn.
+    """Lock that is granted to the waiting addresses in turn.
 
     Args:
         waiting: maximum number of waiting calls of one address; the user of a private backend has no limit.
@@ -41,23 +41,23 @@ class FairLock:
         Raises:
             CapacityError: too many calls of the user's address are waiting.
         """
-        mine = object()
+        ticket = object()
         with self._changed:
-            there = sum(address_of(other) == address_of(user) for other in self._users)
-            if user != LOCAL and there >= self._most:
+            n_waiting = sum(address_of(other) == address_of(user) for other in self._users)
+            if user != LOCAL and n_waiting >= self._most:
                 raise CapacityError(
-                    f"{there} such requests from your address are already waiting.",
+                    f"{n_waiting} such requests from your address are already waiting.",
                     "Try again when one has finished.",
                     SOON_S,
                 )
-            self._queue.put(user, mine)
+            self._queue.put(user, ticket)
             self._users.append(user)
             try:
-                while self._held or self._queue.head() is not mine:
+                while self._held or self._queue.head() is not ticket:
                     self._changed.wait(POLL_S)
                     check()
             except BaseException:
-                self._queue.remove(mine)
+                self._queue.remove(ticket)
                 self._changed.notify_all()  # another call may be next
                 raise
             finally:

@@ -1,4 +1,4 @@
-"""`FairQueue`: addresses take turns, users at one address take turns, and each user's requests keep their order."""
+"""Queue in which addresses take turns, users at one address take turns, and each user's requests keep their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A round-robin queue over addresses, and over the users at each address. Thread-safe.
+    """Round-robin queue over addresses, and over the users at each address. Thread-safe.
 
     An address with one request waits for at most one request of every other address, regardless of their numbers of
     requests and users. User names come from clients, so they only decide the turns within their address.

@@ -59,9 +59,9 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
     if converted.is_gguf(name):
         return str(converted.convert(path_of(name), _copying(progress)))
-    place = locate(name)
-    if path_of(place).is_dir():
-        return place
+    location = locate(name)
+    if path_of(location).is_dir():
+        return location
     check_name(name)
     info = _model_info(name, PATIENCE_S)
     if info is None:

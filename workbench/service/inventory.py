@@ -47,29 +47,29 @@ def _entry(name: str, kind: str, role: str, folder: Path | None, licence: str, *
 def _bundled() -> Iterator[dict[str, Any]]:
     for name, folder in bundled().items():
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        made_for = config.get("target")
-        role = f"heads of {made_for}" if "workbench_head" in config else "drafter" if made_for else "target"
+        target = config.get("target")
+        role = f"heads of {target}" if "workbench_head" in config else "drafter" if target else "target"
         yield _entry(name, "bundled", role, folder, OWN_LICENCE)
 
 
 def _published(model: Published) -> dict[str, Any]:
-    now, folder = state(model), published.here(model)
-    more: dict[str, Any] = {"title": model.title, "state": now}
-    if now == AT_FIRST_USE:
-        more |= {"bytes": model.copy_bytes, "how": f"dequantised from {model.package} {model.version} at first use"}
-    elif now == TO_FETCH:
-        more |= {"bytes": model.copy_bytes, "how": published.how(model)}
-    return _entry(model.name, "published", "target", folder, model.licence, **more)
+    status, folder = state(model), published.here(model)
+    fields: dict[str, Any] = {"title": model.title, "state": status}
+    if status == AT_FIRST_USE:
+        fields |= {"bytes": model.copy_bytes, "how": f"dequantised from {model.package} {model.version} at first use"}
+    elif status == TO_FETCH:
+        fields |= {"bytes": model.copy_bytes, "how": published.how(model)}
+    return _entry(model.name, "published", "target", folder, model.licence, **fields)
 
 
 def _copies() -> Iterator[dict[str, Any]]:
     """Yield the copies of GGUF files, named by the files' paths; copies of published models belong to their entries."""
-    own = {published.packaged_copy(model) for model in PUBLISHED.values()}
-    for place in converted.copies():
-        if place not in own:
-            source = converted.source_of(place)
-            title, licence = source.get("title", place.name), source.get("licence") or "not stated"
-            yield _entry(str(place), "copy of a GGUF file", "target", place, licence, title=title)
+    copies_of_published = {published.packaged_copy(model) for model in PUBLISHED.values()}
+    for folder in converted.copies():
+        if folder not in copies_of_published:
+            source = converted.source_of(folder)
+            title, licence = source.get("title", folder.name), source.get("licence") or "not stated"
+            yield _entry(str(folder), "copy of a GGUF file", "target", folder, licence, title=title)
 
 
 def _downloads() -> Iterator[dict[str, Any]]:

@@ -56,7 +56,7 @@ class Lent:
         self._engines: dict[tuple[int, Pair], Engine] = {}
 
     def load(self, name: str) -> None:
-        """Load a model by name; on an error, store it in `problems`."""
+        """Load a model by name; store an error in `problems`."""
         try:
             source = tokenizer_source_for(name)
             if source is not None and source.target not in self.loaded:
@@ -81,8 +81,8 @@ class Lent:
         """
         target = target or next(iter({DEFAULT_TARGET} & self.loaded.keys()), next(iter(self.loaded)))
         if drafter in (None, "", "auto"):
-            own = own_drafter(target, blind)
-            drafter = own if own in self.loaded else "none"
+            own_name = own_drafter(target, blind)
+            drafter = own_name if own_name in self.loaded else "none"
         for name in (target, drafter):
             if name != "none" and name not in self.loaded:
                 raise ModelError("This model is not loaded here.", f"Use one of: {', '.join(self.loaded)}.")
@@ -90,16 +90,22 @@ class Lent:
 
     def drafters(self, target: str) -> list[dict[str, Any]]:
         """Return the draft models, the target's own first, and whether each shares the target's vocabulary."""
-        found, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
+        entries, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
         for name, (_, tokenizer) in self.loaded.items():
             if name != target:
-                same = same_vocabulary(self.loaded[target][1], tokenizer)
-                reason = "" if same else f"{name} and {target} do not share a vocabulary."
-                found.append(
-                    {"name": name, "title": name, "available": same, "reason": reason, "detail": details.get(name, "")}
-                    | {"pictures": self.processors[name] is not None, "stranger": not same}
+                shares_vocabulary = same_vocabulary(self.loaded[target][1], tokenizer)
+                reason = "" if shares_vocabulary else f"{name} and {target} do not share a vocabulary."
+                entries.append(
+                    {
+                        "name": name,
+                        "title": name,
+                        "available": shares_vocabulary,
+                        "reason": reason,
+                        "detail": details.get(name, ""),
+                    }
+                    | {"pictures": self.processors[name] is not None, "stranger": not shares_vocabulary}
                 )
-        return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
+        return sorted(entries, key=lambda entry: entry["name"] != own_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
         """Return the models in memory, in the format of `workbench.client.Client.loaded`."""
@@ -121,12 +127,12 @@ class Lent:
         try:
             engine = self.engine((job["target"], job["drafter"]))
             chosen = registry.get(job["method"])
-            mine, sampling = split_params(chosen, job["params"])
+            values, sampling = split_params(chosen, job["params"])
             prompt, inputs = job["prompt"], None
             if job["pictures"]:
                 prompt, inputs = read(engine.models, prompt, job["pictures"])
             row = engine.submit(
-                Request(prompt, chosen.with_params(**mine), sampling, job["max_new_tokens"], job["seed"], job["stop"],
+                Request(prompt, chosen.with_params(**values), sampling, job["max_new_tokens"], job["seed"], job["stop"],
                         images=inputs, pictures=job["pictures"])
             )  # fmt: skip
         except WorkbenchError as error:
@@ -136,16 +142,16 @@ class Lent:
         assert trace is not None
         try:
             yield {"header": trace.header.to_wire()}
-            sent, last, rules = 0, time.perf_counter(), 0
+            n_sent, last_s, rules = 0, time.perf_counter(), 0
             while row.status not in ENDED:
                 engine.step()
-                if time.perf_counter() - last >= PACE_S and len(trace.rounds) > sent:
+                if time.perf_counter() - last_s >= PACE_S and len(trace.rounds) > n_sent:
                     header = {} if rules == len(trace.header.rules) else {"header": trace.header.to_wire()}
-                    yield {**header, "rounds": [record.to_wire() for record in trace.rounds[sent:]]}
-                    sent, last, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
+                    yield {**header, "rounds": [record.to_wire() for record in trace.rounds[n_sent:]]}
+                    n_sent, last_s, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
             yield {
                 "header": trace.header.to_wire(),  # again, now with the prefill time
-                "rounds": [record.to_wire() for record in trace.rounds[sent:]],
+                "rounds": [record.to_wire() for record in trace.rounds[n_sent:]],
                 "footer": trace.footer.to_wire(),
                 "busy_s": time.perf_counter() - started,
             }

@@ -16,7 +16,7 @@ STOPS, STOP_CHARS = 16, 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that keep one user from taking all of the machine.
+    """Limits that prevent one user from occupying the whole machine.
 
     Attributes:
         runs_per_user: running and waiting runs of one user.
@@ -120,17 +120,17 @@ class Limits:
         Raises:
             CapacityError: the message names the limit.
         """
-        mine = sum(other == user for other in active)
-        if user != LOCAL and mine >= self.runs_per_user:
+        n_of_user = sum(other == user for other in active)
+        if user != LOCAL and n_of_user >= self.runs_per_user:
             raise CapacityError(
-                f"You have {mine} running or waiting runs, which is the limit.",
+                f"You have {n_of_user} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
                 SOON_S,
             )
-        there = sum(address_of(other) == address_of(user) for other in active)
-        if user != LOCAL and self.runs_per_address is not None and there >= self.runs_per_address:
+        n_of_address = sum(address_of(other) == address_of(user) for other in active)
+        if user != LOCAL and self.runs_per_address is not None and n_of_address >= self.runs_per_address:
             raise CapacityError(
-                f"Your address has {there} running or waiting runs, which is the limit.",
+                f"Your address has {n_of_address} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
                 SOON_S,
             )

@@ -1,4 +1,4 @@
-"""A loaded target with its engine, draft models and runs."""
+"""Loaded target with its engine, draft models and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.service.run import Run
 
 @dataclass(eq=False)
 class LoadedTarget:
-    """A target in the pool: its engine, the draft models loaded for it, and its waiting and running runs.
+    """Target in the pool: its engine, the draft models loaded for it, and its waiting and running runs.
 
     Attributes:
         name: name of the target.
@@ -37,18 +37,18 @@ class LoadedTarget:
     def check_fit(self, n_prompt: int, max_new_tokens: int) -> None:
         """Refuse a run that does not fit the target's context, or the context that fits memory.
 
-        A run that is only cut short by the model's own context is not refused: the engine cuts it and adds a warning.
+        A run that is only cut short by the model's own context is accepted; the engine shortens it and adds a warning.
 
         Raises:
             PromptError: no token fits after the prompt.
             CapacityError: the message has the largest `max_new_tokens` that fits.
         """
         target = self.models[None].target
-        context, why = target.context, target.why_context
+        context, reason = target.context, target.why_context
         if n_prompt >= context:
             raise PromptError(
                 f"The prompt has {n_prompt} tokens; the context holds {context}, one of which must stay free.",
-                f"Shorten it by {n_prompt - context + 1} tokens or more{f': {why}' if why else ''}.",
+                f"Shorten it by {n_prompt - context + 1} tokens or more{f': {reason}' if reason else ''}.",
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(

@@ -22,7 +22,7 @@ LOADERS = 4
 
 
 class Loading:
-    """The loader threads, and the runs that wait for them.
+    """Loader threads, and the runs that wait for them.
 
     Args:
         pool: pool of loaded models.
@@ -55,8 +55,8 @@ class Loading:
     @property
     def stage(self) -> str:
         """Progress of the most recent load, "dequantising 40 %"; empty if none is running."""
-        now = self._now[:]
-        return now[-1].short if now else ""
+        current = self._now[:]
+        return current[-1].short if current else ""
 
     def wait(self, pair: Pair) -> Models:
         """Load models now and wait for them.
@@ -78,7 +78,7 @@ class Loading:
         except WorkbenchError as error:
             self._failed(error)
             raise
-        except BaseException as error:  # if this thread died, those who wait for it would wait forever
+        except BaseException as error:  # if this thread died, the threads that wait for its result would wait forever
             log.exception("loading failed")
             self._failed(error)
             raise ModelError(

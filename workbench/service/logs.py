@@ -18,18 +18,21 @@ from transformers.utils.logging import disable_progress_bar
 
 
 class Discreet(logging.Formatter):
-    """Formats an error as its type and places."""
+    """Format an error as its type and places."""
 
-    def formatException(self, ei: Any) -> str:  # the standard library's name
+    def formatException(self, ei: Any) -> str:  # the name is that of the standard library
         return wordless(ei[1])
 
 
 class DiscreetJson(Discreet, JsonFormatter):
-    """Formats records as one JSON object per line, and errors as `Discreet` does."""
+    """Format records as one JSON object per line, and errors as `Discreet` does."""
 
 
 class Wordless(logging.Filter):
-    """Removes error messages from loggers of libraries with handlers of their own: type and places join the line."""
+    """Remove error messages from loggers of libraries with handlers of their own.
+
+    The line then ends with the error's type and places.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:

@@ -41,8 +41,8 @@ def capacity(device: torch.device) -> int:
 def free(device: torch.device) -> int:
     """Return the device's free memory in bytes."""
     if device.type == "cuda":
-        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + ours
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     return min(psutil.virtual_memory().available, capacity(device) - psutil.Process().memory_info().rss)
 
 
@@ -67,7 +67,10 @@ class Need:
 
     @classmethod
     def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
-        """Read the configuration and the headers of the weights. Raises what transformers and safetensors raise."""
+        """Read the configuration and the headers of the weights.
+
+        Errors of transformers and safetensors are passed on.
+        """
         config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
         n_weights = 0
         for path in weight_files(folder):
@@ -75,8 +78,8 @@ class Need:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         if borrows(config):  # two embedding tables are computed from its target's
             n_weights += 2 * config.vocab_size * config.hidden_size
-        own, _ = longest_context(config)
-        return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(own, LONGEST))
+        maximum, _ = longest_context(config)
+        return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(maximum, LONGEST))
 
     def row(self, context: int) -> int:
         """Return the KV cache memory of one sequence in bytes, including room for the largest draft tree."""
@@ -109,16 +112,16 @@ def row_bytes(runner: Runner) -> int:
 
 def cache_bytes(runner: Runner) -> int:
     """Return the memory of a runner's KV cache, including unallocated parts, and of its CUDA graphs, in bytes."""
-    recorded = 0 if runner.replays is None else runner.replays.n_bytes
-    return row_bytes(runner) * runner.cache.n_rows + recorded
+    graphs = 0 if runner.replays is None else runner.replays.n_bytes
+    return row_bytes(runner) * runner.cache.n_rows + graphs
 
 
 def growth_bytes(runner: Runner, rows: int) -> int:
     """Return the memory in bytes to grow a KV cache to `rows` sequences: it is copied to a buffer of double size."""
-    now = wanted = runner.cache.n_rows
-    while wanted < rows:
-        wanted *= 2
-    return wanted * row_bytes(runner) if wanted > now else 0
+    n_rows = n_needed = runner.cache.n_rows
+    while n_needed < rows:
+        n_needed *= 2
+    return n_needed * row_bytes(runner) if n_needed > n_rows else 0
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:

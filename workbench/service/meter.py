@@ -40,7 +40,7 @@ class Bucket:
 
 
 class Meter:
-    """Enforces the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
+    """Enforce the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
 
     A request needs one whole request in the bucket. Tokens are charged in advance: the prompt and `max_new_tokens`; the
     unused ones are returned at the end. A request is accepted if its address has no debt in tokens, so that even a

@@ -64,7 +64,7 @@ class ModelPool:
         self._targets: dict[str, LoadedTarget] = {}
         self._lock = threading.Lock()
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- contents ------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[LoadedTarget]:
         """Return all loaded targets."""
@@ -87,7 +87,7 @@ class ModelPool:
 
     def loaded(self) -> list[dict[str, Any]]:
         """Return the models in the pool: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
-        holds, now = self._holds(), time.monotonic()
+        holds, now_s = self._holds(), time.monotonic()
         return [
             {
                 "name": drafter or loaded.name,
@@ -96,7 +96,7 @@ class ModelPool:
                 "dtype": str(runner.stored).removeprefix("torch."),
                 "device": str(runner.device),
                 "runs": _users(holds, loaded.name, drafter),
-                "idle_s": round(now - loaded.used_at.get(drafter, now), 1),
+                "idle_s": round(now_s - loaded.used_at.get(drafter, now_s), 1),
             }
             for loaded in self.targets()
             for drafter, runner in loaded.runners()
@@ -202,9 +202,9 @@ class ModelPool:
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
         """
-        found = self.get(pair)
-        if found is not None:
-            return found
+        models = self.get(pair)
+        if models is not None:
+            return models
         started = time.monotonic()
         target, drafter = pair
         target_folder, drafter_folder = hub.fetch(target, progress, self.limit), None
@@ -221,15 +221,15 @@ class ModelPool:
                     self._build_drafter(loaded, drafter, drafter_folder, progress)
                 except ModelError as error:
                     problem = error
-            found = self.get(pair)
+            models = self.get(pair)
         self._told("load", time.monotonic() - started)
-        if found is not None:
-            return found
-        found = loaded.models[None].with_drafter(
+        if models is not None:
+            return models
+        models = loaded.models[None].with_drafter(
             None
         )  # methods without a draft model can run; others report the reason
-        found.drafter_problem, found.drafter_error = str(problem or ""), problem
-        return found
+        models.drafter_problem, models.drafter_error = str(problem or ""), problem
+        return models
 
     def _build_target(self, pair: Pair, folder: str, drafter_folder: str | None, progress: Progress) -> LoadedTarget:
         need = self._need(pair[0], folder, self._dtype(pair[0]))
@@ -286,15 +286,15 @@ class ModelPool:
         weights, context = sum(need.weights for need in needs), needs[0].context
         self.make_room(weights + sum(need.row(context) for need in needs), pair)
         room = self.room()
-        fits = min(context, (room - weights) // sum(need.position for need in needs) - SCRATCH)
-        if fits < min(SHORTEST, context):
-            least = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
+        longest = min(context, (room - weights) // sum(need.position for need in needs) - SCRATCH)
+        if longest < min(SHORTEST, context):
+            needed = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
             raise CapacityError(
-                f"{' and '.join(filter(None, pair))} need {megabytes(least)} of memory; {megabytes(max(0, room))} are "
+                f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
                 "left.",
                 self._smaller(),
             )
-        return fits
+        return longest
 
     @contextlib.contextmanager
     def _called(self, name: str, folder: str) -> Iterator[None]:
@@ -345,8 +345,8 @@ class ModelPool:
         progress.stage(READING, total)
         for file in files:
             with Path(file).open("rb", buffering=0) as stream:
-                while piece := stream.read(CHUNK):
-                    progress.add(len(piece))
+                while chunk := stream.read(CHUNK):
+                    progress.add(len(chunk))
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:

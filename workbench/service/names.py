@@ -16,7 +16,7 @@ Pair = tuple[str, str | None]
 
 
 class Names:
-    """Resolves and checks names of models from users.
+    """Resolve and check names of models from users.
 
     Args:
         target: default target.
@@ -35,10 +35,10 @@ class Names:
         self.folders = folders
         self.target, self.drafter = named(target), drafter and named(drafter)
         self.allowed = tuple(map(named, allow or ()))
-        typed = (
+        paths = (
             {*(allow or ()), target, drafter} if folders else set()
-        )  # paths, which remote users must not be able to guess
-        self._allow = None if allow is None else {*typed, *self.allowed, self.target, self.drafter}
+        )  # users must not be able to guess these paths on a remote server
+        self._allow = None if allow is None else {*paths, *self.allowed, self.target, self.drafter}
 
     @property
     def restricted(self) -> bool:
@@ -72,8 +72,8 @@ class Names:
         Raises:
             ModelError: the name is invalid, or the model is not allowed.
         """
-        own = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
-        if not self.folders and isinstance(name, str) and name not in own:
+        known_names = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
+        if not self.folders and isinstance(name, str) and name not in known_names:
             name = HubId(name)
         self._check(name)
         return named(name)
@@ -85,8 +85,8 @@ class Names:
     def _check(self, name: str) -> None:
         """Refuse a name that is not allowed, before it reaches the file system."""
         if not self.may_use(name):
-            known = [*bundled(), *_at_hand()]
-            raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(known)}.")
+            allowed = [*bundled(), *_at_hand()]
+            raise ModelError("This model is not allowed here.", f"Use one of: {', '.join(allowed)}.")
         check_name(name)
 
 
@@ -109,7 +109,7 @@ def check_name(name: str) -> None:
             return
     except (OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
         raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
-    from huggingface_hub.errors import HFValidationError  # takes half a second, which local names need not wait for
+    from huggingface_hub.errors import HFValidationError  # takes half a second, which local names do not need
     from huggingface_hub.utils import validate_repo_id
 
     try:

@@ -47,11 +47,11 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
                 for reference in ready:
                     cell = pending.pop(reference)
                     try:
-                        ended = ray.get(reference)
+                        outcome = ray.get(reference)
                     except RayError as error:
                         reason = " ".join(str(error).split())[:200]
-                        ended = Result(cell.id, FAILED, error=f"The cluster could not measure it: {reason}"), None
-                    yield END, cell, ended
+                        outcome = Result(cell.id, FAILED, error=f"The cluster could not measure it: {reason}"), None
+                    yield END, cell, outcome
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
@@ -61,20 +61,20 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the conditions of a cell by this machine's files, with the cluster as machine; results name their own."""
-    found = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
+    conditions = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
     options = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
-    return found and {**found, **options, "machine": {"cluster": address or "auto"}}
+    return conditions and {**conditions, **options, "machine": {"cluster": address or "auto"}}
 
 
 def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, Any]:
     """Measure one cell, on a machine of the cluster. Each worker process keeps its backend for the next cell."""
-    ended = None
+    outcome = None
     for kind, _, content in measure_cell(
         _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"
     ):
-        ended = content if kind == END else ended
-    assert ended is not None, "the measurement of a cell always ends with an END event unless it is stopped"
-    return ended
+        outcome = content if kind == END else outcome
+    assert outcome is not None, "the measurement of a cell always ends with an END event unless it is stopped"
+    return outcome
 
 
 @lru_cache(maxsize=1)

@@ -50,8 +50,8 @@ def check_request(
     if not isinstance(seed, int):
         raise ParameterError(f"seed={seed!r} is not a whole number.", "Use 0, 1, 2, ….")
     chosen = registry.get(method)
-    mine, sampling = split_params(chosen, params or {})
-    return chosen.with_params(**mine), sampling
+    method_params, sampling = split_params(chosen, params or {})
+    return chosen.with_params(**method_params), sampling
 
 
 def split_params(
@@ -64,5 +64,5 @@ def split_params(
         ParameterError: `params` is not a dict, or a sampling value is out of range.
     """
     base = sampling or SamplingParams()
-    mine, shared = split_values(f"parameter of {method.name}", method.params, params_of(base), params)
-    return mine, dataclasses.replace(base, **shared)
+    method_params, shared = split_values(f"parameter of {method.name}", method.params, params_of(base), params)
+    return method_params, dataclasses.replace(base, **shared)

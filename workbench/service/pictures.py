@@ -113,14 +113,14 @@ def decode(data: Any) -> Image.Image:
 
 def _bytes_of(data: Any) -> bytes:
     if isinstance(data, str) and data.startswith("data:"):
-        begin = _URL.match(data[:100])
-        if begin is None:
+        prefix = _URL.match(data[:100])
+        if prefix is None:
             raise PromptError(
                 "The data-URL has no image in base64.", 'It must begin with "data:image/png;base64,", for example.'
             )
         _check_bytes(len(data) * 3 // 4)
         try:
-            raw = base64.b64decode(data[begin.end() :], validate=True)
+            raw = base64.b64decode(data[prefix.end() :], validate=True)
         except (binascii.Error, ValueError):
             raise PromptError("The data-URL is damaged: it is not base64.", _REMEDY) from None
     elif isinstance(data, (str, Path)):
@@ -148,8 +148,8 @@ def _check_bytes(n: int) -> None:
 
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > MAX_PIXELS:
-        most = f"the limit is {MAX_PIXELS // 10**6} million"
-        raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {most}.", "Make it smaller.")
+        limit = f"the limit is {MAX_PIXELS // 10**6} million"
+        raise PromptError(f"The image has {image.width:,} × {image.height:,} pixels; {limit}.", "Make it smaller.")
 
 
 def _finished(image: Image.Image) -> Image.Image:
@@ -159,10 +159,10 @@ def _finished(image: Image.Image) -> Image.Image:
         image.seek(0)
         note = "The image is animated; only its first frame is used."
     upright = ImageOps.exif_transpose(image)
-    flat = _opaque(upright)
-    flat.thumbnail((LONGEST, LONGEST))
-    flat.info = {NOTE: note} if note else {}
-    return flat
+    opaque = _opaque(upright)
+    opaque.thumbnail((LONGEST, LONGEST))
+    opaque.info = {NOTE: note} if note else {}
+    return opaque
 
 
 def _opaque(image: Image.Image) -> Image.Image:

@@ -13,8 +13,8 @@ _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 def message_in(prompt: str) -> str | None:
     """Return the user message of a chat prompt of `presets`; None for another prompt."""
-    found = _MESSAGE.fullmatch(prompt)
-    return found and found[1]
+    match = _MESSAGE.fullmatch(prompt)
+    return match and match[1]
 
 
 def _ask(question: str) -> str:
@@ -56,8 +56,8 @@ def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
     Args:
         targets: names of the available targets; presets for a single target (`target`) are included if it is one.
     """
-    found = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
+    entries = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
     if SMOLLM2.name in targets:
-        made = _FOR_SMOLLM2.items()
-        found += [{"name": name, "title": name, "prompt": _ask(text), "target": SMOLLM2.name} for name, text in made]
-    return found
+        tasks = _FOR_SMOLLM2.items()
+        entries += [{"name": name, "title": name, "prompt": _ask(text), "target": SMOLLM2.name} for name, text in tasks]
+    return entries

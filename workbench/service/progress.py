@@ -17,7 +17,7 @@ def megabytes(n_bytes: float) -> str:
 
 
 class BrokenOffError(WorkbenchError):
-    """A load was aborted because its result is no longer needed."""
+    """Raised to abort a load whose result is no longer needed."""
 
 
 class Progress:

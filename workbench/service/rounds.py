@@ -1,4 +1,4 @@
-"""The engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
+"""Engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
 
 Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
@@ -34,7 +34,7 @@ IDLE_S = 0.05
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Waiting:
-    """A run in the queue, with its request and models."""
+    """Run in the queue, with its request and models."""
 
     run: Run
     request: Request
@@ -42,7 +42,7 @@ class Waiting:
 
 
 class Rounds:
-    """One thread that owns every engine and every sequence.
+    """Thread that owns every engine and every sequence.
 
     A timed run has the device to itself: while it runs, all other sequences are held and no run is admitted. Afterwards
     the held sequences get the same amount of time before another timed run may start.
@@ -127,8 +127,8 @@ class Rounds:
     def _idle_s(self) -> float:
         """Return the time to sleep if no sequence may run now: at most until the pace of one allows its next round."""
         rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
-        due = [s for row in rows if row is not None and (s := row.due_s) is not None]
-        return min([IDLE_S if rows else SWEEP_S, *due])
+        delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
+        return min([IDLE_S if rows else SWEEP_S, *delays])
 
     def _turn(self) -> bool:
         self.beat = time.monotonic()
@@ -195,7 +195,7 @@ class Rounds:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Return whether held sequences are still owed time. Paused sequences do not count."""
+        """Return whether the held sequences have not yet had their share of time. Paused sequences do not count."""
         rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
@@ -282,8 +282,8 @@ class Rounds:
 
 def out_of_memory(row: Row, others: int) -> CapacityError:
     """Return the error of a run that ran out of memory, with settings that would fit."""
-    fits = f"max_new_tokens={row.n_new}" if row.n_new else f"a prompt shorter than {row.prompt_length} tokens"
+    length = f"max_new_tokens={row.n_new}" if row.n_new else f"a prompt shorter than {row.prompt_length} tokens"
     nodes = row.configured.values.get("nodes")
-    fewer = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
-    alone = f", or wait for {others} other runs to end" if others else ""
-    return CapacityError(f"Out of memory after {row.n_new} tokens.", f"Use {fits}{fewer}{alone}.")
+    nodes_hint = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
+    wait_hint = f", or wait for {others} other runs to end" if others else ""
+    return CapacityError(f"Out of memory after {row.n_new} tokens.", f"Use {length}{nodes_hint}{wait_hint}.")

@@ -1,4 +1,4 @@
-"""`Run`: one generation in the backend, to follow, change, pause and cancel."""
+"""One generation in the backend, to follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Host(Protocol):
 
 
 class Run:
-    """A generation in the backend. Thread-safe; only `wait` and iteration wait for the engine.
+    """Generation in the backend. Thread-safe; only `wait` and iteration wait for the engine.
 
     Attributes:
         id: unguessable id; it gives the right to follow and control the run.
@@ -82,7 +82,7 @@ class Run:
         charged: tokens charged to the user, of which unused ones are returned; see `workbench.service.meter`.
         still_s: time that the run was held for timed runs, in seconds.
         pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
-        left: state of the drafter, kept after the run's end if requested.
+        left: state of the drafter, stored after the run's end if requested.
     """
 
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
@@ -203,17 +203,17 @@ class Run:
         """Wait for the end and return the trace.
 
         Raises:
-            WorkbenchError: the run failed; the message says what to do.
+            WorkbenchError: the run failed; the message has the remedy.
             TimeoutError: the run takes longer than `timeout` seconds; it continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._news:
             while not self.ended:
                 self.followed = time.monotonic()
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                remaining_s = None if deadline is None else deadline - time.monotonic()
+                if remaining_s is not None and remaining_s <= 0:
                     raise TimeoutError(f"The run has not ended after {timeout:g} s.")
-                self._news.wait(0.2 if left is None else min(left, 0.2))
+                self._news.wait(0.2 if remaining_s is None else min(remaining_s, 0.2))
         if self._problem is not None:
             raise type(self._problem)(self._problem.message, self._problem.remedy)
         if self._trace is None:
@@ -288,8 +288,8 @@ class Run:
                 return
             self._message = message or self._message
             self._stopped = self._stopped or reason
-            closed = self._row is None and self._close(CANCELLED, None)
-        if closed:
+            is_closed = self._row is None and self._close(CANCELLED, None)
+        if is_closed:
             self._host.ended(self)
         else:
             self.tell(Row.cancel)
@@ -367,9 +367,9 @@ class Run:
             if self.ended:
                 return False
             self._stood_s = self.stood_s
-            if self._row is not None and (left := self._row.left) is not None:
-                self.left = left
-                self.trace_bytes += len(left.data or b"")
+            if self._row is not None and (state_of_drafter := self._row.left) is not None:
+                self.left = state_of_drafter
+                self.trace_bytes += len(state_of_drafter.data or b"")
             if self._row is not None and self.planned is not None:
                 configured, pair = self.in_force
                 self.planned = configured, self.planned[1], pair  # pending changes are void
@@ -377,7 +377,7 @@ class Run:
             self.ended_at = time.monotonic()
             self._pending.clear()
             if self.request is not None:
-                self.request.models = None  # a run kept for its trace must not hold models
+                self.request.models = None  # a run that is stored for its trace must not hold models
                 self.request.on_round = None  # breaks the reference cycle with the run
             self._news.notify_all()
             return True

@@ -1,4 +1,4 @@
-"""Register of a backend's runs: active ones, and ended ones for a while, within limits of number and memory."""
+"""Register of a backend's runs: active ones, and ended ones for a limited time, within limits of number and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def round_bytes(record: Round) -> int:
 
 
 class RunRegister:
-    """Runs by id. Thread-safe. Users cannot list the ids of others.
+    """Runs by id. Thread-safe. Users cannot list the ids of other users.
 
     Attributes:
         meter: rate limits of addresses.
@@ -138,5 +138,5 @@ class RunRegister:
             largest = max(self._by_id.values(), key=lambda run: run.trace_bytes, default=None)
         self._free(removed)
         if largest is not None and total > limits.trace_bytes:
-            full = "The memory limit for traces was reached. Use a smaller tree or fewer tokens."
-            largest.cancel(full, "memory")
+            message = "The memory limit for traces was reached. Use a smaller tree or fewer tokens."
+            largest.cancel(message, "memory")

@@ -32,16 +32,19 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
     """
     special = {content: i for i, content in _special(tokenizer).items()}
     pattern = re.compile("|".join(map(re.escape, sorted(filter(None, special), key=len, reverse=True))) or "(?!)")
-    own = _own(pattern, text, origins, messages)
-    found = [match.span() for match in pattern.finditer(text)]
-    if found == own:
+    template_spans = _own(pattern, text, origins, messages)
+    matches = [match.span() for match in pattern.finditer(text)]
+    if matches == template_spans:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not hasattr(tokenizer, "backend_tokenizer"):
-        return _by_pieces(tokenizer, text, own, special)
+        return _by_pieces(tokenizer, text, template_spans, special)
     plain = _PlainTokenizer.of(tokenizer)
-    inside = {place for start, end in own for place in range(start + 1, end)}
-    for breaks in ([], [start + 1 for start, end in {*found} - {*own} if start + 1 not in inside]):
-        ids, leaked = plain.encode(text, own, breaks)
+    inner_positions = {position for start, end in template_spans for position in range(start + 1, end)}
+    for breaks in (
+        [],
+        [start + 1 for start, end in {*matches} - {*template_spans} if start + 1 not in inner_positions],
+    ):
+        ids, leaked = plain.encode(text, template_spans, breaks)
         if not leaked:
             return ids
     raise PromptError(
@@ -57,33 +60,35 @@ def _special(tokenizer: Any) -> dict[int, str]:
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
     """Return the spans of special tokens that the template wrote, without characters from messages."""
-    shown = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
-    found: list[tuple[int, int]] = []
-    place = 0
-    while match := pattern.search(shown, place):
+    masked = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while match := pattern.search(masked, position):
         start, end = match.span()
-        doubtful = "".join(char for char, origin in zip(match[0], origins[start:end], strict=True) if origin == UNKNOWN)
-        if doubtful and any(doubtful.casefold() in message.casefold() for message in messages):
+        unknown_chars = "".join(
+            char for char, origin in zip(match[0], origins[start:end], strict=True) if origin == UNKNOWN
+        )
+        if unknown_chars and any(unknown_chars.casefold() in message.casefold() for message in messages):
             hidden = "".join(
                 _HIDDEN if origin == UNKNOWN else char
                 for char, origin in zip(match[0], origins[start:end], strict=True)
             )
-            shown = shown[:start] + hidden + shown[end:]
+            masked = masked[:start] + hidden + masked[end:]
         else:
-            found.append((start, end))
-            place = end
-    return found
+            spans.append((start, end))
+            position = end
+    return spans
 
 
 def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
     """Encode each piece between special tokens separately, for a tokenizer that is written in Python."""
     ids: list[int] = []
-    place = 0
+    position = 0
     for start, end in [*own, (len(text), len(text))]:
-        if piece := text[place:start]:
+        if piece := text[position:start]:
             ids += tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         ids += [special[text[start:end]]] if end > start else []
-        place = end
+        position = end
     return ids
 
 
@@ -91,7 +96,7 @@ _copies: WeakKeyDictionary[Any, _PlainTokenizer] = WeakKeyDictionary()
 
 
 class _PlainTokenizer:
-    """A copy of a tokenizer in which the special tokens have random names that no text contains.
+    """Copy of a tokenizer in which the special tokens have random names that no text contains.
 
     One call encodes the whole text, so that tokens can cross the ends of messages as in the original, and no prefix
     space is added after a special token. The original is shared between threads and is not changed.
@@ -121,10 +126,10 @@ class _PlainTokenizer:
     @classmethod
     def of(cls, tokenizer: Any) -> _PlainTokenizer:
         """Return the copy of a tokenizer, cached until special tokens are added."""
-        found = _copies.get(tokenizer)
-        if found is None or found._texts != _special(tokenizer):
-            found = _copies[tokenizer] = cls(tokenizer)
-        return found
+        copy = _copies.get(tokenizer)
+        if copy is None or copy._texts != _special(tokenizer):
+            copy = _copies[tokenizer] = cls(tokenizer)
+        return copy
 
     def encode(self, text: str, own: Sequence[tuple[int, int]], breaks: Sequence[int]) -> tuple[list[int], str]:
         """Return the ids, and the text of a special token that plain text produced ("" if none).
@@ -135,13 +140,13 @@ class _PlainTokenizer:
             breaks: positions that no token may cross.
         """
         changes = [(start, end, self._names[text[start:end]]) for start, end in own]
-        changes = sorted([*changes, *((place, place, self._break) for place in breaks)])
+        changes = sorted([*changes, *((position, position, self._break) for position in breaks)])
         pieces: list[str] = []
-        place = 0
+        position = 0
         for start, end, name in changes:
-            pieces += [text[place:start], name]
-            place = end
-        encoded = self._tokenizer.encode("".join([*pieces, text[place:]]), add_special_tokens=False).ids
-        broken = self._tokenizer.token_to_id(self._break)
+            pieces += [text[position:start], name]
+            position = end
+        encoded = self._tokenizer.encode("".join([*pieces, text[position:]]), add_special_tokens=False).ids
+        break_id = self._tokenizer.token_to_id(self._break)
         leaked = next((self._texts[i] for i in encoded if i in self._texts and i != self._unknown), "")
-        return [self._ids.get(i, i) for i in encoded if i != broken], leaked
+        return [self._ids.get(i, i) for i in encoded if i != break_id], leaked

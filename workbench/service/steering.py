@@ -1,4 +1,4 @@
-"""Changes, explanations and drafter-state operations on running generations."""
+"""Changes of running generations, explanations of them, and operations on their drafters' state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER_S = 20.0
 
 
 class Steering:
-    """Applies changes to runs, explains them, and operates on their drafters' state.
+    """Apply changes to runs, explain them, and operate on their drafters' state.
 
     Args:
         names: resolver of model names.
@@ -81,16 +81,20 @@ class Steering:
             other = self._pool.get(pair)  # may have heads that were promoted since the run started
 
         def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
-            now = chosen or configured.method
-            mine, sampling = split_params(now, params or {}, sampling)
-            changed = configured.changed(**mine) if now is configured.method else now.with_params(**mine)
+            new_method = chosen or configured.method
+            method_params, sampling = split_params(new_method, params or {}, sampling)
+            changed = (
+                configured.changed(**method_params)
+                if new_method is configured.method
+                else new_method.with_params(**method_params)
+            )
             reason = models.why_not if models is not None else choices.static_reasons(*pair)
-            if why := reason(changed.needs):
-                raise MethodUnavailableError(f"{now.title} cannot run: {why}")
+            if problem := reason(changed.needs):
+                raise MethodUnavailableError(f"{new_method.title} cannot run: {problem}")
             swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None
             run.trace_bytes += picture_bytes((), None if swap is None else swap.images)
             run.planned = changed, sampling, pair
-            return {"method": chosen, "params": mine, "sampling": sampling, "models": models, "swap": swap}
+            return {"method": chosen, "params": method_params, "sampling": sampling, "models": models, "swap": swap}
 
         def hand_over(row: Row) -> None:
             settings = row.asked()
@@ -102,8 +106,10 @@ class Steering:
         if models is not None and (
             chosen is not None or other is not None
         ):  # in this thread, so that the engine does not wait
-            now = chosen or configured.method
-            now.with_params(**split_params(now, params or {}, sampling)[0]).drafter.make_ready(models)
+            changed_method = chosen or configured.method
+            changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
+                models
+            )
         run.tell(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
@@ -124,12 +130,12 @@ class Steering:
             assert loaded is not None, "the run holds its models"
             return state_actions.look(row, loaded.engine.token_text) | saved
 
-        done = run.row.errands.ask(do)
+        future = run.row.errands.ask(do)
         self._wake()
         try:
-            return done.result(ANSWER_S)
+            return future.result(ANSWER_S)
         except TimeoutError:
-            done.cancel()
+            future.cancel()
             raise CapacityError(
                 f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when it continues."
             ) from None
@@ -157,16 +163,16 @@ class Steering:
         configured, pair = run.in_force
         models = self._pool.get(pair) or self._load(pair)
 
-        gone = watch()
+        check_connected = watch()
         self._let_in(run.user)
 
         def report(done: float) -> None:
-            gone()
+            check_connected()
             run.explained = done
 
         report(0.0)
         try:
-            with self._turn.hold(run.user, gone), self._turns.beside():
+            with self._turn.hold(run.user, check_connected), self._turns.beside():
                 run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
         finally:
             run.explained = None
@@ -174,10 +180,10 @@ class Steering:
 
 
 def _kept_state(run: Run, action: str) -> dict[str, Any]:
-    """Return the drafter's state that an ended run kept.
+    """Return the drafter's state that was stored at the end of a run.
 
     Raises:
-        WorkbenchError: the run has not started, or kept no state.
+        WorkbenchError: the run has not started, or no state was stored.
     """
     if not run.ended:
         raise WorkbenchError("The run has not started yet.", "Try again in a moment.")

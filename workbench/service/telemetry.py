@@ -54,7 +54,7 @@ HELP = {
 
 
 class Telemetry(Collector):
-    """Counts in plain numbers while rounds run, which costs about a microsecond; converts them at each scrape.
+    """Count in plain numbers while rounds run, which costs about a microsecond; convert the numbers at each scrape.
 
     Args:
         health: function that returns the backend's state at each scrape; see `Backend.health`.
@@ -81,7 +81,7 @@ class Telemetry(Collector):
 
     def round(self, record: Round, before: Round | None = None) -> None:
         """Count a round; `before` is the previous round of the same run, from whose end time is counted."""
-        between = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
+        idle_s = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]
         tally.rounds += 1
         tally.tokens += len(record.emitted)
@@ -91,8 +91,8 @@ class Telemetry(Collector):
         tally.draft_seconds += record.shared.get("draft_s", record.draft_s)
         tally.verify_seconds += record.shared.get("verify_s", record.verify_s)
         tally.overhead_seconds += record.shared.get("overhead_s", record.overhead_s)
-        tally.overhead_seconds += between / record.shared.get("rows", 1)
-        tally.decode_seconds += between + record.seconds
+        tally.overhead_seconds += idle_s / record.shared.get("rows", 1)
+        tally.decode_seconds += idle_s + record.seconds
 
     def started(self, run: Run) -> None:
         """Count a run that joined the batch."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 
 class Turns:
-    """Keeps timed runs and other computations apart.
+    """Keep timed runs and other computations apart.
 
     A timed run starts only after such work has ended, and no such work starts while a timed run has the device or is
-    next. Work that has waited for a timed run goes before the next timed run.
+    next. Work that has waited for a timed run precedes the next timed run.
 
     Args:
         wake: function called when work has ended, which wakes the engine thread.

@@ -21,10 +21,11 @@ TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
 
 
 class TracedText(str):
-    """A string with the origin of each of its characters.
+    """String with the origin of each of its characters.
 
     Attributes:
-        _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox keeps templates from reading it.
+        _origins: one of TEMPLATE, MESSAGE and UNKNOWN per character. Jinja's sandbox prevents templates from reading
+        it.
     """
 
     _origins: str
@@ -128,13 +129,13 @@ class TracedText(str):
 
     def _located(self, parts: list[str], step: int) -> list[str]:
         """Return the parts of a split as slices; they are in order, `step` characters or white space apart."""
-        found: list[str] = []
-        place = 0
+        slices: list[str] = []
+        position = 0
         for part in parts:
-            place = self.find(part, place)
-            found.append(self[place : place + len(part)])
-            place += len(part) + step
-        return found
+            position = self.find(part, position)
+            slices.append(self[position : position + len(part)])
+            position += len(part) + step
+        return slices
 
     def _cut(self, place: int, length: int) -> tuple[str, str, str]:
         return self[:place], self[place : place + length], self[place + length :]

@@ -1,4 +1,4 @@
-"""Opaque keys of users, which are useless outside this process."""
+"""Opaque keys of users, meaningless outside this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def address_of(user: str) -> str:
 
 
 def user_key(address: str = "", *who: str | None) -> str:
-    """Return an opaque user key, useless outside this process: a part for the address, and one for the session.
+    """Return an opaque user key, meaningless outside this process: a part for the address, and one for the session.
 
     The address is known from the connection; `who` comes from the client. A /64 network of IPv6 addresses counts as one
     address, because one client usually has all of it.
@@ -35,11 +35,11 @@ def network_of(address: str) -> str:
         ('2001:db8:1:2::', '1.2.3.4', '1.2.3.4')
     """
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> 64 << 64))
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Address(int(parsed) >> 64 << 64))

@@ -36,14 +36,14 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
     """
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
-        left = collections.deque(cells)
+        remaining = collections.deque(cells)
         attempts: collections.Counter[str] = collections.Counter()
-        pool = [_Worker(i, backend) for i in range(max(1, min(workers, len(left))))]
+        pool = [_Worker(i, backend) for i in range(max(1, min(workers, len(remaining))))]
         try:
-            while (left or any(worker.cell for worker in pool)) and not stopped():
+            while (remaining or any(worker.cell for worker in pool)) and not stopped():
                 for worker in pool:
-                    if worker.cell is None and left:
-                        cell = left.popleft()
+                    if worker.cell is None and remaining:
+                        cell = remaining.popleft()
                         attempts[cell.id] += 1
                         worker.give(cell)
                 for worker in [h for h in pool if h.pipe in wait([h.pipe for h in pool], POLL_S)]:
@@ -56,7 +56,7 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
                     if cell is None:
                         continue
                     if attempts[cell.id] < ATTEMPTS:
-                        left.appendleft(cell)
+                        remaining.appendleft(cell)
                         yield STEP, cell, Result(cell.id, RUNNING, "its worker died; measuring again")
                     else:
                         problem = (
@@ -80,7 +80,7 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
 
 
 class _Worker:
-    """A worker process, seen from the main process."""
+    """Worker process, seen from the main process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -95,10 +95,10 @@ class _Worker:
             self.process.join()
             self.status = self.process.exitcode
         context = multiprocessing.get_context("spawn")  # a fork would share PyTorch's threads, which did not survive it
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, os.getpid(), self.backend), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_work, args=(child_pipe, os.getpid(), self.backend), daemon=True)
         self.process.start()
-        theirs.close()
+        child_pipe.close()
 
     def give(self, cell: Cell) -> None:
         self.cell = cell

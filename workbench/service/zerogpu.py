@@ -1,4 +1,4 @@
-"""The backend on ZeroGPU, which lends a GPU for one call at a time; each call is a whole generation.
+"""Backend on ZeroGPU, which assigns a GPU for one call at a time; each call is a whole generation.
 
 Models are moved to "cuda" when the app starts. Each generation then runs in a forked process with a GPU, which shares
 nothing with the app afterwards and sends its rounds back as plain JSON. So a run cannot be paused or changed, only
@@ -40,7 +40,7 @@ GPU = Callable[..., Any]
 
 
 class ZeroClient(BaseBackend):
-    """A `workbench.client.protocol.Client` on ZeroGPU. Create it in the main thread before the app is launched.
+    """Implement `workbench.client.protocol.Client` on ZeroGPU. Create it in the main thread before the app is launched.
 
     Args:
         gpu: `spaces.GPU`.
@@ -72,10 +72,10 @@ class ZeroClient(BaseBackend):
         self.costs = Costs()
         self._lent = Lent(isolated, device, dtype)
         self._turn = contextlib.nullcontext() if isolated else threading.Lock()
-        found = [*(name for name, _, _ in known_targets()), *map(named, names)]
+        names_to_load = [*(name for name, _, _ in known_targets()), *map(named, names)]
         for name in sorted(
-            dict.fromkeys(found), key=lambda name: tokenizer_source_for(name) is not None
-        ):  # models whose tokenizer others borrow are loaded first
+            dict.fromkeys(names_to_load), key=lambda name: tokenizer_source_for(name) is not None
+        ):  # models whose tokenizer other models use are loaded first
             self._lent.load(name)
         if not self._lent.loaded:
             raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))
@@ -85,8 +85,8 @@ class ZeroClient(BaseBackend):
 
     def targets(self) -> list[dict[str, Any]]:
         """Return the targets: name, title, kind, detail."""
-        listed = choices.targets([name for name in self._lent.loaded if not is_drafter(name)])
-        return [entry for entry in listed if entry["name"] in self._lent.loaded]
+        entries = choices.targets([name for name in self._lent.loaded if not is_drafter(name)])
+        return [entry for entry in entries if entry["name"] in self._lent.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Return the draft models: name, title, available, reason, detail, pictures; the target's own first."""
@@ -202,7 +202,7 @@ class ZeroClient(BaseBackend):
         except BaseException as error:  # the package raises any exception: no quota, no GPU, a process that died
             log.warning("a run on ZeroGPU failed: %s", wordless(error))  # the error's message may quote a prompt
             reason = f"The GPU process failed ({type(error).__name__})."
-            if getattr(error, "title", ""):  # one of the package's own errors, which are meant for visitors
+            if getattr(error, "title", ""):  # the package's own errors have texts for visitors
                 reason = f"{error.title}: {error.message}."  # type: ignore[attr-defined]
             run.end(ERROR, CapacityError(reason, "Try again; a shorter run needs less GPU time."))
             return
@@ -238,8 +238,8 @@ class ZeroClient(BaseBackend):
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine."""
-        known = super().conditions(lane, target)
-        return known and {**known, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
+        result = super().conditions(lane, target)
+        return result and {**result, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
     def _duration(self, job: dict[str, Any]) -> int:
         """Return the GPU seconds that a generation requests."""

@@ -1,4 +1,4 @@
-"""`ZeroRun`: a run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
+"""Run on ZeroGPU, which can be followed and cancelled, but not paused or changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON = "ZeroGPU lends a GPU for one whole generation only; step through the re
 
 
 class ZeroRun(Run):
-    """A run whose rounds arrive from another process."""
+    """Run whose rounds arrive from another process."""
 
     def change(self, *args: Any, **named: Any) -> None:
         """Raise MethodUnavailableError: a run on ZeroGPU cannot be changed."""

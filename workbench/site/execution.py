@@ -71,11 +71,12 @@ def is_current(executed: Path, source: Path) -> bool:
     """Return whether `executed` has the same cells as `source`, all executed and without errors."""
     if not executed.is_file():
         return False
-    done, now = nbformat.read(executed, as_version=4), nbformat.read(source, as_version=4)
+    executed_book, source_book = nbformat.read(executed, as_version=4), nbformat.read(source, as_version=4)
     return (
-        [(cell.cell_type, cell.source) for cell in done.cells] == [(cell.cell_type, cell.source) for cell in now.cells]
-        and all(cell.execution_count for cell in done.cells if cell.cell_type == "code" and cell.source)
-        and not any(output.output_type == "error" for cell in done.cells for output in cell.get("outputs", []))
+        [(cell.cell_type, cell.source) for cell in executed_book.cells]
+        == [(cell.cell_type, cell.source) for cell in source_book.cells]
+        and all(cell.execution_count for cell in executed_book.cells if cell.cell_type == "code" and cell.source)
+        and not any(output.output_type == "error" for cell in executed_book.cells for output in cell.get("outputs", []))
     )
 
 
@@ -96,7 +97,7 @@ def execute(path: Path) -> float:
     Raises:
         WorkbenchError: a cell failed; the message ends with the last line of its error.
     """
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     notebook: NotebookNode = nbformat.read(path, as_version=4)
     try:
         client(notebook, resources={"metadata": {"path": str(path.parent)}}).execute(env=environment())
@@ -105,7 +106,7 @@ def execute(path: Path) -> float:
         raise WorkbenchError(f"{path.name}: {last}", f"Open it: the traceback is in {path}.") from error
     finally:
         nbformat.write(notebook, path)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_s
 
 
 def bring_up_to_date(

@@ -25,10 +25,10 @@ _PROMISES = {
 def pages() -> dict[str, str]:
     """Return the Markdown of each page by its path: overview, one page per method, boards, metrics."""
     methods = list(registry.methods())
-    shown = board.exactness()
+    exactness = board.exactness()
     return (
         {"methods/index.md": _overview(methods)}
-        | {f"methods/{method.name}.md": _page(method, shown) for method in methods}
+        | {f"methods/{method.name}.md": _page(method, exactness) for method in methods}
         | {f"methods/board-{name}.md": _board(name) for name in _boards().values()}
         | {"methods/figures.md": _figures()}
     )
@@ -81,7 +81,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Verifier", "; or ".join(_judge(method, verifier) for verifier in method.verifiers)]),
         "",
         *(
-            ["## Differences from the paper", "", *(f"- {words}" for words in method.differs), ""]
+            ["## Differences from the paper", "", *(f"- {difference}" for difference in method.differs), ""]
             if method.differs
             else []
         ),
@@ -111,14 +111,14 @@ def _evidence(row: dict[str, Any]) -> str:
     parts = [f"**{row['standing']}**"]
     if greedy:
         parts.append(f"{greedy['equal']} of {greedy['tried']} greedy outputs equal to plain decoding in float64")
-    parts += [f"sampling: χ² {board.fit_words(law)}" for law in row["laws"]]
+    parts += [f"sampling: χ² {board.fit_words(fit)}" for fit in row["laws"]]
     return "; ".join(parts)
 
 
 def _judge(method: Method, verifier: Verifier) -> str:
     """Return a link to a verifier, with the method's guarantee under it if there are several."""
-    promised = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
-    return _class(verifier) + promised
+    guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
+    return _class(verifier) + guarantee
 
 
 def _class(part: Any) -> str:

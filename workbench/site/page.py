@@ -73,20 +73,20 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
         return f"<details><summary>Solution</summary>{code}{outputs}</details>"
     if cell.metadata.get("jupyter", {}).get("source_hidden"):  # plotting code: only its output matters
         code = f"<details><summary>Code</summary>{code}</details>"
-    shown = code + outputs
-    return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{shown}</div>'
+    content = code + outputs
+    return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{content}</div>'
 
 
 def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Join consecutive outputs of the same stream: how printed text is split depends on timing."""
-    joined: list[NotebookNode] = []
+    """Join consecutive outputs of the same stream: the split of printed text depends on timing."""
+    merged: list[NotebookNode] = []
     for output in outputs:
-        previous = joined[-1] if joined else None
+        previous = merged[-1] if merged else None
         if previous and output.output_type == previous.output_type == "stream" and output.name == previous.name:
-            joined[-1] = NotebookNode(previous | {"text": previous.text + output.text})
+            merged[-1] = NotebookNode(previous | {"text": previous.text + output.text})
         else:
-            joined.append(output)
-    return joined
+            merged.append(output)
+    return merged
 
 
 def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
@@ -163,5 +163,5 @@ class _Words(IPythonRenderer):
         return to_mathml(f"\\begin{{{name}}}{body}\\end{{{name}}}", display="block")
 
     def _unique(self, name: str) -> str:
-        taken = {known for _, known, _ in self.headings}
-        return name if name not in taken else next(f"{name}_{i}" for i in range(1, 1000) if f"{name}_{i}" not in taken)
+        used = {name_used for _, name_used, _ in self.headings}
+        return name if name not in used else next(f"{name}_{i}" for i in range(1, 1000) if f"{name}_{i}" not in used)

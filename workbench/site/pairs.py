@@ -60,15 +60,15 @@ def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
     Args:
         notebook: notebook in nbformat 4.
     """
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     cells = []
-    for old in notebook["cells"]:
+    for original in notebook["cells"]:
         cell = _node(
             {
-                "cell_type": old["cell_type"],
-                "id": _identity(old, taken),
-                "metadata": {key: old["metadata"][key] for key in _CELL_KEYS if key in old["metadata"]},
-                "source": old["source"].rstrip(),
+                "cell_type": original["cell_type"],
+                "id": _identity(original, used_ids),
+                "metadata": {key: original["metadata"][key] for key in _CELL_KEYS if key in original["metadata"]},
+                "source": original["source"].rstrip(),
             }
         )
         if cell.cell_type == "code":

@@ -50,8 +50,8 @@ def pages() -> dict[str, str]:
         lines.append("")
     lines += ["[Adding a drafter, a verifier, a tree builder, a policy, a head](adding.md)", ""]
     lines += ["[Third-party heads](heads.md)", ""]
-    written = {page: (ROOT / ".site" / Path(page).name).read_text("utf-8") for page in (ADDING, HEADS)}
-    return {"reference/index.md": "\n".join(lines), **written} | module_pages
+    extra_pages = {page: (ROOT / ".site" / Path(page).name).read_text("utf-8") for page in (ADDING, HEADS)}
+    return {"reference/index.md": "\n".join(lines), **extra_pages} | module_pages
 
 
 def navigation() -> list[Any]:

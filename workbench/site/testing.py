@@ -77,13 +77,13 @@ def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
     source, execute_cell = answers.read_text(encoding="utf-8"), client.async_execute_cell
 
     async def execute_and_try(cell: Any, cell_index: int, **more: Any) -> Any:
-        done = await execute_cell(cell, cell_index, **more)
+        executed_cell = await execute_cell(cell, cell_index, **more)
         if "solution" in cell.metadata.get("tags", []) and (check := checker_before(notebook, cell_index)):
             code = f"{TRIAL}\n_try_checker({check}, {source!r})\ndel _try_checker"
             reply = await client.kc.execute_interactive(code, store_history=False, output_hook=lambda message: None)
             if reply["content"]["status"] != "ok":
                 raise AssertionError(f"{reply['content']['ename']}: {reply['content']['evalue']}")
-        return done
+        return executed_cell
 
     client.async_execute_cell = execute_and_try
     return client
@@ -91,8 +91,8 @@ def client_with_trials(answers: Path, notebook: Any, **options: Any) -> Any:
 
 def checker_before(notebook: Any, index: int) -> str | None:
     """Return the name of the checker in the cell before a solution, or None if that cell has no checker."""
-    before = [cell for cell in notebook.cells[:index] if cell.cell_type == "code"]
-    if not before or "check" not in before[-1].metadata.get("tags", []):
+    earlier_cells = [cell for cell in notebook.cells[:index] if cell.cell_type == "code"]
+    if not earlier_cells or "check" not in earlier_cells[-1].metadata.get("tags", []):
         return None
-    match = re.search(r"^@w\.check\ndef (\w+)", before[-1].source, re.MULTILINE)
+    match = re.search(r"^@w\.check\ndef (\w+)", earlier_cells[-1].source, re.MULTILINE)
     return match[1] if match else None

@@ -118,23 +118,32 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
         for accept, name in zip(r.nodes.accept, r.nodes.rule, strict=True)
         if accept is not None
     ]
-    chances = [accept for accept, rule in tested if rule is not None and rule.leviathan]
+    accept_probs = [accept for accept, rule in tested if rule is not None and rule.leviathan]
     others = [rule for _, rule in tested if rule is not None and not rule.leviathan]
     is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
-    later = sum(is_later)
-    unlike = sorted({rule.title.lower() for rule, left in zip(others, is_later, strict=True) if not left})
+    n_later = sum(is_later)
+    other_rules = sorted(
+        {rule.title.lower() for rule, is_later_sibling in zip(others, is_later, strict=True) if not is_later_sibling}
+    )
     unknown = sum(rule is None for _, rule in tested)
     notes = ["min(1, p/q) of the first draft at each position: p if it is deterministic, 0 or 1 in greedy decoding."]
-    if later:
-        notes.append(f"Excludes {later} later siblings, which were tested against a residual distribution.")
-    if unlike:
-        notes.append(f"Undefined for {' and '.join(unlike)}: acceptance is not min(1, p/q).")
+    if n_later:
+        notes.append(f"Excludes {n_later} later siblings, which were tested against a residual distribution.")
+    if other_rules:
+        notes.append(f"Undefined for {' and '.join(other_rules)}: acceptance is not min(1, p/q).")
     if unknown:
         notes.append(f"Excludes {unknown} tested drafts whose acceptance rule is not recorded in the trace.")
-    value = sum(chances) / len(chances) if chances else None
+    value = sum(accept_probs) / len(accept_probs) if accept_probs else None
     formula = "Σ min(1, p/q) / drafts that were tested against p"
     return Definition(
-        "Leviathan et al.", "α", formula, round(sum(chances)), len(chances), value, LEVIATHAN, note=" ".join(notes)
+        "Leviathan et al.",
+        "α",
+        formula,
+        round(sum(accept_probs)),
+        len(accept_probs),
+        value,
+        LEVIATHAN,
+        note=" ".join(notes),
     )
 
 

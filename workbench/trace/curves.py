@@ -1,4 +1,4 @@
-"""Write and read the curves of a training run as TensorBoard event files, also while the run is going on.
+"""Write and read the curves of a training run as TensorBoard event files, also while the run is in progress.
 
 `tensorboard --logdir FOLDER` shows the same files. A run that was killed and resumes from an earlier step writes a
 second file. Its first event names the step from which the first file is invalid (TensorBoard's `SessionLog.START`).

@@ -79,8 +79,8 @@ def parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
     """Return a trace as the bytes of a Parquet file, with `metadata` added to the file's metadata."""
     tables = frames.to_frames(trace)
     out = io.BytesIO()
-    known = {**(metadata or {}), _METADATA: json.dumps(tables.run.row(0, named=True))}
-    frames.nest(tables).write_parquet(out, metadata=known)
+    file_metadata = {**(metadata or {}), _METADATA: json.dumps(tables.run.row(0, named=True))}
+    frames.nest(tables).write_parquet(out, metadata=file_metadata)
     return out.getvalue()
 
 
@@ -92,14 +92,14 @@ def read_parquet(data: bytes) -> Trace:
     """
     try:
         with no_panic(), quiet():
-            known = pl.read_parquet_metadata(io.BytesIO(data))
+            file_metadata = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
     except Exception as error:  # polars raises several kinds, and panics on some files
         raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.", _REMEDY) from None
-    if _METADATA not in known:
+    if _METADATA not in file_metadata:
         raise WorkbenchError("This Parquet file is not a trace of the workbench.", _REMEDY)
     try:
-        run = json.loads(known[_METADATA])
+        run = json.loads(file_metadata[_METADATA])
         if run["schema"] > SCHEMA_VERSION:  # checked before the columns, which may differ
             raise WorkbenchError(
                 f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.",
@@ -175,11 +175,11 @@ def checked(trace: Trace) -> Trace:
         raise WorkbenchError("The trace is damaged: its attribution is invalid.", _REMEDY)
     for i, r in enumerate(trace.rounds):
         try:
-            wrong = f"{name} has the wrong type" if (name := misfit(r)) else _problem(r, i)
+            problem = f"{name} has the wrong type" if (name := misfit(r)) else _problem(r, i)
         except TypeError:
-            wrong = "a value has the wrong type"
-        if wrong:
-            raise WorkbenchError(f"The trace is damaged in round {i + 1}: {wrong}.", _REMEDY)
+            problem = "a value has the wrong type"
+        if problem:
+            raise WorkbenchError(f"The trace is damaged in round {i + 1}: {problem}.", _REMEDY)
     return trace
 
 

@@ -41,21 +41,21 @@ def replacing(path: Path) -> Generator[Path, None, None]:
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
-    place = _place(path)
-    name = place.name.encode(errors="surrogateescape")[:_NAME_BYTES].decode(errors="ignore")
-    part = place.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
+    target = _place(path)
+    name = target.name.encode(errors="surrogateescape")[:_NAME_BYTES].decode(errors="ignore")
+    part = target.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
     try:
         yield part
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
-            part.chmod(stat.S_IMODE(place.stat().st_mode))
-        part.replace(place)
+            part.chmod(stat.S_IMODE(target.stat().st_mode))
+        part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     with contextlib.suppress(OSError):  # Windows cannot open a folder
-        folder = os.open(place.parent, os.O_RDONLY)
+        folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # makes the new name durable
         finally:
@@ -72,8 +72,8 @@ def check_writable(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return
-    place = _place(path)
-    trial = place.with_name(f".{secrets.token_hex(8)}{PART}")
+    target = _place(path)
+    trial = target.with_name(f".{secrets.token_hex(8)}{PART}")
     with trial.open("xb"):
         pass
     trial.unlink()
@@ -129,9 +129,9 @@ def _is_stream(path: Path) -> bool:
 
 def _place(path: Path) -> Path:
     """Return the path with links resolved, after checking that a file may be written there."""
-    place = Path(os.path.realpath(path))
-    if place.is_dir():
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if place.exists() and not os.access(place, os.W_OK):
+    if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    return place
+    return target

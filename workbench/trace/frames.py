@@ -185,8 +185,8 @@ def _round_row(r: Round) -> dict[str, Any]:
 
 def _node_rows(r: Round) -> list[dict[str, Any]]:
     columns = {name: getattr(r.nodes, field) for name, field in _NODE_FIELDS.items()}
-    reads = [{name: values[i] for name, values in r.nodes.inputs.items()} for i in range(len(r.nodes))]
-    columns["inputs"] = [json.dumps(read) if read else None for read in reads]
+    inputs = [{name: values[i] for name, values in r.nodes.inputs.items()} for i in range(len(r.nodes))]
+    columns["inputs"] = [json.dumps(node_inputs) if node_inputs else None for node_inputs in inputs]
     return [
         {"round": r.index, "node": i, **{name: column[i] for name, column in columns.items()}}
         for i in range(len(r.nodes))
@@ -220,8 +220,8 @@ def _round(
     phases: list[dict[str, Any]],
 ) -> Round:
     top_p, top_q = [_read_top(p, "p") for p in places], [_read_top(p, "q") for p in places]
-    reads = [json.loads(n["inputs"] or "{}") for n in nodes]
-    inputs = {name: [read[name] for read in reads] for name in (reads[0] if reads else ())}
+    node_inputs = [json.loads(n["inputs"] or "{}") for n in nodes]
+    inputs = {name: [values[name] for values in node_inputs] for name in (node_inputs[0] if node_inputs else ())}
     return Round(
         index=row["round"],
         nodes=Nodes(**{field: [n[name] for n in nodes] for name, field in _NODE_FIELDS.items()}, inputs=inputs),

@@ -59,16 +59,16 @@ def _fields(kind: type) -> dict[str, Fits]:
 
 
 def _fits(kind: Any) -> Fits:
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return _is_plain
     if origin in (typing.Union, types.UnionType):
-        options = [_fits(option) for option in inside]
+        options = [_fits(option) for option in arguments]
         return lambda value: any(fits(value) for fits in options)
     if origin is list:
-        return _list_of(inside[0])
+        return _list_of(arguments[0])
     if origin in (dict, Mapping):
-        of_value = _fits(inside[1])
+        of_value = _fits(arguments[1])
         return lambda value: (
             is_object(value) and all(_is_text(key) for key in value) and all(map(of_value, value.values()))
         )
@@ -104,23 +104,23 @@ def _is_text(value: Any) -> bool:
 
 def _numbers_or_none(value: Any) -> bool:
     return is_object(value) and all(
-        _is_text(key) and (one is None or type(one) is float or _is_whole(one)) for key, one in value.items()
+        _is_text(key) and (item is None or type(item) is float or _is_whole(item)) for key, item in value.items()
     )
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether a value is JSON data with integers in range and at most `_DEEPEST` + 1 levels of nesting."""
-    within = [(value, 0)]
-    while within:
-        one, depth = within.pop()
-        if type(one) is int and not -WHOLE <= one < 2 * WHOLE:
+    pending = [(value, 0)]
+    while pending:
+        current, depth = pending.pop()
+        if type(current) is int and not -WHOLE <= current < 2 * WHOLE:
             return False
-        if isinstance(one, str) and not _is_text(one):
+        if isinstance(current, str) and not _is_text(current):
             return False
-        if isinstance(one, (list, tuple, dict)):
+        if isinstance(current, (list, tuple, dict)):
             if depth > _DEEPEST:
                 return False
-            within += [(item, depth + 1) for item in _inside(one)]
+            pending += [(item, depth + 1) for item in _inside(current)]
     return True
 
 

@@ -197,7 +197,7 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
     of tested drafts. No draft is tested for a bonus token or a token of plain decoding.
     """
     kinds = [e.kind for r in rounds for e in r.emitted]
-    counted = Counter(kind for kind, wanted in zip(kinds, chosen, strict=False) if wanted)
+    counted = Counter(kind for kind, is_chosen in zip(kinds, chosen, strict=False) if is_chosen)
     return counted[ACCEPTED] + counted[CORRECTED], counted[ACCEPTED]
 
 
@@ -216,7 +216,7 @@ def summary(trace: Trace) -> dict[str, Any]:
     """Return all metrics of a generation by name; None if a denominator is zero."""
     rounds = trace.rounds
     n_tokens = emitted(rounds)
-    of_picture = grounded(trace) or []
+    needs_image = grounded(trace) or []
     return {
         "tokens": n_tokens,
         "rounds": len(rounds),
@@ -227,8 +227,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "tau": tau(rounds),
         "acceptance_rate": acceptance_rate(rounds),
         "draft_utilisation": draft_utilisation(rounds),
-        "grounded_acceptance": _share(rounds, of_picture),
-        "language_acceptance": _share(rounds, [not g for g in of_picture]),
+        "grounded_acceptance": _share(rounds, needs_image),
+        "language_acceptance": _share(rounds, [not g for g in needs_image]),
         "conditional_acceptance": [k / t for _, t, k in acceptance_by_depth(rounds)],
         "seconds": decode_seconds(rounds),
         "prefill_seconds": trace.header.prefill_s,

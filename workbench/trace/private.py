@@ -17,9 +17,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 @cache
 def temporary_folder() -> Path:
     """Return a new folder that only this user can access; it is deleted when the process ends."""
-    place = Path(tempfile.mkdtemp(prefix="workbench-"))
-    atexit.register(_delete, place, os.getpid())
-    return place
+    folder = Path(tempfile.mkdtemp(prefix="workbench-"))
+    atexit.register(_delete, folder, os.getpid())
+    return folder
 
 
 def make_private(folder: Path) -> bool:

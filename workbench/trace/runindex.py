@@ -61,19 +61,19 @@ class RunIndex:
         if state == {"version": VERSION, "stamp": stamp, "settled": True}:
             return old
         self.problems.clear()
-        listed = time.time_ns()
+        listed_ns = time.time_ns()
         files = self._list_files()
-        seen = {run: (ns, size) for run, ns, size in old.select("id", "file_ns", "file_bytes").collect().iter_rows()}
-        gone = [run for run, known in seen.items() if files.get(run) != known]
-        new = self._read_rows(files, (run for run, now in files.items() if seen.get(run) != now))
-        kept = old.filter(~pl.col("id").is_in(gone)) if gone else old
-        index = pl.concat([kept, new.lazy()]).sort("created", "id", descending=True)
-        settled = stamp + _TICK_NS < listed and not self.problems
-        if not settled and len(gone) + new.height <= _FEW and state.get("version") == VERSION:
+        indexed = {run: (ns, size) for run, ns, size in old.select("id", "file_ns", "file_bytes").collect().iter_rows()}
+        outdated = [run for run, stamps in indexed.items() if files.get(run) != stamps]
+        new = self._read_rows(files, (run for run, current in files.items() if indexed.get(run) != current))
+        unchanged = old.filter(~pl.col("id").is_in(outdated)) if outdated else old
+        index = pl.concat([unchanged, new.lazy()]).sort("created", "id", descending=True)
+        settled = stamp + _TICK_NS < listed_ns and not self.problems
+        if not settled and len(outdated) + new.height <= _FEW and state.get("version") == VERSION:
             return index  # more may come soon
-        whole = index.collect()
-        self._write_index(whole, {"version": VERSION, "stamp": stamp, "settled": settled})
-        return whole.lazy()
+        table = index.collect()
+        self._write_index(table, {"version": VERSION, "stamp": stamp, "settled": settled})
+        return table.lazy()
 
     def _list_files(self) -> dict[str, tuple[int, int]]:
         """Return id → (modification time in ns, bytes) of every run; delete abandoned temporary files."""
@@ -83,8 +83,8 @@ class RunIndex:
                 run = file.name.removesuffix(".parquet")
                 with contextlib.suppress(FileNotFoundError):  # deleted by another process
                     if is_id(run):
-                        facts = file.stat()
-                        files[run] = (facts.st_mtime_ns, facts.st_size)
+                        status = file.stat()
+                        files[run] = (status.st_mtime_ns, status.st_size)
                     elif not file.name.endswith(PART):
                         self.problems[file.name] = "This file does not belong to the run store."
                     elif time.time() - file.stat().st_mtime > _STALE_S:
@@ -100,8 +100,8 @@ class RunIndex:
 
     def _read_row(self, run: str, ns: int, size: int) -> dict[str, Any] | None:
         try:
-            own: dict[str, Any] = {"id": run, "file_ns": ns, "file_bytes": size}
-            row = read_entry(self.runs / f"{run}.parquet") | own
+            identity: dict[str, Any] = {"id": run, "file_ns": ns, "file_bytes": size}
+            row = read_entry(self.runs / f"{run}.parquet") | identity
             row |= {name: datetime.datetime.fromisoformat(row[name]) for name in ("created", "kept")}
             return {name: row[name] for name in INDEX}
         except WorkbenchError as error:

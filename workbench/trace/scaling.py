@@ -78,26 +78,28 @@ def fit(runs: Sequence[Trained]) -> ScalingLaw:
     """
     if len(runs) < FEWEST:
         raise ParameterError(f"{len(runs)} runs are too few to fit three coefficients.", f"Train {FEWEST} or more.")
-    for what in ("tokens", "parameters"):
-        if len({getattr(run, what) for run in runs}) < 2:
-            raise ParameterError(f"All runs have the same {what}.", f"Train with two or more numbers of {what}.")
+    for quantity in ("tokens", "parameters"):
+        if len({getattr(run, quantity) for run in runs}) < 2:
+            raise ParameterError(
+                f"All runs have the same {quantity}.", f"Train with two or more numbers of {quantity}."
+            )
     if len({(len(run.emitted), len(run.rounds)) for run in runs}) != 1 or not runs[0].rounds:
         raise ParameterError("The runs were measured on different prompts.", "Measure all on the same ones.")
-    known = np.array([[1.0, math.log10(run.tokens), math.log10(run.parameters)] for run in runs])
-    if np.linalg.matrix_rank(known) < known.shape[1]:
+    inputs = np.array([[1.0, math.log10(run.tokens), math.log10(run.parameters)] for run in runs])
+    if np.linalg.matrix_rank(inputs) < inputs.shape[1]:
         raise ParameterError("Tokens grow with size in all runs.", "Train each size with the same numbers of tokens.")
-    solve = np.linalg.pinv(known)  # [3, runs]
+    solve = np.linalg.pinv(inputs)  # [3, runs]
     emitted, rounds = (np.array([getattr(run, name) for run in runs]) for name in ("emitted", "rounds"))
     tau = emitted.sum(1) / rounds.sum(1)
     values, n = solve @ tau, rounds.shape[1]
-    some = np.random.default_rng(SEED).integers(n, size=(RESAMPLES, n))
-    again = emitted[:, some].sum(2) / rounds[:, some].sum(2)  # [runs, resamples]
-    low, high = np.percentile(solve @ again, (2.5, 97.5), axis=1)
-    left = tau - known @ values
+    resampled = np.random.default_rng(SEED).integers(n, size=(RESAMPLES, n))
+    taus = emitted[:, resampled].sum(2) / rounds[:, resampled].sum(2)  # [runs, resamples]
+    low, high = np.percentile(solve @ taus, (2.5, 97.5), axis=1)
+    residuals = tau - inputs @ values
     spread = float(((tau - tau.mean()) ** 2).sum())
     return ScalingLaw(
-        _three(values), _three(low), _three(high), 1 - float((left**2).sum()) / spread if spread else 1.0,
-        tuple(float(x) for x in left),
+        _three(values), _three(low), _three(high), 1 - float((residuals**2).sum()) / spread if spread else 1.0,
+        tuple(float(x) for x in residuals),
     )  # fmt: skip
 
 

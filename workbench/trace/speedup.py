@@ -167,7 +167,7 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
     logs = [[math.log(value) for value in of_prompt] for of_prompt in values.values() if of_prompt]
     if not logs:
         return None
-    means = [sum(own) / len(own) for own in logs]
+    means = [sum(values_of_prompt) / len(values_of_prompt) for values_of_prompt in logs]
     n, prompts = sum(map(len, logs)), len(logs)
     centre = sum(means) / prompts
     if prompts >= FEWEST_PROMPTS:
@@ -175,8 +175,14 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
         error = math.sqrt(sum((mean - centre) ** 2 for mean in means) / freedom / prompts)
     else:
         freedom = n - prompts
-        apart = sum((x - mean) ** 2 for own, mean in zip(logs, means, strict=True) for x in own)
-        error = math.sqrt(apart / freedom * sum(1 / len(own) for own in logs)) / prompts if freedom else 0.0
+        squares = sum(
+            (x - mean) ** 2 for values_of_prompt, mean in zip(logs, means, strict=True) for x in values_of_prompt
+        )
+        error = (
+            math.sqrt(squares / freedom * sum(1 / len(values_of_prompt) for values_of_prompt in logs)) / prompts
+            if freedom
+            else 0.0
+        )
     if freedom < 2:
         return Estimate(math.exp(centre), None, None, n, prompts)
     half = t_quantile(freedom, confidence) * error

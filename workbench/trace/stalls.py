@@ -23,15 +23,15 @@ def stalls(rounds: Sequence[Round]) -> dict[int, float]:
     """
     stalled: dict[int, float] = {}
     for method in {r.method for r in rounds}:
-        own = [(i, len(r.nodes), r.seconds) for i, r in enumerate(rounds) if r.method == method]
-        if len(own) < FEWEST:
+        rounds_of_method = [(i, len(r.nodes), r.seconds) for i, r in enumerate(rounds) if r.method == method]
+        if len(rounds_of_method) < FEWEST:
             continue
-        for size in {n for _, n, _ in own}:
-            reach = sorted(abs(n - size) for _, n, _ in own)[FEWEST - 1]
-            like = [s for _, n, s in own if abs(n - size) <= reach]
-            usual = median(like)
-            limit = max(TIMES * usual, usual + SCATTER * 1.4826 * median(abs(s - usual) for s in like))
-            stalled |= {i: s / usual for i, n, s in own if n == size and s > limit}
+        for size in {n for _, n, _ in rounds_of_method}:
+            reach = sorted(abs(n - size) for _, n, _ in rounds_of_method)[FEWEST - 1]
+            comparable = [s for _, n, s in rounds_of_method if abs(n - size) <= reach]
+            usual = median(comparable)
+            limit = max(TIMES * usual, usual + SCATTER * 1.4826 * median(abs(s - usual) for s in comparable))
+            stalled |= {i: s / usual for i, n, s in rounds_of_method if n == size and s > limit}
     return dict(sorted(stalled.items()))
 
 

@@ -97,8 +97,8 @@ class RunStore:
             WorkbenchError: the folder cannot be written, or a tag is invalid.
         """
         entry = entry_of_trace(trace, new_id(), tags, note)
-        more = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
-        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **more}))
+        baseline_metadata = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
+        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **baseline_metadata}))
         return entry["id"]
 
     def tag(self, run: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
@@ -107,10 +107,10 @@ class RunStore:
         Raises:
             WorkbenchError: there is no such run, or a tag is invalid.
         """
-        added, removed = set(tags_of(add)), set(tags_of(remove))
-        return self._rewrite(run, lambda entry: entry | {"tags": sorted((set(entry["tags"]) | added) - removed)})[
-            "tags"
-        ]
+        tags_to_add, tags_to_remove = set(tags_of(add)), set(tags_of(remove))
+        return self._rewrite(
+            run, lambda entry: entry | {"tags": sorted((set(entry["tags"]) | tags_to_add) - tags_to_remove)}
+        )["tags"]
 
     def note(self, run: str, note: str) -> None:
         """Replace the note of a run.
@@ -199,9 +199,9 @@ class RunStore:
                 index.
         """
         rows = self._index.rows()
-        for column, wanted in (("method", method), ("target", target), ("drafter", drafter)):
-            if wanted is not None:
-                rows = rows.filter(pl.col(column).is_in([wanted] if isinstance(wanted, str) else list(wanted)))
+        for column, value in (("method", method), ("target", target), ("drafter", drafter)):
+            if value is not None:
+                rows = rows.filter(pl.col(column).is_in([value] if isinstance(value, str) else list(value)))
         for tag in tags:
             rows = rows.filter(pl.col("tags").list.contains(tag))
         for word in (text or "").split():
@@ -230,17 +230,17 @@ class RunStore:
         paths = {run: self._path(run) for run in runs}
         if to.suffix in _KINDS and len(runs) != 1:
             raise WorkbenchError(f"{len(runs)} runs cannot be exported to one file.", "Name a folder.")
-        places = {run: to if to.suffix in _KINDS else to / f"{run}.{kind}" for run in runs}
-        for run, place in places.items():
+        targets = {run: to if to.suffix in _KINDS else to / f"{run}.{kind}" for run in runs}
+        for run, target in targets.items():
             data = paths[run].read_bytes()
-            if place.suffix == ".jsonl":
+            if target.suffix == ".jsonl":
                 data = export.json_lines(export.read_parquet(data)).encode()
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(place, data)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(target, data)
             except OSError as error:
-                raise WorkbenchError(f"{place} cannot be written: {error.strerror}.", "Choose another path.") from None
-        return list(places.values())
+                raise WorkbenchError(f"{target} cannot be written: {error.strerror}.", "Choose another path.") from None
+        return list(targets.values())
 
     def import_(self, *paths: Path | str, tags: Iterable[str] = ()) -> Imported:
         """Import runs from .parquet or .jsonl files, or from folders of such files (e.g. another store's `runs`).
@@ -248,32 +248,34 @@ class RunStore:
         A run whose id is already in the store is skipped. A file that cannot be read is reported in the result, and the
         others are still imported. Imported runs get `tags` in addition to their own.
         """
-        done, tags = Imported(), tags_of(tags)
+        result, tags = Imported(), tags_of(tags)
         for file in _files(paths):
             try:
                 trace = export.read(read_regular(file))
-                old = entry_of(file) or {}
-                run = old.get("id") if is_id(str(old.get("id"))) else None
+                old_entry = entry_of(file) or {}
+                run = old_entry.get("id") if is_id(str(old_entry.get("id"))) else None
                 if run and self._file(run).exists():
-                    done.known.append(run)
+                    result.known.append(run)
                     continue
-                entry = entry_of_trace(trace, run or new_id(), {*old.get("tags", ()), *tags}, str(old.get("note", "")))
+                entry = entry_of_trace(
+                    trace, run or new_id(), {*old_entry.get("tags", ()), *tags}, str(old_entry.get("note", ""))
+                )
                 data = export.parquet(trace, {ENTRY: json.dumps(entry)})
                 with self._lock():
                     if self._file(entry["id"]).exists():  # another import added it since
-                        done.known.append(entry["id"])
+                        result.known.append(entry["id"])
                         continue
                     self._write(entry["id"], data)
-                done.added.append(entry["id"])
+                result.added.append(entry["id"])
                 if export.INCOMPLETE in trace.footer.warnings:
-                    done.notes[str(file)] = export.INCOMPLETE
+                    result.notes[str(file)] = export.INCOMPLETE
             except WorkbenchError as error:
-                done.problems[str(file)] = str(error)
+                result.problems[str(file)] = str(error)
             except OSError as error:
-                done.problems[str(file)] = str(error.strerror)
+                result.problems[str(file)] = str(error.strerror)
             except Exception as error:  # an unforeseen error in one file must not stop the others
-                done.problems[str(file)] = f"The file cannot be imported ({type(error).__name__})."
-        return done
+                result.problems[str(file)] = f"The file cannot be imported ({type(error).__name__})."
+        return result
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -312,10 +314,10 @@ class RunStore:
         with self._lock():
             data = self._path(run).read_bytes()
             entry = change(self.entry(run))
-            known = pl.read_parquet_metadata(io.BytesIO(data)) | {ENTRY: json.dumps(entry)}
-            known.pop("ARROW:schema", None)
+            file_metadata = pl.read_parquet_metadata(io.BytesIO(data)) | {ENTRY: json.dumps(entry)}
+            file_metadata.pop("ARROW:schema", None)
             out = io.BytesIO()
-            pl.read_parquet(io.BytesIO(data)).write_parquet(out, metadata=known)
+            pl.read_parquet(io.BytesIO(data)).write_parquet(out, metadata=file_metadata)
             self._path(run)  # raises if the file was deleted by hand meanwhile
             self._write(run, out.getvalue())
         return entry

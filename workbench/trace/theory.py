@@ -116,12 +116,12 @@ def best_depth(
         >>> best.depth, round(best.speedup, 4)
         (8, 3.0921)
     """
-    given = [rates] if isinstance(rates, (int, float)) else list(rates)
-    if not given:
+    by_position = [rates] if isinstance(rates, (int, float)) else list(rates)
+    if not by_position:
         return Best(0, 1.0, 1.0)
     best = Best(0, 1.0, 1.0)
     for depth in range(1, most + 1):
-        tau = tau_by_position([*given, *[given[-1] if beyond is None else beyond] * depth][:depth])
+        tau = tau_by_position([*by_position, *[by_position[-1] if beyond is None else beyond] * depth][:depth])
         gain = tau / (depth * draft_cost + verify_cost(depth + 1) + overhead_cost)
         if gain > best.speedup:
             best = Best(depth, tau, gain)
@@ -153,9 +153,9 @@ def optimal_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bo
     p_, q_ = _checked_pair(p, q, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.where(p_ > 0, q_ / p_, np.where(q_ > 0, np.inf, -np.inf)), kind="stable")
-    inside = np.cumsum(p_[order])
+    p_inside = np.cumsum(p_[order])
     all_in = np.cumsum(q_[order]) ** n if replacement else _all_inside(q_[order], n)
-    return float(min(1.0, 1.0 + min(0.0, float((inside - all_in).min()))))
+    return float(min(1.0, 1.0 + min(0.0, float((p_inside - all_in).min()))))
 
 
 _LOG_T = np.arange(-24.0, 36.0, 0.08)
@@ -175,16 +175,16 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
     result = np.zeros(q.size)
     outside = np.clip(1.0 - np.cumsum(q), 0.0, None)
     for k, rate in enumerate(q):
-        arrived = -np.expm1(-rate * t)
+        has_arrived = -np.expm1(-rate * t)
         shifted = np.vstack([np.zeros_like(t), fewer[:-1]])
-        fewer = fewer * (1.0 - arrived) + shifted * arrived
+        fewer = fewer * (1.0 - has_arrived) + shifted * has_arrived
         if k + 1 < n:
             continue
-        left = float(outside[k])
-        if left < 1e-13 or not q[k + 1 :].any():
+        rest_mass = float(outside[k])
+        if rest_mass < 1e-13 or not q[k + 1 :].any():
             result[k] = 1.0
         else:
-            result[k] = float(np.sum((1.0 - fewer.sum(0)) * left * t * np.exp(-left * t)) * step)
+            result[k] = float(np.sum((1.0 - fewer.sum(0)) * rest_mass * t * np.exp(-rest_mass * t)) * step)
     return np.clip(result, 0.0, 1.0)
 
 
@@ -203,8 +203,8 @@ def optimal_acceptance_lp(p: SamplingTest, q: SamplingTest, n: int, replacement:
     for column, (s, token) in enumerate(pairs):
         rows[s, column] = rows[len(sets) + token, column] = 1.0
     limits = np.concatenate([[mass for _, mass in sets], p_])
-    solved = linprog(-np.ones(len(pairs)), A_ub=rows, b_ub=limits, bounds=(0, None), method="highs")
-    return float(-solved.fun)
+    solution = linprog(-np.ones(len(pairs)), A_ub=rows, b_ub=limits, bounds=(0, None), method="highs")
+    return float(-solution.fun)
 
 
 def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], float]:
@@ -214,15 +214,15 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
             f"{q.size} tokens and {n} drafts are too many to enumerate.", "Use optimal_acceptance instead."
         )
     sets: dict[tuple[int, ...], float] = defaultdict(float)
-    for drawn in itertools.product(range(q.size), repeat=n):
-        if not replacement and len(set(drawn)) < n:
+    for drafts in itertools.product(range(q.size), repeat=n):
+        if not replacement and len(set(drafts)) < n:
             continue
-        mass, left = 1.0, 1.0
-        for token in drawn:
-            mass *= q[token] / left if left > 0 else 0.0
-            left = left if replacement else left - q[token]
+        mass, rest_mass = 1.0, 1.0
+        for token in drafts:
+            mass *= q[token] / rest_mass if rest_mass > 0 else 0.0
+            rest_mass = rest_mass if replacement else rest_mass - q[token]
         if mass > 0:
-            sets[tuple(sorted(set(drawn)))] += mass
+            sets[tuple(sorted(set(drafts)))] += mass
     return sets
 
 
@@ -241,19 +241,19 @@ def recursive_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: 
 
 
 def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float:
-    kept = float(np.minimum(p, q).sum())
+    acceptance = float(np.minimum(p, q).sum())
     rest = np.clip(p - q, 0.0, None)
     if n == 1 or rest.sum() <= 0:
-        return kept
+        return acceptance
     rest = rest / rest.sum()
     if replacement:
-        return kept + (1.0 - kept) * _recursive(rest, q, n - 1, True)
+        return acceptance + (1.0 - acceptance) * _recursive(rest, q, n - 1, True)
     for token in np.flatnonzero(q > p):
         others = q.copy()
         others[token] = 0.0
         if others.sum() > 0:
-            kept += float(q[token] - p[token]) * _recursive(rest, others / others.sum(), n - 1, False)
-    return kept
+            acceptance += float(q[token] - p[token]) * _recursive(rest, others / others.sum(), n - 1, False)
+    return acceptance
 
 
 def kseq_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> tuple[float, float]:
@@ -283,8 +283,8 @@ def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
     free = np.ones(q_.size, bool)
     free[fixed] = False
     rest = np.where(free, q_, 0.0)
-    drawn = np.minimum(p_, rest / rest.sum())[free].sum() if rest.sum() > 0 else 0.0
-    return float(p_[fixed].sum() + drawn)
+    sampled_mass = np.minimum(p_, rest / rest.sum())[free].sum() if rest.sum() > 0 else 0.0
+    return float(p_[fixed].sum() + sampled_mass)
 
 
 def top_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
@@ -319,10 +319,10 @@ def bound_from_tops(p_top: dict[int, float], q_top: dict[int, float], n: int, re
     The minimum is taken over sets of tokens that are known in both distributions, so the bound can only be too high. It
     is exact if the known tokens hold all of q.
     """
-    known = sorted(set(p_top) & set(q_top)) if sum(p_top.values()) < 1 - 1e-6 else sorted(q_top)
-    p = np.array([p_top.get(token, 0.0) for token in known])
-    q = np.array([q_top[token] for token in known])
-    if not known or not n:
+    tokens = sorted(set(p_top) & set(q_top)) if sum(p_top.values()) < 1 - 1e-6 else sorted(q_top)
+    p = np.array([p_top.get(token, 0.0) for token in tokens])
+    q = np.array([q_top[token] for token in tokens])
+    if not tokens or not n:
         return 1.0 if n else 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.where(p > 0, q / p, np.inf), kind="stable")

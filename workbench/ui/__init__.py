@@ -1,4 +1,4 @@
-"""The page in the browser: a Gradio shell around the Live view. `build(client)` returns the `gr.Blocks`."""
+"""Page in the browser: a Gradio shell around the Live view. `build(client)` returns the `gr.Blocks`."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def led(scope: dict[str, Any]) -> dict[str, Any]:
     """
     root = scope.get("root_path", "")
     path = scope["path"]
-    inside = path.removeprefix(root) if root else path  # some proxies strip their prefix, others keep it
-    if _RUN.fullmatch(inside) is None:
+    relative = path.removeprefix(root) if root else path  # some proxies strip their prefix, others keep it
+    if _RUN.fullmatch(relative) is None:
         return scope
-    page = path[: len(path) - len(inside)] + "/"
+    page = path[: len(path) - len(relative)] + "/"
     return scope | {"path": page, "raw_path": page.encode(), BASE: "../"}

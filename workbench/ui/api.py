@@ -1,4 +1,4 @@
-"""The app's API: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
+"""API of the app: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
 
 Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`.
 The docstrings of `Endpoints` are the text of the API page and of the MCP tools.
@@ -44,7 +44,7 @@ from workbench.ui.endpoint import Answer, Host, answers, streams, user_key
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
-"""Seconds without a request after which a run of `start` is ended. A lost reader of a stream is noticed sooner."""
+"""Seconds without a request after which a run of `start` is ended. A stream notices the loss of its reader sooner."""
 
 
 def add(client: Client) -> None:
@@ -61,19 +61,19 @@ def add(client: Client) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return client and headers of a request, also from Gradio's queue, as `workbench.server.door` reads them."""
+    """Return client and headers of a request, also from Gradio's queue, as a scope for `workbench.server.door`."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
 
 def is_users(request: gr.Request) -> bool:
-    """Whether a request may come from this machine's user, also from Gradio's queue."""
-    asked = getattr(request, "request", None)
-    return marked(getattr(asked, "scope", {}))
+    """Return whether a request may come from this machine's user, also for requests in Gradio's queue."""
+    original = getattr(request, "request", None)
+    return marked(getattr(original, "scope", {}))
 
 
 class Endpoints(Host):
-    """The endpoints over a client; the request classes declare their arguments."""
+    """Endpoints over a client; the request classes declare their arguments."""
 
     # -- catalogue -----------------------------------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class Endpoints(Host):
     @answers(Changing, "")
     def change(self, run: str, **options: Any) -> Answer:
         """Switch the method, parameters, the draft model or the images of a run from its next round on."""
-        found = self._client.run(run)
-        found.change(**options)
-        return {"run": found.id, "state": found.state}
+        handle = self._client.run(run)
+        handle.change(**options)
+        return {"run": handle.id, "state": handle.state}
 
     @answers(Remembering, "")
     def memory(self, run: str, action: str, data: bytes | None) -> Answer:
@@ -199,22 +199,22 @@ class Endpoints(Host):
         While it is computed, the progress is streamed (`done`, 0 to 1); the last answer has the result. It stops when
         the caller disconnects.
         """
-        found = await self._do(lambda: self._client.run(run))
-        said = while_connected(
-            lambda: {"attribution": found.explain()},
-            lambda: {"run": found.id, "state": found.state, "done": found.explained},
+        handle = await self._do(lambda: self._client.run(run))
+        messages = while_connected(
+            lambda: {"attribution": handle.explain()},
+            lambda: {"run": handle.id, "state": handle.state, "done": handle.explained},
             self._do,
         )
-        async with contextlib.aclosing(said):
-            async for message in said:
+        async with contextlib.aclosing(messages):
+            async for message in messages:
                 yield message
 
     @answers(Control, "")
     def control(self, run: str, action: str) -> Answer:
         """Pause, resume, step (one round) or cancel a run."""
-        found = self._client.run(run)
-        getattr(found, action)()
-        return {"run": found.id, "state": found.state}
+        handle = self._client.run(run)
+        getattr(handle, action)()
+        return {"run": handle.id, "state": handle.state}
 
     @streams(Generation, without=("paused",))
     async def generate(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
@@ -223,11 +223,11 @@ class Endpoints(Host):
         While it runs, its state is streamed; the last answer is the trace. It is cancelled when the caller disconnects.
         """
         async with self._running(request, options) as run:
-            spoken = 0.0
+            last_message_s = 0.0
             while not run.ended:
-                if time.monotonic() - spoken >= SIGN_OF_LIFE_S:
+                if time.monotonic() - last_message_s >= SIGN_OF_LIFE_S:
                     yield {"run": run.id, "state": run.state}
-                    spoken = time.monotonic()
+                    last_message_s = time.monotonic()
                 await asyncio.sleep(1 / UPDATES_PER_SECOND)
             yield await self._do(lambda: _whole(run))
 
@@ -238,8 +238,8 @@ class Endpoints(Host):
         While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
         intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
-        async with contextlib.aclosing(self._told(self._client.comparing, options, request, _plain)) as said:
-            async for step in said:
+        async with contextlib.aclosing(self._told(self._client.comparing, options, request, _plain)) as steps:
+            async for step in steps:
                 yield step
 
     @streams(Comparing, text=True)
@@ -249,8 +249,8 @@ class Endpoints(Host):
 
         async with contextlib.aclosing(
             self._told(self._client.comparing, options, request, StepEncoder().message)
-        ) as said:
-            async for step in said:
+        ) as steps:
+            async for step in steps:
                 yield step
 
     @streams(Recommending, text=True)
@@ -259,8 +259,8 @@ class Endpoints(Host):
 
         Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
         """
-        async with contextlib.aclosing(self._told(self._client.recommending, options, request, _plain)) as said:
-            async for step in said:
+        async with contextlib.aclosing(self._told(self._client.recommending, options, request, _plain)) as steps:
+            async for step in steps:
                 yield step
 
     async def _told(
@@ -281,8 +281,8 @@ class Endpoints(Host):
         Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
         """
         async with self._running(request, options) as run:
-            async for news in follow(run):
-                yield news
+            async for update in follow(run):
+                yield update
 
     @streams(OfRun, text=True)
     async def follow(self, run: str) -> AsyncGenerator[Answer, None]:
@@ -290,9 +290,9 @@ class Endpoints(Host):
 
         Each message is a JSON text: the answer of `since` with the new rounds; `{}` is a keep-alive.
         """
-        found = await self._do(lambda: self._client.run(run))
-        async for news in follow(found):
-            yield news
+        handle = await self._do(lambda: self._client.run(run))
+        async for update in follow(handle):
+            yield update
 
     @contextlib.asynccontextmanager
     async def _running(self, request: gr.Request, options: dict[str, Any]) -> AsyncGenerator[RunHandle, None]:
@@ -316,17 +316,19 @@ def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
     """Remove private details from the messages of a measurement's step."""
     for lane in (step.get("comparison") or {}).get("lanes", ()):
         lane["error"] = wire.scrub(lane["error"])
-    if news := step.get("news"):
-        news["errors"] = [wire.scrub(error) for error in news["errors"]]
-    if found := step.get("found"):
-        step = step | {"found": found | {"failed": {name: wire.scrub(why) for name, why in found["failed"].items()}}}
+    if update := step.get("news"):
+        update["errors"] = [wire.scrub(error) for error in update["errors"]]
+    if ranking := step.get("found"):
+        step = step | {
+            "found": ranking | {"failed": {name: wire.scrub(reason) for name, reason in ranking["failed"].items()}}
+        }
     return step | {"waiting": wire.scrub(step["waiting"])}
 
 
 def _figures(trace: Trace) -> dict[str, Any]:
-    found = trace.to_wire()
-    found["footer"] |= {"error": wire.scrub(trace.footer.error)}
-    return found | {"text": trace.text, "metrics": summary(trace)}
+    wire_trace = trace.to_wire()
+    wire_trace["footer"] |= {"error": wire.scrub(trace.footer.error)}
+    return wire_trace | {"text": trace.text, "metrics": summary(trace)}
 
 
 def _whole(run: RunHandle) -> dict[str, Any]:

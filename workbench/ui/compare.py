@@ -1,4 +1,4 @@
-"""The Compare tab: two to four lanes measured alone on the device, then replayed together as a race."""
+"""Compare tab: two to four lanes measured alone on the device, then replayed together as a race."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(client: Client) -> None:
 
 
 class CompareView:
-    """The calls of the view, as plain functions over the client."""
+    """Calls of the view, as plain functions over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -39,10 +39,10 @@ class CompareView:
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the side panel, the bundled images, and the address of the plotting library."""
-        found: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
-        found |= {"numbers": Comparing.numbers(), "lanes": bounds.LANES}
-        reads = any(target.get("pictures") for target in found["targets"])
-        return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
+        data: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
+        data |= {"numbers": Comparing.numbers(), "lanes": bounds.LANES}
+        has_images = any(target.get("pictures") for target in data["targets"])
+        return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded comparison, shown before the first measurement; needs no backend. `made` may be empty."""
@@ -55,8 +55,8 @@ class CompareView:
 
     def trace(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the trace of a lane on a prompt, for the Live view."""
-        made = self._jobs.get(request.get("job"))
-        lane = next((lane for lane in made.lanes if lane.name == request.get("lane")), None)
+        comparison = self._jobs.get(request.get("job"))
+        lane = next((lane for lane in comparison.lanes if lane.name == request.get("lane")), None)
         prompt = wire.whole("prompt", request.get("prompt") or 0)
         if lane is None or prompt not in lane.traces:
             raise UnknownNameError("There is no such run.", "Choose a lane that was measured on this prompt.")
@@ -83,10 +83,10 @@ class CompareView:
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
     def _messages(self, job: str, steps: Iterator[Any]) -> Generator[dict[str, Any], None, None]:
-        said = None
+        last_progress = None
         for step in steps:
             if step.comparison is not None:
                 self._jobs.keep(job, step.comparison)
-            now = (step.done, step.text, step.waiting)
-            yield {"step": step.to_wire()} if now != said or step.comparison is not None else {}
-            said = now
+            progress = (step.done, step.text, step.waiting)
+            yield {"step": step.to_wire()} if progress != last_progress or step.comparison is not None else {}
+            last_progress = progress

@@ -30,22 +30,23 @@ async def while_connected(
     Yields:
         the messages of `say`, then the result of the work.
     """
-    left = threading.Event()
+    disconnected = threading.Event()
 
     def watched() -> T:
-        token = LEFT.set(left)
+        token = LEFT.set(disconnected)
         try:
             with no_panic():
                 return work()
         finally:
             LEFT.reset(token)
 
-    working = asyncio.ensure_future(do(watched))
-    working.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be left to hear it
+    task = asyncio.ensure_future(do(watched))
+    # avoids a warning about an unread exception if the caller has left
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        while not working.done():
+        while not task.done():
             yield say()
-            await asyncio.wait({working}, timeout=SIGN_OF_LIFE_S)
-        yield working.result()
+            await asyncio.wait({task}, timeout=SIGN_OF_LIFE_S)
+        yield task.result()
     finally:
-        left.set()
+        disconnected.set()

@@ -40,18 +40,18 @@ class DependencyCache(Generic[T]):
         Raises:
             LeftError: the caller left while others worked.
         """
-        gone = watch()
+        check_connected = watch()
         while not self._working.acquire(timeout=LOOK_S):
-            gone()
+            check_connected()
         try:
-            made, found = self._found.get(key, (0.0, None))
-            if found is None or self._clock() - made > self._seconds:
-                found = work()
-                self._found[key] = self._clock(), found
+            computed_at, answer = self._found.get(key, (0.0, None))
+            if answer is None or self._clock() - computed_at > self._seconds:
+                answer = work()
+                self._found[key] = self._clock(), answer
                 self._found.move_to_end(key)
                 while len(self._found) > self._most:
                     self._found.popitem(last=False)
-            return found
+            return answer
         finally:
             self._working.release()
 
@@ -61,8 +61,8 @@ def stamp(folder: Path, pattern: str = "*") -> Hashable:
     files = []
     for path in sorted(folder.glob(pattern)):
         try:
-            facts = path.stat()
-        except OSError:  # gone meanwhile
+            status = path.stat()
+        except OSError:  # the file was deleted meanwhile
             continue
-        files.append((path.name, facts.st_size, facts.st_mtime_ns))
+        files.append((path.name, status.st_size, status.st_mtime_ns))
     return str(folder), tuple(files)

@@ -1,4 +1,4 @@
-"""Gradio blocks that neither show nor log the inputs of a failed call, and whose idle queue uses little CPU time.
+"""Gradio blocks that neither display nor log the inputs of a failed call, and whose idle queue uses little CPU time.
 
 Gradio prints the traceback of a failed call to the terminal, including the values of wrong inputs: a user's prompt.
 Its queue polls for work a thousand times per second: 6 % of a core, which an idle page would take from measurements.

@@ -55,7 +55,7 @@ class Host:
 
 
 def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that makes an endpoint of a method. It calls the method in a thread, with checked arguments.
+    """Return a decorator that turns a method into an endpoint. It calls the method in a thread, with checked arguments.
 
     Args:
         kind: the request class. A method with a `request` parameter also gets Gradio's request.
@@ -64,16 +64,16 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
     """
 
     def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
-        name, takes = function.__name__ if key is None else key, _takes_request(function)
+        name, takes_request = function.__name__ if key is None else key, _takes_request(function)
 
         async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> Answer:
-            user, more = user_key(request), {"request": request} if takes else {}
+            user, extra = user_key(request), {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user), host._turns.hold(user):
-                    found = await host._do(lambda: function(host, **more, **kind.options(host._client, asked)))
+                    result = await host._do(lambda: function(host, **extra, **kind.options(host._client, asked)))
             except Exception as problem:
                 return {"error": wire.error_to_wire(problem)}
-            return {name: found} if name else found
+            return {name: result} if name else result
 
         signature = _signature(kind, (), Answer)
 
@@ -88,34 +88,34 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
 def streams(
     kind: type[Request], *, without: Collection[str] = (), text: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that makes a streaming endpoint of a generator method, called with checked arguments.
+    """Return a decorator that turns a generator method into a streaming endpoint, called with checked arguments.
 
     Args:
         kind: the request class. A method with a `request` parameter also gets Gradio's request.
         without: fields of the request that this endpoint does not offer.
         text: send each message as a JSON text: Gradio then compares and sends it as a whole, not path by path.
     """
-    told: Callable[[Answer], Any] = json.dumps if text else lambda message: message
+    encode: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
     def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
-        takes = _takes_request(function)
+        takes_request = _takes_request(function)
 
         async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> AsyncGenerator[Any, None]:
-            more = {"request": request} if takes else {}
+            extra = {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user_key(request)):
                     options = await host._do(lambda: kind.options(host._client, asked))
-                async with contextlib.aclosing(function(host, **more, **options)) as said:
-                    async for message in said:
-                        yield told(message)
+                async with contextlib.aclosing(function(host, **extra, **options)) as messages:
+                    async for message in messages:
+                        yield encode(message)
             except Exception as problem:
-                yield told({"error": wire.error_to_wire(problem)})
+                yield encode({"error": wire.error_to_wire(problem)})
 
         signature = _signature(kind, without, AsyncIterator[str if text else Answer])
 
         async def wrapped(*args: Any, **named: Any) -> AsyncIterator[Any]:
-            async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as said:
-                async for message in said:
+            async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as messages:
+                async for message in messages:
                     yield message
 
         return _dressed(wrapped, function, signature, kind)
@@ -130,27 +130,27 @@ def _takes_request(function: Callable[..., Any]) -> bool:
 
 def _signature(kind: type[Request], without: Collection[str], returns: Any) -> inspect.Signature:
     """Return the request's fields as arguments, with Gradio's request after the required ones."""
-    must, may = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
+    required, optional = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
     for name, field in kind.model_fields.items():
         if name not in without:
-            is_must = name in kind.first or field.is_required()
-            default = inspect.Parameter.empty if is_must else field.default
-            made = inspect.Parameter(
+            is_required = name in kind.first or field.is_required()
+            default = inspect.Parameter.empty if is_required else field.default
+            parameter = inspect.Parameter(
                 name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=field.annotation, default=default
             )
-            (must if is_must else may).append(made)
+            (required if is_required else optional).append(parameter)
     caller = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request, default=None)
-    return inspect.Signature([*must, caller, *may], return_annotation=returns)
+    return inspect.Signature([*required, caller, *optional], return_annotation=returns)
 
 
 def _bound(
     signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, dict[str, Any], gr.Request | None]:
     """Return the host whose endpoint was called, the arguments, and Gradio's request."""
-    found = signature.bind(*args, **named)
-    found.apply_defaults()
-    asked = dict(found.arguments)
-    return asked.pop("self"), asked, asked.pop("request")
+    bound = signature.bind(*args, **named)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    return arguments.pop("self"), arguments, arguments.pop("request")
 
 
 def _dressed(
@@ -160,11 +160,11 @@ def _dressed(
     functools.update_wrapper(wrapped, function)
     del wrapped.__wrapped__  # type: ignore[attr-defined]
     arguments = [name for name in signature.parameters if name not in ("self", "request")]
-    words = "\n".join(f"    {name}: {kind.model_fields[name].description}" for name in arguments)
+    help_lines = "\n".join(f"    {name}: {kind.model_fields[name].description}" for name in arguments)
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     wrapped.__annotations__ = {name: p.annotation for name, p in signature.parameters.items() if name != "self"} | {
         "return": signature.return_annotation
     }
-    about = inspect.cleandoc(function.__doc__ or "")
-    wrapped.__doc__ = f"{about}\n\nArgs:\n{words}\n" if words else about
+    summary = inspect.cleandoc(function.__doc__ or "")
+    wrapped.__doc__ = f"{summary}\n\nArgs:\n{help_lines}\n" if help_lines else summary
     return wrapped

@@ -1,4 +1,4 @@
-"""The pages' own files under public names, such as `/workbench/js/live/page.js`. No URL reveals a local path.
+"""Files of the pages under public names, such as `/workbench/js/live/page.js`. No URL reveals a local path.
 
 A page requests them under a version, `/workbench/0123456789ab/js/…`. Their imports of each other inherit it, so that a
 browser never mixes cached files of two versions.
@@ -28,12 +28,12 @@ _VERSION = re.compile(r"^[0-9a-f]{12}/")
 @cache
 def files() -> dict[str, Path]:
     """Return all files by name: modules, stylesheets, and Plotly, which is loaded when a view plots."""
-    found = {module(name): modules.module_path(name) for name in modules.module_names()}
-    found |= {path.name: path for path in modules.all_stylesheets()}
+    by_name = {module(name): modules.module_path(name) for name in modules.module_names()}
+    by_name |= {path.name: path for path in modules.all_stylesheets()}
     spec = find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None
-    return found | {PLOTLY: Path(spec.origin).parent / "package_data" / PLOTLY}
+    return by_name | {PLOTLY: Path(spec.origin).parent / "package_data" / PLOTLY}
 
 
 def module(name: str) -> str:
@@ -67,13 +67,13 @@ class Files:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer with a file, or pass a request on."""
-        inside = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not inside.startswith(PLACE):
+        relative = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not relative.startswith(PLACE):
             return await self.app(scope, receive, send)
-        name, asked = inside.removeprefix(PLACE), None
-        if found := _VERSION.match(name):
-            name, asked = name[found.end() :], found[0][:-1]
-        if asked not in (None, version()):  # modules of two versions do not fit together
+        name, version_asked = relative.removeprefix(PLACE), None
+        if match := _VERSION.match(name):
+            name, version_asked = name[match.end() :], match[0][:-1]
+        if version_asked not in (None, version()):  # modules of two versions do not fit together
             return await PlainTextResponse("The workbench has another version now: reload the page.", 404)(
                 scope, receive, send
             )

@@ -66,11 +66,11 @@ def add_view(
 def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
     bus = gr.HTML(value="", html_template="<i></i>", visible="hidden", js_on_load=BUS)
 
-    keeps = "mine" in inspect.signature(decode).parameters
+    passes_mine = "mine" in inspect.signature(decode).parameters
 
     async def stream(event: gr.EventData, request: gr.Request) -> AsyncIterator[str]:
-        more = {"mine": is_users(request)} if keeps else {}
-        async for message in decode(event._data, user=user_key(request), **more):
+        extra = {"mine": is_users(request)} if passes_mine else {}
+        async for message in decode(event._data, user=user_key(request), **extra):
             yield as_text(message)
 
     stage.decode(

@@ -75,17 +75,17 @@ class Jobs(Generic[T]):
         job, stop, steps = secrets.token_urlsafe(12), threading.Event(), None
         with self._lock:
             self._stops[job] = stop
-        head = {"channel": channel, "job": job}
+        common = {"channel": channel, "job": job}
         try:
             steps = await asyncio.to_thread(begin, job, stop.is_set)
-            yield head
-            spoken = time.monotonic()
+            yield common
+            last_message_s = time.monotonic()
             while (message := await asyncio.to_thread(next, steps, None)) is not None:
-                if message or time.monotonic() - spoken > SIGN_OF_LIFE_S:
-                    spoken = time.monotonic()
-                    yield head | message
+                if message or time.monotonic() - last_message_s > SIGN_OF_LIFE_S:
+                    last_message_s = time.monotonic()
+                    yield common | message
         except Exception as problem:
-            yield head | {"error": wire.error_to_wire(problem)}
+            yield common | {"error": wire.error_to_wire(problem)}
         finally:
             stop.set()
             with self._lock:

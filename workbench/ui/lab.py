@@ -1,4 +1,4 @@
-"""The Lab tab: train a head on this machine, follow its curves, compare runs, and use it as a drafter in Live."""
+"""Lab tab: train a head on this machine, follow its curves, compare runs, and use it as a drafter in Live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.ui.hosting import add_view
 from workbench.ui.saved_runs import SavedRunsView
 
 COMPARED = 8
-"""Largest number of runs whose curves are drawn beside those of the opened run."""
+"""Largest number of runs whose curves are drawn with those of the opened run."""
 NOT_HERE = (
     "Training starts processes on the server, so the Lab is disabled in public apps: Spaces, ZeroGPU, and apps "
     "started with --public. Start the workbench on your own machine (python app.py) and open the Lab there."
@@ -36,7 +36,7 @@ def add(client: Client, kept: SavedRunsView) -> None:
 
     Args:
         client: lists targets and loads promoted heads.
-        kept: tells whether the current request may come from this machine's user.
+        kept: decides whether the current request may come from this machine's user.
     """
     view = LabView(client, kept)
     add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
@@ -44,7 +44,7 @@ def add(client: Client, kept: SavedRunsView) -> None:
 
 
 class LabView:
-    """The calls of the view, as plain functions over the client and the lab's folder.
+    """Calls of the view, as plain functions over the client and the lab's folder.
 
     No path comes from the browser: runs are named by their ids, targets by their names in the list.
 
@@ -63,10 +63,10 @@ class LabView:
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the panel; `barred` says why training is off here (empty: it is on)."""
-        barred, known = self.barred(), ("name", "title", "available", "reason", "detail")
+        barred, fields = self.barred(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
-            {key: target.get(key) for key in known if key in target} | {"rate": rate(target["name"])}
+            {key: target.get(key) for key in fields if key in target} | {"rate": rate(target["name"])}
             for target in self.client.targets()
             if target.get("kind") != "hub"
         ]
@@ -90,28 +90,28 @@ class LabView:
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
         """Summarise all runs, newest first; return the run `opened` in full, and all curves of the runs `compared`."""
         lab, opened = self._open(), request.get("opened")
-        wanted = request.get("compared")
-        compared = {str(name) for name in wanted[:COMPARED]} if isinstance(wanted, list) else set()
-        found, whole, curves = [], None, {}
+        requested = request.get("compared")
+        compared = {str(name) for name in requested[:COMPARED]} if isinstance(requested, list) else set()
+        summaries, opened_run, curves = [], None, {}
         for run in lab.runs():
             if run.id == opened:
-                whole = run.whole()
+                opened_run = run.whole()
             if run.id in compared:
                 curves[run.id] = run.curves()
-            found.append({key: value for key, value in run.summary().items() if key != "curves"})
-        return {"runs": found, "opened": whole, "compared": curves}
+            summaries.append({key: value for key, value in run.summary().items() if key != "curves"})
+        return {"runs": summaries, "opened": opened_run, "compared": curves}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Start a training run: `head`, `target`, `options`."""
         names = [target["name"] for target in self.client.targets() if target.get("available", True)]
         options = request.get("options") or {}
-        wish = Wish.of(
+        training_request = Wish.of(
             wire.text("head", request.get("head"), 100),
             wire.text("target", request.get("target"), 200),
             wire.params(options),
             names,
         )
-        return {"id": self._open().start(wish).id}
+        return {"id": self._open().start(training_request).id}
 
     def stop_training(self, request: dict[str, Any]) -> dict[str, Any]:
         """Signal a run to end after its current step; it saves a checkpoint."""
@@ -127,8 +127,8 @@ class LabView:
         if "heads" not in self.client.offers:
             raise MethodUnavailableError("This backend cannot load new heads.", "Start it with --head FOLDER.")
         run = lab.run(request.get("id"))
-        found = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
-        return found | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
+        result = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
+        return result | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
 
     def promote_again(self) -> None:
         """Load the heads again that were promoted when the app last ended."""
@@ -137,8 +137,8 @@ class LabView:
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete a run; if its head was promoted, the app stops drafting with it."""
-        takes = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
-        self._open().forget(request.get("id"), **takes)
+        options = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
+        self._open().forget(request.get("id"), **options)
         return {}
 
     def _open(self) -> Lab:
@@ -147,9 +147,9 @@ class LabView:
         Raises:
             MethodUnavailableError: the lab is off for this caller.
         """
-        if why := self.barred():
-            said, _, then = why.partition(": ")
-            raise MethodUnavailableError(f"{said}.", then)
+        if reason := self.barred():
+            message, _, remedy = reason.partition(": ")
+            raise MethodUnavailableError(f"{message}.", remedy)
         if self._lab is None:
             self._lab = Lab()
             atexit.register(self._lab.close)

@@ -1,4 +1,4 @@
-"""A client that is still being created: the page can be served while PyTorch is imported."""
+"""Proxy for a client that is still being created: the page can be served while PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from workbench.client import Client
 
 
 class Later:
-    """Proxy for a client until `make` has run; calls wait for it. If creating the client failed, calls raise that."""
+    """Proxy for a client until `make` has run; calls wait for it.
+
+    If creating the client failed, calls raise that error.
+    """
 
     def __init__(self) -> None:
         self._made: Any = None

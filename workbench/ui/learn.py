@@ -24,9 +24,9 @@ def add(demo: gr.Blocks) -> None:
 
 def tour_steps() -> list[dict[str, Any]]:
     """Return the steps whose recordings exist, in order."""
-    known = set(recorded.names())
+    existing = set(recorded.names())
     return [
-        tour.to_wire(name, make(*map(recorded.trace, needed)))
-        for name, (make, needed) in tour.STEPS.items()
-        if known.issuperset(needed)
+        tour.to_wire(name, make_step(*map(recorded.trace, needed)))
+        for name, (make_step, needed) in tour.STEPS.items()
+        if existing.issuperset(needed)
     ]

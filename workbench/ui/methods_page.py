@@ -1,4 +1,4 @@
-"""/methods: a card per registered method, which models each can run with, and the definition of every figure."""
+"""/methods: a card per registered method, the models that it can run with, and the definition of every figure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(demo: gr.Blocks, client: Client, kept: SavedRunsView | None = None) -> N
 
     Args:
         demo: the finished main page.
-        client: tells which method can run with which models, and measures which is fastest.
+        client: lists the methods that can run with each model, and measures which is fastest.
         kept: saved runs whose prompts may be used for a recommendation; None: none.
     """
 
@@ -62,9 +62,9 @@ def all_boards() -> dict[str, Any]:
 
     exactness = board.exactness()
     standings = {row["method"]: row["standing"] for row in exactness}
-    found = combinations.matrix(registry.methods(), standings, board.choice_standings())
+    choice_matrix = combinations.matrix(registry.methods(), standings, board.choice_standings())
     claims, work = claimsboard.rows(), workboard.targets()
-    return {"exactness": exactness, "claims": claims, "combinations": found, "work": work}
+    return {"exactness": exactness, "claims": claims, "combinations": choice_matrix, "work": work}
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -85,13 +85,13 @@ def compatibility(client: Client) -> dict[str, Any]:
 
     A target that may not be used here has no columns, for example one that a public app would have to download.
     """
-    columns, cells, gone = [], {}, watch()
+    columns, cells, check_connected = [], {}, watch()
     for target in client.targets():
-        gone()
+        check_connected()
         if not target.get("available", True):
             continue
-        fitting = [d["name"] for d in client.drafters(target["name"]) if d.get("available", True)]
-        for drafter in [*fitting, "none"]:
+        usable = [d["name"] for d in client.drafters(target["name"]) if d.get("available", True)]
+        for drafter in [*usable, "none"]:
             columns.append({"target": target["name"], "drafter": None if drafter == "none" else drafter})
             for method in client.methods(target["name"], drafter):
                 reason = "" if method["available"] else method["reason"]

@@ -1,4 +1,4 @@
-"""The page: Live, Compare, Vision, Sweep and Lab are tabs of one `gr.Blocks`: Gradio events cannot cross routes."""
+"""Page with the tabs Live, Compare, Vision, Sweep and Lab in one `gr.Blocks`: Gradio events cannot cross routes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ TITLE = "Speculative Decoding Workbench"
 
 def build(client: Client, keeps: bool = False) -> gr.Blocks:
     """Return the page over `client`. It loads and starts nothing before the browser sends a request."""
-    kept = SavedRunsView(keeps)
+    saved_runs = SavedRunsView(keeps)
     with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header, whose links press Gradio's tab buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
             with gr.Tab("Live", id="live"):
-                live_view(Session(client, kept))
+                live_view(Session(client, saved_runs))
             with gr.Tab("Compare", id="compare"):
                 compare.add(client)
             with gr.Tab("Vision", id="vision"):
-                vision.add(client, kept)
+                vision.add(client, saved_runs)
             with gr.Tab("Sweep", id="sweep"):
                 sweep.add(client)
             with gr.Tab("Lab", id="lab"):
-                lab.add(client, kept)
+                lab.add(client, saved_runs)
             with gr.Tab("Two runs", id="pair"):  # an address or the gallery opens it: see addresses.py
-                pair.add(kept)
+                pair.add(saved_runs)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs, tabs=TABS)
         api.add(client)
-    gallery.add(demo, kept)
+    gallery.add(demo, saved_runs)
     learn.add(demo)
-    methods_page.add(demo, client, kept)
+    methods_page.add(demo, client, saved_runs)
     verifiers.add(demo)
     return demo
 

@@ -1,4 +1,4 @@
-"""Fix for CPU use of an idle page: Gradio's loading screen continues to request animation frames after it is gone.
+"""Fix for CPU use of an idle page: Gradio's loading screen requests animation frames even after it has disappeared.
 
 Measured with Gradio 6.31 in Chromium without a GPU: 60 frames per second that show nothing, for 7 % of a core. The
 page does not need the loading screen's timer, so its frame requests are dropped. The script that drops them runs
@@ -43,8 +43,8 @@ class Quiet:
                     body = body.replace(b"<head>", b"<head>" + SCRIPT, 1)
                     body = body.replace(b'<base href="./"', f'<base href="{scope.get(BASE, "./")}"'.encode(), 1)
                     length = [(b"content-length", str(len(body)).encode())]
-                    kept = [(name, value) for name, value in start["headers"] if name != b"content-length"]
-                    await send(start | {"headers": kept + length})
+                    other_headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
+                    await send(start | {"headers": other_headers + length})
                     await send({"type": "http.response.body", "body": body})
 
         await self.app(scope, receive, answer)

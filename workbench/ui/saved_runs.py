@@ -24,17 +24,17 @@ MAX_TEXT = 2000
 def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of the gallery; remove its draft model if none of its methods drafts with one.
 
-    A trace names the draft model that was loaded beside the target, even if its method did not use it.
+    A trace names the draft model that was loaded with the target, even if its method did not use it.
     """
     try:
         needed = any(DRAFTERS & set(known.get(name).needs) for name in entry["methods"] or [entry["method"]])
-    except UnknownNameError:  # a method from elsewhere: its needs are unknown
+    except UnknownNameError:  # the needs of a method from another package are unknown
         return entry
     return entry if needed else entry | {"drafter": None}
 
 
 class SavedRunsView:
-    """The calls of the pages about saved runs. The store is shared with `workbench runs`.
+    """Calls of the pages about saved runs. The store is shared with `workbench runs`.
 
     Args:
         allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
@@ -55,13 +55,13 @@ class SavedRunsView:
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Save a trace that the browser holds, with the `baseline` measured beside it; return its id."""
+        """Save a trace that the browser holds, with the `baseline` measured with it; return its id."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
         store = self._store()  # refuses other users before their data is read
-        held, baseline = request.get("trace"), Baseline.from_wire(request.get("baseline"))
-        trace = export.read_wire(held if isinstance(held, dict) else {})
+        trace_data, baseline = request.get("trace"), Baseline.from_wire(request.get("baseline"))
+        trace = export.read_wire(trace_data if isinstance(trace_data, dict) else {})
         return {"id": store.save(trace, baseline=baseline)}
 
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -71,17 +71,17 @@ class SavedRunsView:
         """
         if not self.allowed:
             return {"allowed": False}
-        words, tags, where = parse(_text(request, "search"))
+        words, tags, conditions = parse(_text(request, "search"))
         first = wire.whole("first", request.get("first") or 0)
         store = self._store()
-        found = store.find(text=words, tags=tags, where=where).select("id", "tags", "note").collect()
-        runs, problems = [], [f"{name}: {why}" for name, why in sorted(store.problems.items())]
-        for row in found.slice(first, PAGE).to_dicts():
+        matches = store.find(text=words, tags=tags, where=conditions).select("id", "tags", "note").collect()
+        runs, problems = [], [f"{name}: {reason}" for name, reason in sorted(store.problems.items())]
+        for row in matches.slice(first, PAGE).to_dicts():
             try:
                 runs.append(drafted_by(recorded.describe(row["id"], store.load(row["id"]))) | row)
             except WorkbenchError as problem:  # noqa: PERF203  # a damaged file hides no other run
                 problems.append(f"{row['id']}: {problem}")
-        return {"allowed": True, "total": len(found), "page": PAGE, "runs": runs, "problems": problems}
+        return {"allowed": True, "total": len(matches), "page": PAGE, "runs": runs, "problems": problems}
 
     def prompts(self, target: str, last: int, mine: bool) -> list[tuple[str, list[int]]]:
         """Return the prompts of the newest saved runs of a target, each once: the run's id, and its token ids.
@@ -99,13 +99,13 @@ class SavedRunsView:
         self._store()
         from workbench.bench.recommend import of_kept_runs  # imports PyTorch: only when needed
 
-        return [(asked.name, asked.ids) for asked in of_kept_runs(target, last)]
+        return [(prompt.name, prompt.ids) for prompt in of_kept_runs(target, last)]
 
     def mark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Replace a run's tags (comma-separated) and its note; return the tags, sorted."""
         store, run = self._store(), _text(request, "id")
-        wanted = {tag.strip() for tag in _text(request, "tags").split(",") if tag.strip()}
-        tags = store.tag(run, add=wanted, remove=set(store.entry(run)["tags"]) - wanted)
+        new_tags = {tag.strip() for tag in _text(request, "tags").split(",") if tag.strip()}
+        tags = store.tag(run, add=new_tags, remove=set(store.entry(run)["tags"]) - new_tags)
         store.note(run, _text(request, "note"))
         return {"tags": tags}
 
@@ -150,13 +150,13 @@ def parse(search: str) -> tuple[str, list[str], list[str]]:
     """
     words: list[str] = []
     tags: list[str] = []
-    where: list[str] = []
+    conditions: list[str] = []
     for part in search.split():
         if part.startswith("#") and len(part) > 1:
             tags.append(part[1:])
         else:
-            (where if any(sign in part for sign in "<>=") else words).append(part)
-    return " ".join(words), tags, where
+            (conditions if any(sign in part for sign in "<>=") else words).append(part)
+    return " ".join(words), tags, conditions
 
 
 def _text(request: dict[str, Any], name: str) -> str:

@@ -36,7 +36,7 @@ MOST_OTHERS = 3
 
 
 class Session:
-    """The calls of one page over a client. Stores no run: the browser names the run that it means.
+    """Calls of one page over a client. No run is stored here: each call names its run.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with its methods.
@@ -143,8 +143,8 @@ class Session:
         """Return a trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""
         from workbench.trace import export  # Polars, which few visits need
 
-        held = request.get("trace")
-        trace = export.read_wire(held) if isinstance(held, dict) else self._run(request).trace
+        trace_data = request.get("trace")
+        trace = export.read_wire(trace_data) if isinstance(trace_data, dict) else self._run(request).trace
         if trace is None:
             raise WorkbenchError("The run has no rounds yet.", "Wait for its first round.")
         return {"data": base64.b64encode(export.parquet(trace)).decode("ascii")}
@@ -162,13 +162,13 @@ class Session:
         others, pairs = request.get("others") or [], request.get("pairs") or []
         if not isinstance(others, list) or not isinstance(pairs, list):
             raise ParameterError("others and pairs must be lists.", "Give traces, and speed-ups of pairs of runs.")
-        given = [request.get("trace"), *others[:MOST_OTHERS]]
-        gone, traces = watch(), []
-        for held in given:
-            gone()
-            traces.append(export.read_wire(held if isinstance(held, dict) else {}))
+        trace_data = [request.get("trace"), *others[:MOST_OTHERS]]
+        check_connected, traces = watch(), []
+        for item in trace_data:
+            check_connected()
+            traces.append(export.read_wire(item if isinstance(item, dict) else {}))
         trace, *others = traces
-        gone()
+        check_connected()
         ratios = [r for r in pairs if isinstance(r, int | float) and 0 < r < MOST_RATE]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured, whatif_errors.errors()) | {"plotly": PLOTLY}
@@ -198,23 +198,25 @@ class Session:
                 yield message
             return
         try:
-            seen = wire.whole("from", request.get("from") or 0)
+            n_seen = wire.whole("from", request.get("from") or 0)
             run = await asyncio.to_thread(self._begin, request, user)
         except Exception as problem:
             yield channel | {"error": wire.error_to_wire(problem)}
             return
-        async for news in follow(run, seen=seen):
-            yield channel | (news or {"run": run.id})
+        async for update in follow(run, seen=n_seen):
+            yield channel | (update or {"run": run.id})
 
     def _measure(
         self, request: dict[str, Any], user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
         options = self._options(request)
-        asked = {name: value for name, value in options.items() if name not in ("paused", "pace", "memory", "keeps")}
-        said = None
-        for pairs in self.client.pairing(**asked, user=user, stopped=stopped):
-            yield {} if pairs == said else {"pairs": pairs.to_wire()}
-            said = pairs
+        measured_options = {
+            name: value for name, value in options.items() if name not in ("paused", "pace", "memory", "keeps")
+        }
+        last_pairs = None
+        for pairs in self.client.pairing(**measured_options, user=user, stopped=stopped):
+            yield {} if pairs == last_pairs else {"pairs": pairs.to_wire()}
+            last_pairs = pairs
 
     def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a measurement in the background; pairs measured so far remain."""
@@ -232,8 +234,8 @@ class Session:
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.start`."""
-        asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return self._formatted(Generation.options(self.client, asked))
+        generation = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
+        return self._formatted(Generation.options(self.client, generation))
 
     def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
         """Apply the target's own chat template to a message; use its bare text if the target has no template.
@@ -259,10 +261,10 @@ class Session:
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
     """Return the error for a target that is not offered. `here`: whether the visitor started the app."""
-    there = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
-    other = " For another model, start the app with --target." if here else ""
+    available = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
+    hint = " For another model, start the app with --target." if here else ""
     return wire.error_to_wire(
-        ModelError(f"There is no target {str(name)[:80]!r} in this view.", f"Choose one of: {there}.{other}")
+        ModelError(f"There is no target {str(name)[:80]!r} in this view.", f"Choose one of: {available}.{hint}")
     )
 
 

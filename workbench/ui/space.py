@@ -1,4 +1,4 @@
-"""The platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
+"""Detect the platform of the app and its consequences: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRANGERS: dict[str, Any] = {
     "trace_bytes": 256 << 20,
 }
 """Limits of a public app; see `workbench.service.limits.Limits`."""
-_TRUE = ("1", "t", "true")  # what the `spaces` package takes for true
+_TRUE = ("1", "t", "true")  # values that the `spaces` package accepts as true
 
 
 class Mode(str, Enum):
@@ -53,7 +53,7 @@ class Mode(str, Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """A platform and its rules.
+    """Platform and its rules.
 
     Attributes:
         mode: platform that the app runs on.
@@ -82,8 +82,8 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
     else:
         mode = Mode.LOCAL
     public = public or mode is not Mode.LOCAL or env.get(PUBLIC, "").lower() in _TRUE
-    listed = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
-    return Place(mode, public, listed if public or listed else None)
+    allowed_names = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
+    return Place(mode, public, allowed_names if public or allowed_names else None)
 
 
 def _has_gpu(env: Mapping[str, str]) -> bool:
@@ -95,11 +95,11 @@ def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
     """Return the limits for visitors of a place.
 
     Args:
-        place: where the app runs.
+        place: platform and rules of the app.
         asked: values that replace the place's own, by the name of the limit; None: the place's own.
     """
-    named = {name: value for name, value in (asked or {}).items() if value is not None}
-    return Limits(**((STRANGERS if place.public else {}) | named))
+    given_limits = {name: value for name, value in (asked or {}).items() if value is not None}
+    return Limits(**((STRANGERS if place.public else {}) | given_limits))
 
 
 def client(
@@ -115,7 +115,7 @@ def client(
     """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
     Args:
-        place: where the app runs.
+        place: platform and rules of the app.
         target: bundled name, local folder or Hub id.
         drafter: the same; "auto": the one that belongs to the target.
         device: auto, cpu, cuda, …
@@ -168,11 +168,11 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all behind `AccessControl`.
 
     The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
-    all routes. The door runs before Gradio's own middleware too, which would let other origins read.
+    all routes. The access control runs before Gradio's own middleware too, which would let other origins read.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        door: access control; by default one that lets in this machine's own pages and programs.
+        door: access control; by default one that admits this machine's own pages and programs.
         public: whether anybody may reach the app: the size limit of the pages' calls is then lower.
     """
     from gradio.routes import App, ORJSONResponse
@@ -189,13 +189,13 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     from workbench.server.routes import router
     from workbench.ui.launching import LAUNCH
 
-    front = door or AccessControl()
+    access = door or AccessControl()
 
     class Behind(App):
-        """Gradio's app with the door in front of it."""
+        """Gradio's app inside the access control."""
 
         def build_middleware_stack(self) -> Any:
-            return front.before(super().build_middleware_stack())
+            return access.before(super().build_middleware_stack())
 
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)

@@ -1,4 +1,4 @@
-"""The Sweep tab: a sweep over one or two settings, as a heat map that fills live."""
+"""Sweep tab: a sweep over one or two settings, as a heat map that is filled live."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def add(client: Client) -> None:
 
 @cache
 def folder() -> Path:
-    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or beside the saved runs; on a Space lost at a restart."""
-    named = os.environ.get("WORKBENCH_SWEEPS")
-    if named:
-        return Path(named)
+    """Return the folder of sweeps: `WORKBENCH_SWEEPS`, or one next to the saved runs; on a Space lost at a restart."""
+    variable = os.environ.get("WORKBENCH_SWEEPS")
+    if variable:
+        return Path(variable)
     if space.detect().public:
         return visitors_folder()
     from workbench.trace.store import default_folder
@@ -63,25 +63,25 @@ def visitors_folder() -> Path:
     These sweeps take no room from those of this machine's user, and do not continue them. Folders of apps that were
     killed are deleted here.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
-        pid = left.name.removeprefix(VISITORS).partition("-")[0]
-        if pid.isdecimal() and left.stat().st_uid == os.getuid() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    place = tempfile.mkdtemp(prefix=f"{VISITORS}{os.getpid()}-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return Path(place)
+    for old_folder in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
+        pid = old_folder.name.removeprefix(VISITORS).partition("-")[0]
+        if pid.isdecimal() and old_folder.stat().st_uid == os.getuid() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(old_folder, ignore_errors=True)
+    path = tempfile.mkdtemp(prefix=f"{VISITORS}{os.getpid()}-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
 
 
 @dataclass(slots=True)
 class Job:
-    """A sweep started here."""
+    """Sweep that was started here."""
 
     update: Any
     kept: Any
 
 
 class SweepView:
-    """The calls of the view, as plain functions over the client."""
+    """Calls of the view, as plain functions over the client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -98,12 +98,12 @@ class SweepView:
         from workbench.bench.grid import OPTIONS
         from workbench.bench.prompts import groups_of, load_prompts
 
-        more: dict[str, Any] = {
+        data: dict[str, Any] = {
             "groups": groups_of(load_prompts()),
             "options": [spec.to_wire() for spec in OPTIONS.values()],
         }
-        more |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS, "numbers": Sweeping.numbers()}
-        return self._session.catalogue(request) | more
+        data |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS, "numbers": Sweeping.numbers()}
+        return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded sweep, shown before the first measurement; needs no backend. `made` may be empty.
@@ -112,11 +112,11 @@ class SweepView:
         """
         from workbench.bench.grid import Sweep
 
-        made = recorded.example("sweep")
-        if made:
-            sweep = Sweep.from_wire(made["sweep"])
-            made |= {"code": sweep.code(), "command": sweep.command()}
-        return {"made": made, "plotly": PLOTLY}
+        recording = recorded.example("sweep")
+        if recording:
+            sweep = Sweep.from_wire(recording["sweep"])
+            recording |= {"code": sweep.code(), "command": sweep.command()}
+        return {"made": recording, "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a sweep; finished cells remain available."""
@@ -127,10 +127,10 @@ class SweepView:
         """Return the trace of a cell, for the Live view."""
         job = self._jobs.get(request.get("job"))
         result = job.update.results.get(request.get("cell"))
-        found = None if result is None else job.kept.trace(result)
-        if found is None:
+        trace = None if result is None else job.kept.trace(result)
+        if trace is None:
             raise UnknownNameError("There is no trace of this cell.", "Choose a measured cell.")
-        return found.to_wire()
+        return trace.to_wire()
 
     def table(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return one row per cell, as CSV or Parquet, in base64."""
@@ -149,12 +149,12 @@ class SweepView:
         """
         from workbench.bench.sweepfolder import SweepFolder
 
-        found = []
+        lines = []
         for path in folder().glob("*/sweep.json") if is_user() else ():
-            place = SweepFolder(path.parent)
-            writing = place.is_written
-            found += [{**line, "writing": writing} for line in lines_of(place)]
-        return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
+            saved = SweepFolder(path.parent)
+            writing = saved.is_written
+            lines += [{**line, "writing": writing} for line in lines_of(saved)]
+        return {"kept": sorted(lines, key=lambda line: line["date"], reverse=True)}
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Open a saved sweep: return a job, whose runs and tables can be requested, and all cells."""
@@ -166,12 +166,12 @@ class SweepView:
             path.parent.name for path in folder().glob("*/sweep.json")
         }:  # a name never becomes a path
             raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
-        place = SweepFolder(folder() / name)
-        found = opened(place)
-        if not number.isdecimal() or int(number) >= len(found):
+        saved = SweepFolder(folder() / name)
+        updates = opened(saved)
+        if not number.isdecimal() or int(number) >= len(updates):
             raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
-        update = found[int(number)]
-        job = self._jobs.add(Job(update, place))
+        update = updates[int(number)]
+        job = self._jobs.add(Job(update, saved))
         return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}
 
     def decode(
@@ -201,24 +201,24 @@ class SweepView:
             raise ParameterError(
                 "The axes are not a list.", 'Give a list, as in [{"name": "depth", "values": [1, 2]}].'
             )
-        given = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
+        axis_values = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
         models = Models.options(self.client, request)
         group = wire.names("group", request["group"]) if request.get("group") else ()
         checked = Sweeping.options(self.client, request)
         numbers = {name: value for name, value in checked.items() if name in request}
-        made = Sweep.of(
-            given,
+        sweep = Sweep.of(
+            axis_values,
             method=wire.text("method", request.get("method", "draft-model")),
             params=wire.params(request.get("params")),
             **models,
             group=group,
             **numbers,
         )
-        if (count := len(made.cells())) > CELLS:
+        if (count := len(sweep.cells())) > CELLS:
             raise CapacityError(
                 f"This sweep has {count} cells; the limit here is {CELLS}.", "Use workbench sweep for more cells."
             )
-        return made
+        return sweep
 
     def _values(self, axis: dict[str, Any]) -> list[Any]:
         """Return the values of an axis; model names must be listed by this app, or be Hub ids."""
@@ -239,31 +239,33 @@ class SweepView:
         from workbench.bench.sweep import here, run
         from workbench.bench.sweepfolder import SweepFolder, tidy
 
-        place = place_of(
+        target_folder = place_of(
             sweep, anew, folder() if mine else visitors_folder()
-        )  # makes one: none for a reader who has left
-        tidy(place.parent, FOLDERS)
-        first, said = True, None
-        for update in run(sweep, here(self.client, user), place, stopped):
-            self._jobs.keep(job, Job(update, SweepFolder(place)))
-            now = (update.done, update.text, update.note)
+        )  # may create a folder; runs only once a reader requests the first message
+        tidy(target_folder.parent, FOLDERS)
+        is_first, last_progress = True, None
+        for update in run(sweep, here(self.client, user), target_folder, stopped):
+            self._jobs.keep(job, Job(update, SweepFolder(target_folder)))
+            progress = (update.done, update.text, update.note)
             yield (
-                {"sweep": scrubbed(update.to_wire(everything=first or update.last))}
-                if now != said or update.last
+                {"sweep": scrubbed(update.to_wire(everything=is_first or update.last))}
+                if progress != last_progress or update.last
                 else {}
             )
-            first, said = False, now
+            is_first, last_progress = False, progress
 
 
 def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
-    """Return the folder of a sweep: the newest of its folders; with `anew`, a new one beside them.
+    """Return the folder of a sweep: the newest of its folders; with `anew`, a new one next to them.
 
     `among`: the folder of all sweeps; None: that of this machine's user.
     """
     from workbench.bench.sweepfolder import generations, next_generation
 
-    place = (among or folder()) / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
-    return next_generation(place) if anew else next(reversed(generations(place)), place)
+    target_folder = (among or folder()) / hashlib.sha256(
+        json.dumps(sweep.to_wire(), sort_keys=True).encode()
+    ).hexdigest()[:20]
+    return next_generation(target_folder) if anew else next(reversed(generations(target_folder)), target_folder)
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
@@ -274,11 +276,11 @@ def lines_of(place: Any) -> list[dict[str, Any]]:
     from workbench.bench.sweep import opened
 
     try:
-        found = opened(place)
+        updates = opened(place)
     except WorkbenchError:
         return []
     lines = []
-    for i, update in enumerate(found):
+    for i, update in enumerate(updates):
         axes = [axis.name for axis in update.sweep.axes]
         fixed = {name: "" if name in axes else getattr(update.sweep, name) for name in ("method", "target")}
         line = {"id": f"{place.folder.name}/{i}", "title": " × ".join(axes), "done": update.done, "total": update.total}

@@ -1,4 +1,4 @@
-"""The Vision tab: one image, one question, one or two drafters, and the image data that each gets."""
+"""Vision tab: one image, one question, one or two drafters, and the image data that each gets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(client: Client, kept: SavedRunsView) -> None:
 
 
 class VisionSession(Session):
-    """The calls of the Vision tab: those of Live, for targets that take images, and its own."""
+    """Calls of the Vision tab: those of Live, for targets that accept images, and its own."""
 
     def answers(self) -> list[Any]:
         """Return the functions that the view may call by name."""
@@ -30,11 +30,11 @@ class VisionSession(Session):
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the side panel, for targets that take images; an empty target list if there are none."""
-        found = super().catalogue(request)
-        usable = {m["name"] for m in found["methods"] if m.get("available", True)}
-        method = next((name for name in DEFAULT_METHODS if name in usable), found["chosen"]["method"])
-        chosen = found["chosen"] | {"method": method, "max_new_tokens": scenes.CAPTION_TOKENS}
-        return found | {"presets": [], "chosen": chosen}
+        data = super().catalogue(request)
+        usable = {m["name"] for m in data["methods"] if m.get("available", True)}
+        method = next((name for name in DEFAULT_METHODS if name in usable), data["chosen"]["method"])
+        chosen = data["chosen"] | {"method": method, "max_new_tokens": scenes.CAPTION_TOKENS}
+        return data | {"presets": [], "chosen": chosen}
 
     def _targets(self) -> list[dict[str, Any]]:
         return [t for t in self.client.targets() if t.get("pictures")]
@@ -50,13 +50,14 @@ class VisionSession(Session):
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the image from the next round on, for target and drafter or for the drafter only."""
-        wire.text("sees", request.get("sees"))  # without it, an old page would show the target the drafter's image
+        # without this check, an old page would give the target the drafter's image
+        wire.text("sees", request.get("sees"))
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         options = Generation.options(self.client, request)
         parts = [{"type": "image"}, {"type": "text", "text": options["prompt"]}]
-        # As token ids: what looks like a marker in a question stays text.
+        # Use token ids, so that text in a question that looks like a marker stays text.
         ids = self.client.chat_prompt([{"role": "user", "content": parts}], options["target"])
         return options | {"prompt": ids}
 

@@ -18,7 +18,7 @@ MAX_CHARS = 200_000
 
 
 class WhichView:
-    """The calls of the view, as plain functions over the client.
+    """Calls of the view, as plain functions over the client.
 
     Args:
         client: runs the measurement.
@@ -72,16 +72,16 @@ class WhichView:
         options = Recommending.options(self.client, {**request, "prompts": [""]})
         target = options["target"] or self.client.targets()[0]["name"]
         options |= {"prompts": self._prompts(request, target, mine), "target": target}
-        said = None
+        last_advice = None
         for advice in self.client.recommending(**options, user=user, stopped=stopped):
-            if advice != said:
-                found = advice.found and advice.found | {
-                    "failed": {name: wire.scrub(why) for name, why in advice.found["failed"].items()}
+            if advice != last_advice:
+                result = advice.found and advice.found | {
+                    "failed": {name: wire.scrub(reason) for name, reason in advice.found["failed"].items()}
                 }
-                yield {"advice": advice.to_wire() | {"waiting": wire.scrub(advice.waiting), "found": found}}
+                yield {"advice": advice.to_wire() | {"waiting": wire.scrub(advice.waiting), "found": result}}
             else:
                 yield {}
-            said = advice
+            last_advice = advice
 
     def _prompts(self, request: dict[str, Any], target: str, mine: bool) -> list[Any]:
         from workbench.bench.prompts import read_prompts

@@ -1,4 +1,4 @@
-"""Drawings of a trace: ES modules under `js/` with one palette and one vocabulary. Imports no torch and no gradio."""
+"""Views of a trace: ES modules under `js/` with one palette and one vocabulary. Imports neither torch nor gradio."""
 
 from workbench.views.modules import FIRST_MODULE, module_names, module_path, module_text
 from workbench.views.palette import css_variables, palette

@@ -12,7 +12,7 @@ JS = Path(__file__).parent / "js"
 STYLESHEET = Path(__file__).parent / "stage.css"
 PAGES_STYLESHEET = Path(__file__).parent / "pages.css"
 REPLAY = JS / "replay.html"
-"""Template of an HTML replay, for the page and for Python."""
+"""Template of an HTML replay, used by the page and by Python."""
 
 FIRST_MODULE = "live"
 """The view that a page starts with."""
@@ -37,8 +37,8 @@ _OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
 
 def module_names() -> list[str]:
     """Return all modules without tests, as paths below `js/`: `live/tree`."""
-    found = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
-    return sorted(name.removesuffix(".js") for name in found)
+    paths = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
+    return sorted(name.removesuffix(".js") for name in paths)
 
 
 def module_path(name: str) -> Path:
@@ -53,7 +53,7 @@ def module_text(name: str) -> str:
 
 def imported(name: str) -> list[str]:
     """Return the direct imports of a module."""
-    return [_named(name, found[2]) for found in _IMPORT.finditer(module_text(name))]
+    return [_named(name, match[2]) for match in _IMPORT.finditer(module_text(name))]
 
 
 def _named(importer: str, path: str) -> str:
@@ -67,20 +67,20 @@ def needed(entry: str) -> tuple[str, ...]:
     Raises:
         ValueError: modules import each other in a circle.
     """
-    found, above = dict[str, None](), list[str]()
+    ordered, ancestors = dict[str, None](), list[str]()
 
     def visit(name: str) -> None:
-        if name in above:
-            raise ValueError(f"a circle of imports: {' > '.join([*above[above.index(name) :], name])}")
-        if name in found:
+        if name in ancestors:
+            raise ValueError(f"a circle of imports: {' > '.join([*ancestors[ancestors.index(name) :], name])}")
+        if name in ordered:
             return
-        above.append(name)
+        ancestors.append(name)
         for other in imported(name):
             visit(other)
-        found[above.pop()] = None
+        ordered[ancestors.pop()] = None
 
     visit(entry)
-    return tuple(found)
+    return tuple(ordered)
 
 
 @cache
@@ -95,29 +95,31 @@ def inlined(entry: str) -> str:
     names = needed(entry)
     scopes = {name: f"$$_{re.sub(r'[^A-Za-z0-9]', '_', name)}" for name in names}
     parts = [f"const {scopes[name]} = {_scope(name, scopes)};" for name in names]
-    return "\n".join([*parts, *(f"export const {it} = {scopes[entry]}.{it};" for it in _exported(entry)), ""])
+    return "\n".join(
+        [*parts, *(f"export const {export} = {scopes[entry]}.{export};" for export in _exported(entry)), ""]
+    )
 
 
 def _exported(name: str) -> list[str]:
-    return [next(filter(None, found.groups())) for found in _EXPORT.finditer(module_text(name))]
+    return [next(filter(None, match.groups())) for match in _EXPORT.finditer(module_text(name))]
 
 
 def _scope(name: str, scopes: dict[str, str]) -> str:
     def constant(found: re.Match[str]) -> str:
-        left = found[1].removeprefix("* as ").replace(" as ", ": ")
-        return f"const {left} = {scopes[_named(name, found[2])]};"
+        names = found[1].removeprefix("* as ").replace(" as ", ": ")
+        return f"const {names} = {scopes[_named(name, found[2])]};"
 
     text = _EXPORT.sub("", _IMPORT.sub(constant, module_text(name)))
-    if left := _OTHER.search(text):
-        raise ValueError(f"{name}: this cannot be inlined: {left[0]}")
+    if remainder := _OTHER.search(text):
+        raise ValueError(f"{name}: this cannot be inlined: {remainder[0]}")
     return f"(() => {{\n{text}\nreturn {{ {', '.join(_exported(name))} }};\n}})()"
 
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
     """Return the stylesheets of a view, in order of application."""
     names = ["measuring", view] if view in ("compare", "sweep", "lab") else [view]
-    own = [STYLESHEET.with_name(f"{name}.css") for name in names]
-    return [STYLESHEET, PAGES_STYLESHEET, *(path for path in own if path.is_file())]
+    of_view = [STYLESHEET.with_name(f"{name}.css") for name in names]
+    return [STYLESHEET, PAGES_STYLESHEET, *(path for path in of_view if path.is_file())]
 
 
 def all_stylesheets() -> list[Path]:
@@ -126,7 +128,7 @@ def all_stylesheets() -> list[Path]:
 
 
 def fingerprint() -> str:
-    """Return a hash of modules, stylesheets and palette: it keeps a browser from mixing two versions."""
+    """Return a hash of modules, stylesheets and palette: it prevents a browser from mixing two versions."""
     digest = hashlib.sha256()
     scripts = [path for path in sorted(JS.rglob("*.js")) if not path.name.endswith(".test.js")]
     for path in [*scripts, *sorted(JS.rglob("*.html")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:

@@ -1,7 +1,7 @@
-"""The one palette: colours of statuses, surfaces, phases and methods, as CSS variables for both themes.
+"""Colour palette of statuses, surfaces, phases and methods, as CSS variables for both themes.
 
 The status colours were found by a search over OKLCH for the largest worst-case CIEDE2000 difference under normal
-vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` holds them to it.
+vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` checks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def palette() -> dict[str, Any]:
 
 
 def variables(theme: str) -> dict[str, str]:
-    """CSS variable → colour for one theme: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, `--wb-draft` and so on."""
+    """Return the colours of one theme by CSS variable: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, …."""
     colours = palette()
     out = {f"--wb-{name}": value for name, value in colours["surfaces"][theme].items()}
     for name, status in colours["statuses"].items():
@@ -33,7 +33,7 @@ def variables(theme: str) -> dict[str, str]:
 
 
 def css_variables(root: str = ".wb", dark: str = ".dark .wb") -> str:
-    """Both themes as CSS rules; `dark` is the selector under which the dark theme is in force."""
+    """Return both themes as CSS rules; `dark` is the selector under which the dark theme applies."""
 
     def rule(selector: str, theme: str) -> str:
         lines = "".join(f"{name}:{value};" for name, value in variables(theme).items())

@@ -1,4 +1,4 @@
-"""Recorded generations, one per method, shown before, or without, any model.
+"""Recorded generations, one per method, which are displayed before a model is loaded, or without one.
 
 `workbench record` creates them; they are small enough for the repository.
 """
@@ -20,9 +20,9 @@ from workbench.trace.files import write_whole
 
 SUFFIX = ".json.gz"
 EXAMPLES = "examples"
-"""Folder of recorded comparisons and sweeps, beside the recordings of methods."""
+"""Folder of recorded comparisons and sweeps, inside the folder of recordings."""
 PREVIEW_TOKENS = 32
-"""Tokens of a recording that a list shows."""
+"""Number of tokens of a recording that a list shows."""
 
 
 def folder() -> Path:
@@ -42,7 +42,7 @@ def trace(name: str) -> Trace:
         UnknownNameError: there is no such recording.
         WorkbenchError: its file is damaged, or written by a newer workbench.
     """
-    if name not in names():  # a name from a browser never becomes a path
+    if name not in names():  # a name from a browser is never used as a path
         raise UnknownNameError.of("recording", name, names())
     return read(folder() / f"{name}{SUFFIX}")
 
@@ -58,7 +58,7 @@ def index() -> list[dict[str, Any]]:
 
 
 def describe(name: str, recording: Trace) -> dict[str, Any]:
-    """Return a trace's settings and `workbench.trace.metrics.summary`, for a list."""
+    """Return a trace's settings and its `workbench.trace.metrics.summary`, for a list."""
     header, rounds = recording.header, recording.rounds
     return {
         "name": name,

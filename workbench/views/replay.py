@@ -1,6 +1,6 @@
-"""A recorded run as one HTML file that opens from disk: modules, style and trace, all inlined.
+"""Export a recorded run as one HTML file that opens from disk: modules, style and trace are inlined.
 
-`workbench/views/js/shared/replay.js` makes the same file in the browser, from the same template.
+`workbench/views/js/shared/replay.js` creates the same file in the browser, from the same template.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
 def replay(trace: Trace) -> str:
-    """Return the file's text. It loads nothing from outside, and its content policy forbids it."""
+    """Return the file's text. It loads nothing from outside; its content security policy forbids that."""
     definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
     view = "vision" if trace.header.pictures else modules.FIRST_MODULE
-    found, recording = sources(view), {"trace": trace.to_wire(), "definitions": definitions}
+    page_sources, recording = sources(view), {"trace": trace.to_wire(), "definitions": definitions}
     if trace.header.pictures:
         recording["lexicon"] = scenes.lexicon()
     parts = {
-        "STYLE": found["style"].replace("</", "<\\/"),
-        "SOURCES": embed(found),
+        "STYLE": page_sources["style"].replace("</", "<\\/"),
+        "SOURCES": embed(page_sources),
         "RECORDING": embed(recording),
     }
-    return re.sub("%(STYLE|SOURCES|RECORDING)%", lambda match: parts[match[1]], found["template"])
+    return re.sub("%(STYLE|SOURCES|RECORDING)%", lambda match: parts[match[1]], page_sources["template"])
 
 
 def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:

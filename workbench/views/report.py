@@ -1,6 +1,6 @@
-"""A bench report as one HTML file that opens from disk: figures by Plotly, each with its table and a sentence.
+"""Render a bench report as one HTML file that opens from disk: figures by Plotly, each with its table and a sentence.
 
-Plotly's library is inlined; the file loads nothing from outside, and its content policy forbids it.
+Plotly's library is inlined; the file loads nothing from outside, and its content security policy forbids that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from workbench.views.palette import css_variables
 from workbench.views.replay import embed
 
 Row = dict[str, Any]
-Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, as Plotly.newPlot takes it; colours are CSS variables
+Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, the arguments of Plotly.newPlot; colours are CSS variables
 
 ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "call_speedup_vs_autoregressive"
-"""Speed-up of whole calls: the only speed-up that every engine has."""
+"""Speed-up of whole calls: the only speed-up that is available for every engine."""
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
@@ -37,7 +37,7 @@ _HEIGHT, _PER_ROW = 96, 30
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One figure: title, sentence, plot, and its data as a table (head, then rows of texts)."""
+    """Figure of the report: title, sentence, plot, and its data as a table (head, then rows of texts)."""
 
     title: str
     sentence: str
@@ -54,22 +54,26 @@ def page(report: dict[str, Any]) -> str:
     from plotly.offline import get_plotlyjs
 
     groups: dict[str, list[Row]] = {ALL: report["rows"], **report["groups"]}
-    made = {name: panels(rows) for name, rows in groups.items() if rows}
-    whole = [across(report["groups"])] if len(report["groups"]) > 1 else []
+    panels_of_group = {name: panels(rows) for name, rows in groups.items() if rows}
+    overall = [across(report["groups"])] if len(report["groups"]) > 1 else []
     views = [
-        f'<div class="group" data-group="{i}"{"" if i == 0 else " hidden"}>{_sections(found, f"g{i}")}</div>'
-        for i, found in enumerate(made.values())
+        f'<div class="group" data-group="{i}"{"" if i == 0 else " hidden"}>{_sections(group_panels, f"g{i}")}</div>'
+        for i, group_panels in enumerate(panels_of_group.values())
     ]
-    options = "".join(f'<option value="{i}">{html.escape(name)}</option>' for i, name in enumerate(made))
-    plots = {f"g{i}-{k}": p.plot for i, found in enumerate(made.values()) for k, p in enumerate(found)}
-    plots |= {f"whole-{k}": p.plot for k, p in enumerate(whole)}
+    options = "".join(f'<option value="{i}">{html.escape(name)}</option>' for i, name in enumerate(panels_of_group))
+    plots = {
+        f"g{i}-{k}": p.plot
+        for i, group_panels in enumerate(panels_of_group.values())
+        for k, p in enumerate(group_panels)
+    }
+    plots |= {f"whole-{k}": p.plot for k, p in enumerate(overall)}
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     suite = report["settings"].get("suite") or "prompts"
     parts = {
         "STYLE": css_variables(":root", ":root[data-theme=dark]"),
         "TITLE": html.escape(f"Bench: {suite} on {report['settings'].get('target')}"),
         "FACTS": _facts(report),
-        "WHOLE": _sections(whole, "whole"),
+        "WHOLE": _sections(overall, "whole"),
         "OPTIONS": options,
         "PANELS": "".join(views),
         "PLOTLY": get_plotlyjs(),
@@ -86,20 +90,20 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
 
 def speed(rows: Sequence[Row]) -> Panel | None:
     """Plot the speed-up with its interval, best on top."""
-    found = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
-    if not found:
+    ordered = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
+    if not ordered:
         return None
     data = []
     for kind, (words, colour, marker) in KINDS.items():
-        mine = [r for r in found if r["kind"] == kind]
-        if mine:
-            values = [r[SPEED] for r in mine]
+        rows_of_kind = [r for r in ordered if r["kind"] == kind]
+        if rows_of_kind:
+            values = [r[SPEED] for r in rows_of_kind]
             data.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
                     "name": words,
-                    "y": [_name(r) for r in mine],
+                    "y": [_name(r) for r in rows_of_kind],
                     "x": [v["value"] for v in values],
                     "error_x": {
                         "type": "data",
@@ -115,11 +119,11 @@ def speed(rows: Sequence[Row]) -> Panel | None:
             )
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     line["line"] = {"color": "var(--wb-mute)", "dash": "dot"}
-    layout = _layout("× plain decoding, whole calls", len(found), [_name(r) for r in found])
-    best, ours = found[-1], [r for r in found if r["kind"] == "workbench" and r["method"] != PLAIN]
-    verdicts = Counter(Estimate(**r[SPEED]).verdict for r in ours)
+    layout = _layout("× plain decoding, whole calls", len(ordered), [_name(r) for r in ordered])
+    best, methods = ordered[-1], [r for r in ordered if r["kind"] == "workbench" and r["method"] != PLAIN]
+    verdicts = Counter(Estimate(**r[SPEED]).verdict for r in methods)
     sentence = (
-        f"Highest is {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(ours)} methods of the workbench "
+        f"Highest is {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(methods)} methods of the workbench "
         f"{verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; for the others there is no "
         "significant difference. Whole calls with prefill; geometric means over prompts; "
         "bars are 95 % confidence intervals."
@@ -136,49 +140,49 @@ def speed(rows: Sequence[Row]) -> Panel | None:
             "prompts",
         ]
     ]
-    for row in reversed(found):
+    for row in reversed(ordered):
         numbers = [_number(row[SPEED][part]) for part in ("value", "low", "high")]
-        said = "reference" if row["method"] == PLAIN else Estimate(**row[SPEED]).verdict
+        verdict = "reference" if row["method"] == PLAIN else Estimate(**row[SPEED]).verdict
         decoding = row["speedup_vs_autoregressive"]
-        rest = [_number(row["call_tokens_per_second"]), _number(decoding and decoding["value"]), str(row["prompts"])]
-        table.append([row["method"], *numbers, said, *rest])
+        further = [_number(row["call_tokens_per_second"]), _number(decoding and decoding["value"]), str(row["prompts"])]
+        table.append([row["method"], *numbers, verdict, *further])
     return Panel("Speed-up", sentence, {"data": data, "layout": layout | {"shapes": [line]}}, table)
 
 
 def tau(rows: Sequence[Row]) -> Panel | None:
     """Plot τ by method."""
-    found = sorted((r for r in rows if r["tau"]), key=lambda r: r["tau"])
-    if not found:
+    ordered = sorted((r for r in rows if r["tau"]), key=lambda r: r["tau"])
+    if not ordered:
         return None
     data = [
-        _bars([r for r in found if r["kind"] == kind], words, colour, "tau", "τ")
+        _bars([r for r in ordered if r["kind"] == kind], words, colour, "tau", "τ")
         for kind, (words, colour, _) in KINDS.items()
-        if any(r["kind"] == kind for r in found)
+        if any(r["kind"] == kind for r in ordered)
     ]
-    layout = _layout("tokens per verification", len(found), [_name(r) for r in found])
-    best = found[-1]
+    layout = _layout("tokens per verification", len(ordered), [_name(r) for r in ordered])
+    best = ordered[-1]
     sentence = f"τ is highest for {best['method']}: {best['tau']:.2f} tokens per verification; plain decoding has 1."
     table = [["method", "τ", "accepted / tested", "prompts"]]
-    table += [[r["method"], *map(_number, (r["tau"], r["acceptance_rate"])), str(r["prompts"])] for r in found[::-1]]
+    table += [[r["method"], *map(_number, (r["tau"], r["acceptance_rate"])), str(r["prompts"])] for r in ordered[::-1]]
     return Panel("Mean accepted length τ", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
 def positions(rows: Sequence[Row]) -> Panel | None:
     """Plot the conditional acceptance rate by depth in the draft, one line per method."""
-    found = [r for r in rows if r["acceptance_by_position"]]
-    if not found:
+    recorded = [r for r in rows if r["acceptance_by_position"]]
+    if not recorded:
         return None
     data, table = [], [["method", "depth", "accepted", "tested", "accepted / tested"]]
-    for i, row in enumerate(found):
-        law = row["acceptance_by_position"]
+    for i, row in enumerate(recorded):
+        by_depth = row["acceptance_by_position"]
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": _name(row),
-                "x": [depth for depth, _, _ in law],
-                "y": [accepted / tested for _, tested, accepted in law],
-                "customdata": [tested for _, tested, _ in law],
+                "x": [depth for depth, _, _ in by_depth],
+                "y": [accepted / tested for _, tested, accepted in by_depth],
+                "customdata": [tested for _, tested, _ in by_depth],
                 "hovertemplate": "depth %{x}: %{y:.0%} of %{customdata} tested<extra>%{fullData.name}</extra>",
                 "line": {"color": LINES[i % len(LINES)], "dash": DASHES[i // len(LINES) % len(DASHES)]},
                 "marker": {"symbol": MARKERS[i % len(MARKERS)], "size": 7},
@@ -186,7 +190,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
         )
         table += [
             [row["method"], str(depth), str(accepted), str(tested), f"{accepted / tested:.2f}"]
-            for depth, tested, accepted in law
+            for depth, tested, accepted in by_depth
         ]
     layout = {
         "xaxis": {"title": {"text": "depth in the draft"}, "dtick": 1},
@@ -195,7 +199,7 @@ def positions(rows: Sequence[Row]) -> Panel | None:
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
         "legend": {"orientation": "h", "y": -0.22},
     }
-    first = max(found, key=lambda r: r["acceptance_by_position"][0][2] / r["acceptance_by_position"][0][1])
+    first = max(recorded, key=lambda r: r["acceptance_by_position"][0][2] / r["acceptance_by_position"][0][1])
     depth, tested, accepted = first["acceptance_by_position"][0]
     sentence = (
         f"At depth {depth}, {first['method']} is accepted most often: {accepted / tested:.0%} of {tested} rounds. "
@@ -206,43 +210,45 @@ def positions(rows: Sequence[Row]) -> Panel | None:
 
 def cost(rows: Sequence[Row]) -> Panel | None:
     """Plot the parts of a round's time."""
-    found = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
-    if not found:
+    recorded = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
+    if not recorded:
         return None
     parts = {
         "draft_ms_per_round": ("draft", "var(--wb-draft)"),
         "verify_ms_per_round": ("verify", "var(--wb-verify)"),
         "overhead_ms_per_round": ("overhead", "var(--wb-overhead)"),
     }
-    data = [_bars(found, words, colour, name, "ms") for name, (words, colour) in parts.items()]
-    layout = _layout("milliseconds per round", len(found), [_name(r) for r in found])
-    most = max(found, key=lambda r: r["overhead_share"] or 0)
+    data = [_bars(recorded, words, colour, name, "ms") for name, (words, colour) in parts.items()]
+    layout = _layout("milliseconds per round", len(recorded), [_name(r) for r in recorded])
+    top = max(recorded, key=lambda r: r["overhead_share"] or 0)
     sentence = (
-        f"The largest share of overhead is that of {most['method']}: {most['overhead_share'] or 0:.0%} of decoding, "
-        f"{most['overhead_ms_per_round']:.2f} ms per round."
+        f"The largest share of overhead is that of {top['method']}: {top['overhead_share'] or 0:.0%} of decoding, "
+        f"{top['overhead_ms_per_round']:.2f} ms per round."
     )
     table = [["method", *(f"{words}, ms" for words, _ in parts.values()), "overhead"]]
-    table += [[r["method"], *(_number(r[name]) for name in parts), _percent(r["overhead_share"])] for r in found[::-1]]
+    table += [
+        [r["method"], *(_number(r[name]) for name in parts), _percent(r["overhead_share"])] for r in recorded[::-1]
+    ]
     return Panel("Time of one round", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
 def memory(rows: Sequence[Row]) -> Panel | None:
     """Plot the size of the weights, and the largest memory growth in a run."""
-    found = [r for r in rows if r["weights_mib"] is not None][::-1]
-    if not found:
+    recorded = [r for r in rows if r["weights_mib"] is not None][::-1]
+    if not recorded:
         return None
     data = [
-        _bars(found, "weights", "var(--wb-verify)", "weights_mib", "MiB"),
-        _bars(found, "largest rise in a run", "var(--wb-draft)", "growth_mib", "MiB"),
+        _bars(recorded, "weights", "var(--wb-verify)", "weights_mib", "MiB"),
+        _bars(recorded, "largest rise in a run", "var(--wb-draft)", "growth_mib", "MiB"),
     ]
-    layout = _layout("MiB", len(found), [_name(r) for r in found])
-    most = max(found, key=lambda r: r["weights_mib"])
+    layout = _layout("MiB", len(recorded), [_name(r) for r in recorded])
+    top = max(recorded, key=lambda r: r["weights_mib"])
     sentence = (
-        f"The method with the most model weights is {most['method']}: {most['weights_mib']:.0f} MiB of weights. "
+        f"The method with the most model weights is {top['method']}: {top['weights_mib']:.0f} MiB of weights. "
         "Rearranged copies of weights are left out; reused buffers of earlier runs do not count as a rise."
     )
     table = [["method", "weights, MiB", "largest rise in a run, MiB"]]
-    table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in found[::-1]]
+    table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in recorded[::-1]]
     return Panel("Memory", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
@@ -252,8 +258,8 @@ def across(groups: dict[str, list[Row]]) -> Panel:
     methods = list(dict.fromkeys(row["method"] for rows in groups.values() for row in rows))
     cells = {(g, r["method"]): r[SPEED] for g, rows in groups.items() for r in rows}
     values = [[(cells.get((g, m)) or {}).get("value") for g in names] for m in methods]
-    known = [v for line in values for v in line if v is not None]
-    widest = max((abs(v - 1) for v in known), default=1) or 1
+    numbers = [v for line in values for v in line if v is not None]
+    widest = max((abs(v - 1) for v in numbers), default=1) or 1
     data = {
         "type": "heatmap",
         "x": [html.escape(g) for g in names],
@@ -331,12 +337,16 @@ def _section(panel: Panel, name: str) -> str:
 
 
 def _facts(report: dict[str, Any]) -> str:
-    facts = {k: v for k, v in {**report["settings"], **report["machine"]}.items() if v not in (None, "")}
-    found = [f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(str(v))}</dd></div>" for k, v in facts.items()]
+    facts = {
+        key: value for key, value in {**report["settings"], **report["machine"]}.items() if value not in (None, "")
+    }
+    items = [
+        f"<div><dt>{html.escape(key)}</dt><dd>{html.escape(str(value))}</dd></div>" for key, value in facts.items()
+    ]
     notes = [] if report["complete"] else ["The run was stopped before the end."]
-    notes += [f"Left out {n} of {why}." for why, n in report["left_out"].items()]
+    notes += [f"Left out {n} of {reason}." for reason, n in report["left_out"].items()]
     notes += [f"{r['method']}: {w}" for r in report["rows"] for w in r["warnings"]]
-    return f"<dl>{''.join(found)}</dl>" + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
+    return f"<dl>{''.join(items)}</dl>" + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
 
 
 def _name(row: Row) -> str:

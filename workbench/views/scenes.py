@@ -1,7 +1,7 @@
-"""The bundled scenes: images with questions, kinds of the words in their captions, curves measured on them.
+"""Bundled scenes: images with questions, the kinds of the words in their captions, and curves measured on them.
 
-The images and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`.
-Data missing from a checkout are empty here, and the tab names the command that creates them.
+The images and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`. Data that a
+checkout lacks are empty here; the Vision tab then names the command that creates them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 GROUP = "captions"
 """Group of the suite's questions from which the curve is drawn."""
 CAPTION_TOKENS = 160
-"""Enough for the bundled target's text about six shapes and a word; used by runs in the tab and by recordings,
-whose settings a visitor's next run adopts."""
+"""Number of tokens for the bundled target's description of six shapes and a word. Runs in the tab and recordings use
+
+it; a visitor's next run takes over the settings of a recording."""
 
 
 def folder() -> Path:
@@ -59,7 +60,7 @@ def questions() -> list[str]:
 
 @cache
 def lexicon() -> dict[str, str] | None:
-    """Return word in lower case → kind (colour, shape, size, relation, number); None if there is no list."""
+    """Return lower-case word → kind (colour, shape, size, relation, number); None if there is no list."""
     path = folder() / "lexicon.json"
     if not path.is_file():
         return None
@@ -67,10 +68,10 @@ def lexicon() -> dict[str, str] | None:
 
 
 def board() -> dict[str, Any] | None:
-    """Return τ on captions by vision tokens kept, from the vision suite's board; None before the measurement.
+    """Return τ on captions by number of vision tokens, from the vision suite's board; None before the measurement.
 
-    `series` has a line per compressor measured at several strengths, `points` the other drafters; both
-    have `tokens`, `tau`, `low` and `high` (95 %). `note` describes the measurement.
+    `series` has a line per compressor measured at several strengths, `points` the other drafters; both have `tokens`,
+    `tau`, `low` and `high` (95 %). `note` describes the measurement.
     """
     path = boards() / "vision.json"
     if not path.is_file():
@@ -79,14 +80,16 @@ def board() -> dict[str, Any] | None:
     lines: dict[str, list[dict[str, Any]]] = {}
     for name, row in rows.items():
         lines.setdefault(row["line"] or name, []).append(_point(row))
-    made = [{"name": name, "points": sorted(mine, key=lambda p: p["tokens"])} for name, mine in lines.items()]
-    if not made:
+    curves = [
+        {"name": name, "points": sorted(line_points, key=lambda p: p["tokens"])} for name, line_points in lines.items()
+    ]
+    if not curves:
         return None
     newest = max(rows.values(), key=lambda row: row["date"])
     n = newest["groups"][GROUP]["tau"]["n"]
     return {
-        "series": [line for line in made if len(line["points"]) > 1],
-        "points": [{"name": line["name"], **line["points"][0]} for line in made if len(line["points"]) == 1],
+        "series": [line for line in curves if len(line["points"]) > 1],
+        "points": [{"name": line["name"], **line["points"][0]} for line in curves if len(line["points"]) == 1],
         "note": f"{n} held-out captions · 95 % confidence interval · {newest['date'][:10]}",
     }
 

@@ -1,4 +1,4 @@
-"""The guided tour: eight steps over recordings. All figures in its text are computed from the recordings."""
+"""Guided tour: eight steps over recordings. All figures in its text are computed from the recordings."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 Place = tuple[int, int]
-"""A round and a node of its draft tree."""
+"""Indices of a round and of a node of its draft tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as the page shows it.
+    """Step of the tour.
 
     Attributes:
-        title: what it is about.
-        see: what the views show.
-        do: what to do; done once the selection is one of `places` or lies in one of `rounds`, or the dials say so.
-        question: to answer before looking on.
+        title: subject of the step.
+        see: description of the displayed views.
+        do: task for the reader; done once the selection is one of `places` or lies in one of `rounds`, or the dials are
+            set accordingly.
+        question: question to answer before the explanation is shown.
         choices: possible answers.
         right: index of the right one.
-        why: shown with the answer.
+        why: explanation, shown with the answer.
         cards: views of the Live page that are open, by name.
         places: nodes of which one is to be selected.
         rounds: rounds of which one is to be selected.
-        dials: the last step has dials in place of a recording's views.
+        dials: whether the step has dials in place of a recording's views (the last step).
     """
 
     title: str
@@ -46,7 +47,7 @@ class Step:
 
 
 def read_a_round(trace: Trace) -> Step:
-    """Step 1, on a chain from a draft model."""
+    """Return step 1, on a chain from a draft model."""
     depth = int(trace.header.params["depth"])
     full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
     return Step(
@@ -66,7 +67,7 @@ def read_a_round(trace: Trace) -> Step:
 
 
 def same_text(trace: Trace, plain: Trace) -> Step:
-    """Step 2, a greedy chain beside plain decoding of the same prompt."""
+    """Return step 2: a greedy chain, compared with plain decoding of the same prompt."""
     slowest = max(trace.rounds, key=lambda r: r.seconds).index
     return Step(
         title="The same text with fewer target forwards",
@@ -85,16 +86,16 @@ def same_text(trace: Trace, plain: Trace) -> Step:
 
 
 def keep_or_refuse(trace: Trace) -> Step:
-    """Step 3, a sampled chain whose drafter has a distribution."""
-    lucky = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
-    refused = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
-    kept = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
+    """Return step 3: a sampled chain whose drafter has a distribution."""
+    accepted_nodes = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
+    n_rejected = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
+    n_accepted = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
     return Step(
         title="Accept or reject",
         see=f"Here tokens are sampled at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
         "probability q(x) by the drafter and p(x) by the target. It is accepted if a uniform number u is below "
-        f"min(1, p/q); after a rejection the token is sampled from the residual distribution. {kept} drafts were "
-        f"accepted and {refused} rejected here, and the text follows the target's own distribution.",
+        f"min(1, p/q); after a rejection the token is sampled from the residual distribution. {n_accepted} drafts were "
+        f"accepted and {n_rejected} rejected here, and the text follows the target's own distribution.",
         do="Find a draft that was accepted although its p is smaller than its q: its card shows u below p/q.",
         question="p(x) = 0.3 and q(x) = 0.6. How often is x accepted?",
         choices=("3 times in 10", "half of the time", "always"),
@@ -102,12 +103,12 @@ def keep_or_refuse(trace: Trace) -> Step:
         why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, it is always accepted: the drafter proposed "
         "it too rarely, and the residual distribution adds the missing probability.",
         cards=("ribbon", "tree", "card"),
-        places=lucky,
+        places=accepted_nodes,
     )
 
 
 def two_denominators(trace: Trace) -> Step:
-    """Step 4, a tree with many nodes that nothing tests."""
+    """Return step 4: a tree with many nodes that are never tested."""
     rounds = trace.rounds
     n_accepted, n_tested, n_drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
     return Step(
@@ -127,8 +128,8 @@ def two_denominators(trace: Trace) -> Step:
 
 
 def copying(trace: Trace) -> Step:
-    """Step 5, prompt lookup on a text that repeats itself."""
-    most = max(len(r.path) for r in trace.rounds)
+    """Return step 5: prompt lookup on a text that repeats itself."""
+    longest = max(len(r.path) for r in trace.rounds)
     return Step(
         title="Copying is the cheapest draft",
         see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
@@ -140,36 +141,38 @@ def copying(trace: Trace) -> Step:
         right=1,
         why="Without a match the draft is empty and the round is plain decoding: one token per forward. A look-up "
         "costs almost nothing, so little is lost if there is nothing to copy.",
-        rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
+        rounds=tuple(r.index for r in trace.rounds if len(r.path) == longest),
     )
 
 
 def trees(trace: Trace) -> Step:
-    """Step 6, a tree where a later sibling was the right one."""
+    """Return step 6: a tree in which a later sibling was accepted."""
     depth, nodes = int(trace.header.params["depth"]), int(trace.header.params["nodes"])
 
     def second(r: Round, i: int) -> bool:
-        elder = [j for j in range(i) if r.nodes.parents[j] == r.nodes.parents[i] and r.nodes.status[j] == REJECTED]
-        return r.nodes.status[i] == ACCEPTED and bool(elder)
+        rejected_siblings = [
+            j for j in range(i) if r.nodes.parents[j] == r.nodes.parents[i] and r.nodes.status[j] == REJECTED
+        ]
+        return r.nodes.status[i] == ACCEPTED and bool(rejected_siblings)
 
-    saved = _where(trace, second)
+    sibling_nodes = _where(trace, second)
     return Step(
         title="Several drafts for one position",
         see=f"The draft is a tree of up to {nodes} nodes: several continuations are verified in the same forward. If "
         "the first draft for a position is rejected, the next one is tested, and the round continues if it is "
-        f"accepted. That happened {_count(len(saved), 'time')} here.",
+        f"accepted. That happened {_count(len(sibling_nodes), 'time')} here.",
         do="Find such a round, and click the accepted token that was not the first draft.",
         question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
         choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
         right=1,
         why=f"Only one path can be accepted: {depth} tokens, and the target's own after them. Breadth gives a better "
         "chance of going deep, not more tokens at best.",
-        places=saved,
+        places=sibling_nodes,
     )
 
 
 def switch(trace: Trace) -> Step:
-    """Step 7, another method from some round on."""
+    """Return step 7: a change of the method during a run."""
     at = next(r.index for r in trace.rounds if any(c.name == "method" for c in r.changes))
     before, after = trace.rounds[:at], trace.rounds[at:]
     names = before[-1].method, after[0].method
@@ -190,9 +193,9 @@ def switch(trace: Trace) -> Step:
 
 
 def what_it_buys(trace: Trace) -> Step:
-    """Step 8, the closed forms beside a drafter with a dial."""
+    """Return step 8: the closed forms next to a drafter with a dial."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
-    right = f"{expected_tau(a, depth):.2f}"
+    tau_text = f"{expected_tau(a, depth):.2f}"
     return Step(
         title="From acceptance to speed-up",
         see="If every draft is accepted with probability a, a round of K drafts gives τ = (1 − aᴷ⁺¹) / (1 − a) tokens "
@@ -200,9 +203,9 @@ def what_it_buys(trace: Trace) -> Step:
         "the speed-up over plain decoding is τ / (1 + K·c).",
         do="Find a setting with an acceptance rate of at least 0.8 that is slower than plain decoding.",
         question=f"a = {a:g} and K = {depth}. What is τ?",
-        choices=(f"{a * depth:.2f}", right, f"{depth + 1:.2f}"),
+        choices=(f"{a * depth:.2f}", tau_text, f"{depth + 1:.2f}"),
         right=1,
-        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with acceptance {a:g} reached τ = "
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {tau_text}. The oracle with acceptance {a:g} reached τ = "
         f"{_tau(trace)} in {len(trace.rounds)} rounds; short runs vary. A high acceptance rate is not enough: the "
         "drafter must also be cheap.",
         cards=(),
@@ -224,12 +227,15 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
 
 
 def expected_tau(acceptance: float, depth: int) -> float:
-    """Expected tokens per round if all drafts are accepted with one probability. Leviathan et al. 2023, eq. 1."""
+    """Return the expected tokens per round if all drafts are accepted with one probability.
+
+    Source: Leviathan et al. 2023, eq. 1.
+    """
     return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
 
 
 def can_be_done(step: Step) -> bool:
-    """Whether the recording contains what the task asks for."""
+    """Return whether the recording contains the nodes or rounds of the step's task."""
     return step.dials or bool(step.places or step.rounds)
 
 

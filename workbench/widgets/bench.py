@@ -1,4 +1,4 @@
-"""The verifier bench in a notebook: p and q of one position as movable bars, under every verifier."""
+"""Verifier bench in a notebook: p and q of one position as movable bars, under every verifier."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 4
 
 
 class Bench(Widget):
-    """The bench. `state` is synchronised: change it in Python or in the page.
+    """Verifier bench for one position. `state` is synchronised: change it in Python or in the page.
 
     Attributes:
         state: `words`, `p`, `q` (at temperature 1, in the order of words), `tp`, `tq` (temperatures), `k` (drafts),
@@ -46,9 +46,9 @@ class Bench(Widget):
             f"<tr><th>{snapshot.seen(word)}</th><td>{a:.3f}</td><td>{b:.3f}</td></tr>"
             for word, a, b in zip(words, p, q, strict=True)
         )
-        most = min(SHOWN, sum(x > 0 for x in q))
-        tables = [theory.acceptance_table(p, q, n) for n in range(1, most + 1)]
-        head = "".join(f"<th>k = {n}</th>" for n in range(1, most + 1))
+        n_columns = min(SHOWN, sum(x > 0 for x in q))
+        tables = [theory.acceptance_table(p, q, n) for n in range(1, n_columns + 1)]
+        head = "".join(f"<th>k = {n}</th>" for n in range(1, n_columns + 1))
         rows = "".join(
             f"<tr><th>{snapshot.escape(name)}</th>"
             + "".join(f"<td>{table[name]:.3f}</td>" for table in tables)
@@ -73,9 +73,9 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
     words = [str(word) for word in state["words"]]
     if len(words) != len(p):
         raise ParameterError(f"There are {len(words)} words for {len(p)} tokens.", "Give one word per token, or none.")
-    for name, known in (("way", WAYS), ("rule", RULES)):
-        if state[name] not in known:
-            raise ParameterError(f"{name}={state[name]!r} is unknown.", f"Use {', '.join(known)}.")
+    for name, options in (("way", WAYS), ("rule", RULES)):
+        if state[name] not in options:
+            raise ParameterError(f"{name}={state[name]!r} is unknown.", f"Use {', '.join(options)}.")
     for name, low, high in (("k", 1, DRAFTS), ("seed", 0, 2**31), ("rounds", 0, 10**6)):
         value = state[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -127,6 +127,6 @@ def bench(
     Raises:
         ParameterError: an argument is invalid.
     """
-    named = list(words) if words is not None else [*WORDS[: len(p)]]
-    state = {"p": list(p), "q": list(q), "words": named, "k": k, "way": way, "rule": rule, "seed": seed}
+    tokens = list(words) if words is not None else [*WORDS[: len(p)]]
+    state = {"p": list(p), "q": list(q), "words": tokens, "k": k, "way": way, "rule": rule, "seed": seed}
     return Bench(checked(state | {"tp": 1.0, "tq": 1.0, "rounds": 0}))

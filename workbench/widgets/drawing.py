@@ -1,4 +1,4 @@
-"""Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
+"""Draw Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
 This is no complete replacement of Plotly: the SVG lists the traces that it cannot draw, and the table below it has the
 values.
@@ -50,8 +50,8 @@ class Axis:
             step = max(1, len(self.names) // 12)
             return [(self.at(name), name[:14]) for name in self.names[::step]]
         if self.log:
-            whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
-            return [(self.at(10.0**k), f"{10.0**k:g}") for k in whole]
+            exponents = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
+            return [(self.at(10.0**k), f"{10.0**k:g}") for k in exponents]
         return [(self.at(value), f"{value:g}") for value in nice(self.low, self.high)]
 
 
@@ -90,26 +90,29 @@ def picture(plot: Any) -> str:
             parts.setdefault((trace.xaxis or "x", trace.yaxis or "y"), []).append(trace)
     heads = [str(note.text) for note in plot.layout.annotations if len(parts) > 1 and note.xref == "paper"]
     heads = heads if len(heads) == len(parts) else [title(plot), *[""] * len(parts)]
-    drawn = "".join(_part(plot, name, each, head) for (name, each), head in zip(parts.items(), heads, strict=False))
-    if not drawn:
-        drawn = f"<p><b>{escape(title(plot) or 'Figure')}</b></p>"
-    left = [_name(trace, i) for i, trace in enumerate(traces) if trace.type not in DRAWN]
-    more = f"<p>Not in this drawing: {escape(', '.join(left))}.</p>" if left else ""
-    return f'<div class="wb-snapshot">{drawn}{more}{table(traces)}</div>'
+    figures = "".join(
+        _part(plot, name, traces_of_part, head)
+        for (name, traces_of_part), head in zip(parts.items(), heads, strict=False)
+    )
+    if not figures:
+        figures = f"<p><b>{escape(title(plot) or 'Figure')}</b></p>"
+    omitted = [_name(trace, i) for i, trace in enumerate(traces) if trace.type not in DRAWN]
+    note_html = f"<p>Not in this drawing: {escape(', '.join(omitted))}.</p>" if omitted else ""
+    return f'<div class="wb-snapshot">{figures}{note_html}{table(traces)}</div>'
 
 
 def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
     """Return the SVG of the traces on one pair of axes."""
-    along, up = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
+    x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
-    body = _heat(heat, up) if heat is not None else _flat(plot, traces, axes, along, up)
+    body = _heat(heat, y_layout) if heat is not None else _flat(plot, traces, axes, x_layout, y_layout)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
         f'aria-label="{escape(head or title(plot) or "Figure")}" style="max-width:100%;height:auto;background:#fff" '
         f'font-family="sans-serif" font-size="12" fill="{INK}">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
         f'<text x="{LEFT}" y="18" font-size="14" font-weight="600">{escape(plain(head))}</text>'
-        f"{body}{_titles(along, up)}</svg>"
+        f"{body}{_titles(x_layout, y_layout)}</svg>"
     )
 
 
@@ -157,7 +160,9 @@ def _flat(plot: Any, traces: Sequence[Any], axes: tuple[str, str], along: Any, u
         [_intervals(trace, name, values[k]) for trace, values in zip(traces, points, strict=True)]
         for k, name in enumerate(("error_x", "error_y"))
     )
-    reach_x, reach_y = ([v for ends in each for pair in ends for v in pair] for each in (ends_x, ends_y))
+    reach_x, reach_y = (
+        [v for pairs_of_trace in intervals for pair in pairs_of_trace for v in pair] for intervals in (ends_x, ends_y)
+    )
     all_y = [*(v for _, y in points for v in y), *levels, *reach_y, *([0] if any(bars) else [])]
     x = _axis([*(v for xs, _ in points for v in xs), *reach_x], LEFT, WIDTH - RIGHT, along, any(bars))
     y = _axis(all_y, HEIGHT - BOTTOM, TOP, up, False)
@@ -193,14 +198,14 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
     """Return the lower and upper end of each point's error bar, in values; empty if the trace has none.
 
     Args:
-        trace: a trace of plotly's.
+        trace: a trace of Plotly.
         name: "error_x" or "error_y".
         values: the points along that axis, thinned as `_points` does.
     """
     error = getattr(trace, name, None) if trace.type != "histogram" else None
     if error is None or error.visible is False:
         return []
-    if error.array is not None:  # `type` may be left out beside an array
+    if error.array is not None:  # `type` may be missing if there is an array
         up = list(error.array)
         down = list(error.arrayminus) if error.arrayminus is not None and error.symmetric is not True else up
         step = max(1, math.ceil(len(up) / POINTS))
@@ -208,7 +213,7 @@ def _intervals(trace: Any, name: str, values: Sequence[Any]) -> list[tuple[float
     elif error.value is not None:
         minus = error.value if error.valueminus is None or error.symmetric is not False else error.valueminus
         shares = [abs(_number(v)) / 100 if error.type == "percent" else 1.0 for v in values]
-        up, down = ([share * each for share in shares] for each in (error.value, minus))
+        up, down = ([share * size for share in shares] for size in (error.value, minus))
     else:
         return []
     middle = [_number(v) for v in values]
@@ -231,7 +236,7 @@ def _error_bars(lines: Sequence[tuple[float, float, float, float]], colour: str)
 
 def _axis(values: Sequence[Any], start: float, end: float, given: Any, padded: bool) -> Axis:
     numbers = [n for v in values if math.isfinite(n := _number(v))]
-    if len(numbers) < len(values) / 2:  # words, or categories that look like them
+    if len(numbers) < len(values) / 2:  # fewer than half are numbers: the axis is categorical
         names = tuple(dict.fromkeys(str(v) for v in values))
         return Axis(-0.5, len(names) - 0.5, start, end, names=names)
     log = given.type == "log"
@@ -241,10 +246,10 @@ def _axis(values: Sequence[Any], start: float, end: float, given: Any, padded: b
     if given.range:
         low, high = (_number(v) for v in given.range)
     else:
-        room = (high - low) * 0.05 or 0.5
-        apart = (high - low) / max(1, len(set(numbers)) - 1) / 2 if padded else 0.0
-        flat_at_zero = low == 0 and not padded
-        low, high = low - (0 if flat_at_zero else max(room, apart)), high + max(room, apart)
+        margin = (high - low) * 0.05 or 0.5
+        half_bar = (high - low) / max(1, len(set(numbers)) - 1) / 2 if padded else 0.0
+        starts_at_zero = low == 0 and not padded
+        low, high = low - (0 if starts_at_zero else max(margin, half_bar)), high + max(margin, half_bar)
     return Axis(low, high, start, end, log=log)
 
 
@@ -263,10 +268,10 @@ def _frame(x: Axis, y: Axis) -> str:
 
 def _titles(x: Any, y: Any) -> str:
     parts = []
-    along, up = (escape(plain(axis.title.text)) for axis in (x, y))
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{along}</text>')
-    turned = f'transform="rotate(-90 14 {(TOP + HEIGHT - BOTTOM) / 2})"'
-    parts.append(f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" {turned}>{up}</text>')
+    x_title, y_title = (escape(plain(axis.title.text)) for axis in (x, y))
+    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{x_title}</text>')
+    rotation = f'transform="rotate(-90 14 {(TOP + HEIGHT - BOTTOM) / 2})"'
+    parts.append(f'<text x="14" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" {rotation}>{y_title}</text>')
     return "".join(parts)
 
 
@@ -294,14 +299,14 @@ def _line(trace: Any, xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, co
 
 def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i: int, n: int) -> str:
     places = sorted(x.at(a) for a in xs)
-    apart = min((b - a for a, b in pairwise(places) if b > a), default=x.end - x.start)
-    wide = max(1.0, 0.8 * apart / n)
+    spacing = min((b - a for a, b in pairwise(places) if b > a), default=x.end - x.start)
+    width = max(1.0, 0.8 * spacing / n)
     zero, out = y.at(0) if not y.log else y.start, []
     for a, b in zip(xs, ys, strict=False):
-        top, left = y.at(b), x.at(a) - wide * n / 2 + wide * i
-        if math.isfinite(top) and math.isfinite(left):
-            size = f'y="{min(top, zero):.1f}" width="{wide:.1f}" height="{abs(zero - top):.1f}"'
-            out.append(f'<rect x="{left:.1f}" {size}/>')
+        top, x_left = y.at(b), x.at(a) - width * n / 2 + width * i
+        if math.isfinite(top) and math.isfinite(x_left):
+            size = f'y="{min(top, zero):.1f}" width="{width:.1f}" height="{abs(zero - top):.1f}"'
+            out.append(f'<rect x="{x_left:.1f}" {size}/>')
     return f'<g fill="{colour}">{"".join(out)}</g>'
 
 
@@ -362,22 +367,24 @@ def _legend(names: Sequence[tuple[str, str]]) -> str:
 def _heat(trace: Any, up: Any) -> str:
     z = np.asarray([[_number(v) for v in row] for row in trace.z], dtype=float)[:60, :60]
     rows, columns = z.shape
-    known = z[np.isfinite(z)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    wide, tall = (WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows
-    turned = up.autorange == "reversed"
-    show = wide > 30 and tall > 14
+    finite = z[np.isfinite(z)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    cell_width, cell_height = (WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows
+    is_reversed = up.autorange == "reversed"
+    has_labels = cell_width > 30 and cell_height > 14
     out = []
     for i in range(rows):
-        top = TOP + tall * (i if turned else rows - 1 - i)
+        top = TOP + cell_height * (i if is_reversed else rows - 1 - i)
         for j in range(columns):
             if not math.isfinite(z[i, j]):
                 continue
             share = (z[i, j] - low) / ((high - low) or 1)
-            place = f'x="{LEFT + wide * j:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall:.1f}"'
+            place = f'x="{LEFT + cell_width * j:.1f}" y="{top:.1f}" width="{cell_width:.1f}" height="{cell_height:.1f}"'
             out.append(f'<rect {place} fill="{_shade(share)}"/>')
-            if show:
-                middle = f'x="{LEFT + wide * (j + 0.5):.1f}" y="{top + tall / 2 + 4:.1f}" text-anchor="middle"'
+            if has_labels:
+                middle = (
+                    f'x="{LEFT + cell_width * (j + 0.5):.1f}" y="{top + cell_height / 2 + 4:.1f}" text-anchor="middle"'
+                )
                 out.append(f'<text {middle} fill="{"#fff" if share > 0.55 else INK}">{z[i, j]:.3g}</text>')
 
     def names(given: Any, n: int) -> list[str]:
@@ -387,9 +394,9 @@ def _heat(trace: Any, up: Any) -> str:
         return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{MUTE}">{escape(text)}</text>'
 
     for j, name in list(enumerate(names(trace.x, columns)))[: columns : max(1, columns // 14)]:
-        out.append(label(LEFT + wide * (j + 0.5), HEIGHT - BOTTOM + 17, "middle", name))
+        out.append(label(LEFT + cell_width * (j + 0.5), HEIGHT - BOTTOM + 17, "middle", name))
     for i, name in list(enumerate(names(trace.y, rows)))[: rows : max(1, rows // 14)]:
-        at = TOP + tall * ((i if turned else rows - 1 - i) + 0.5)
+        at = TOP + cell_height * ((i if is_reversed else rows - 1 - i) + 0.5)
         out.append(label(LEFT - 7, at + 4, "end", name))
     return "".join(out)
 

@@ -25,14 +25,14 @@ class CheckResult:
 
 
 def check(test: Callable[..., Any]) -> Callable[..., CheckResult]:
-    """Make a check of a function that asserts the properties of a right answer.
+    """Turn a function that asserts the properties of a right answer into a check.
 
     An answer counts as missing if one of the arguments is None or `...`, or is a function that raises
     NotImplementedError. The reader gets the message of a failed assertion, or any other error as it is. Nothing is
     raised, so that a notebook with open exercises runs to its end.
 
     Args:
-        test: takes the answers in order; asserts, with a hint as the message.
+        test: function that takes the answers in order and asserts, with a hint as the message.
 
     Example:
         >>> @check
@@ -51,9 +51,9 @@ def check(test: Callable[..., Any]) -> Callable[..., CheckResult]:
             test(*answers)
         except NotImplementedError:
             return missing
-        except AssertionError as wrong:
-            return CheckResult(False, str(wrong) or "not yet")
-        except Exception as problem:  # whatever an answer may do
+        except AssertionError as failure:
+            return CheckResult(False, str(failure) or "not yet")
+        except Exception as problem:  # an answer may raise any exception
             return CheckResult(False, f"{type(problem).__name__}: {problem}")
         return CheckResult(True, "right")
 

@@ -15,7 +15,7 @@ HTTP = ("http://", "https://")
 
 
 class AppLink:
-    """A link for a notebook's output. `url` is its address."""
+    """Link for a notebook's output. `url` is its address."""
 
     def __init__(self, url: str, text: str) -> None:
         self.url, self.text = url, text
@@ -56,15 +56,15 @@ def app_link(
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
     """Return the URL query, in the format that `workbench/views/js/live/link.js` reads."""
-    asked: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if trace is not None:
         h = trace.header
         names = ("target", "drafter", "method", "prompt", "seed", "max_new_tokens")
-        asked = ({"tab": "vision"} if h.pictures else {}) | {name: getattr(h, name) for name in names} | h.params
-    asked |= settings
+        fields = ({"tab": "vision"} if h.pictures else {}) | {name: getattr(h, name) for name in names} | h.params
+    fields |= settings
     if pin:
-        asked |= {"round": pin["round"] + 1} | {name: pin.get(name) for name in ("token", "node")}
-    return urlencode({name: _word(value) for name, value in asked.items() if value not in (None, "")})
+        fields |= {"round": pin["round"] + 1} | {name: pin.get(name) for name in ("token", "node")}
+    return urlencode({name: _word(value) for name, value in fields.items() if value not in (None, "")})
 
 
 def _word(value: Any) -> str:

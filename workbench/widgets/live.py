@@ -1,4 +1,4 @@
-"""A running generation in a notebook: a thread follows it, so that the kernel stays free."""
+"""Running generation in a notebook: a thread follows it, so that the kernel stays free."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
 SLOW = ("explain", "export_parquet", "catalogue", "memory")
-"""Slow calls: a thread answers them, so that Stop does not wait for them."""
+"""Slow calls. A thread answers them, so that Stop does not wait for them."""
 
 
 class Live(View):
-    """The whole Live view of a run. Selections in the browser arrive in `selection`; changed sliders change the run.
+    """Whole Live view of a run. Selections in the browser arrive in `selection`; changed sliders change the run.
 
     Attributes:
         run: handle of the run that is shown; a new one after Run was pressed in the view.
@@ -58,13 +58,13 @@ class Live(View):
         threading.Thread(target=lambda: asyncio.run(self._tell(run, channel)), name=name, daemon=True).start()
 
     async def _tell(self, run: RunHandle, channel: dict[str, str]) -> None:
-        async for news in follow(run):
+        async for update in follow(run):
             if self.comm is None:
-                return  # closed
+                return  # the widget is closed
             # Until the view reports that it is ready, send all rounds each time: messages before that are lost.
-            told = news if self._met.is_set() or not news else wire.news(run.since(0))
-            if told:
-                self.send({"news": channel | told})
+            message = update if self._met.is_set() or not update else wire.news(run.since(0))
+            if message:
+                self.send({"news": channel | message})
 
     # -- from the browser ----------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Live(View):
 
 
 class Calls(Session):
-    """The calls of the stage, only for the runs of this widget."""
+    """Calls of the view, only for the runs of this widget."""
 
     def __init__(self, client: Client, runs: dict[str, RunHandle]) -> None:
         super().__init__(client)
@@ -119,17 +119,17 @@ class Calls(Session):
         return {"attribution": self._run(request).explain()}
 
     def begin(self, request: dict[str, Any]) -> RunHandle:
-        """Start another run with the settings of the stage's panel."""
-        asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        run = self.client.start(**Generation.options(self.client, asked) | self._keeping())
+        """Start another run with the settings of the view's panel."""
+        generation = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
+        run = self.client.start(**Generation.options(self.client, generation) | self._keeping())
         self.runs[run.id] = run
         return run
 
     def _run(self, request: dict[str, Any]) -> RunHandle:
-        held = self.runs.get(wire.text("run", request.get("run")))
-        if held is None:
+        run = self.runs.get(wire.text("run", request.get("run")))
+        if run is None:
             raise UnknownNameError("This widget does not have that run.", "Run the cell again.")
-        return held
+        return run
 
 
 def safely(answer: Callable[[], Any]) -> Any:

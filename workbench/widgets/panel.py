@@ -1,4 +1,4 @@
-"""The app's controls for the parameters of a method, made from the registry."""
+"""Controls for the parameters of a method, generated from the registry, as in the app."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], valu
         UnknownNameError: there is no such method or parameter.
         ParameterError: a value is outside its range.
     """
-    known = {m["name"]: m for m in methods}
+    by_name = {m["name"]: m for m in methods}
     name = values.get("method")
-    if name not in known:
-        raise UnknownNameError.of("method", str(name), list(known))
-    specs = {p["name"]: p for p in [*known[name]["params"], *sampling]}
-    for given in values:
-        if given != "method" and given not in specs:
-            raise UnknownNameError.of("parameter", given, list(specs))
+    if name not in by_name:
+        raise UnknownNameError.of("method", str(name), list(by_name))
+    specs = {p["name"]: p for p in [*by_name[name]["params"], *sampling]}
+    for param in values:
+        if param != "method" and param not in specs:
+            raise UnknownNameError.of("parameter", param, list(specs))
     chosen = {p: fit(spec, values[p]) if p in values else spec["default"] for p, spec in specs.items()}
     return {"method": name} | chosen
 
@@ -106,10 +106,10 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
     Raises:
         ParameterError: the value is invalid.
     """
-    known = ParamSpec.from_wire(spec)
-    if isinstance(value, str) and known.kind != "choice":  # text is for command lines and addresses
-        raise ParameterError(f"{known.name} is {value!r}.", "Give a value of the parameter's type.")
-    return known.parse(value)
+    declared = ParamSpec.from_wire(spec)
+    if isinstance(value, str) and declared.kind != "choice":  # text is for command lines and addresses
+        raise ParameterError(f"{declared.name} is {value!r}.", "Give a value of the parameter's type.")
+    return declared.parse(value)
 
 
 def panel(wb: Client, method: str = "draft-model", **params: Any) -> Panel:

@@ -19,7 +19,7 @@ QUIET = {"displaylogo": False, "responsive": True, "showLink": False}
 
 
 class Figure:
-    """A Plotly figure for a notebook's output. `plot` is the figure itself."""
+    """Plotly figure for a notebook's output. `plot` is the figure itself."""
 
     def __init__(self, plot: Any) -> None:
         self.plot = plot
@@ -55,7 +55,7 @@ def _unpacked(dtype: str, bdata: str, shape: str = "") -> np.ndarray:
 
 
 def figure(plot: Any) -> Figure:
-    """Wrap a Plotly figure so that it is drawn without a network and stored in the notebook with an SVG of it.
+    """Wrap a Plotly figure so that it is drawn without a network and saved in the notebook with an SVG of it.
 
     Args:
         plot: a `plotly.graph_objects.Figure`.

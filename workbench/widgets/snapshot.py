@@ -1,4 +1,4 @@
-"""A trace as plain HTML for a notebook's output: readable without a kernel, without JavaScript, without styles.
+"""Render a trace as plain HTML for a notebook's output: readable without a kernel, JavaScript and styles.
 
 GitHub strips styles from the outputs of notebooks. So every status is shown in three ways: by an HTML element that
 looks different everywhere (`u`, `b`, `i`, `s`), by its glyph, and, where styles remain, by its colours.
@@ -47,13 +47,13 @@ def mark(text: str, status: str) -> str:
     """Return a token with the element, glyph and colours of its status; a token of plain decoding has none of these."""
     if status == PLAIN:
         return seen(text)
-    known = palette()["statuses"][status]
-    colours = known["light"]
+    entry = palette()["statuses"][status]
+    colours = entry["light"]
     style = f"color:#1f2328;background:{colours['tint']};{LINES[status]} {colours['stroke']}"
     tag = ELEMENTS[status]
     glyph = (
-        "" if status == ACCEPTED else f"<sup>{known['glyph'].replace('＋', '+')}</sup>"
-    )  # few fonts have the wide one
+        "" if status == ACCEPTED else f"<sup>{entry['glyph'].replace('＋', '+')}</sup>"
+    )  # few fonts have the full-width plus
     return f'<{tag} style="{style}">{seen(text)}</{tag}>{glyph}'
 
 
@@ -78,12 +78,12 @@ def ribbon(trace: Trace) -> str:
     parts = []
     for r in trace.rounds[:ROUNDS]:
         line = "".join(mark(token_text(r, e), e.kind) + ("<br>" if e.text.endswith("\n") else "") for e in r.emitted)
-        lost = [i for i, status in enumerate(r.nodes.status) if status == REJECTED]
-        ghosts = " ".join(mark(r.nodes.text[i], REJECTED) for i in lost[:3])
-        more = f" +{len(lost) - 3}" if len(lost) > 3 else ""
-        parts.append(line + (f" <small>[{ghosts}{more}]</small>" if lost else "") + "<wbr>│<wbr>")
-    cut = f" … {len(trace.rounds) - ROUNDS} more rounds" if len(trace.rounds) > ROUNDS else ""
-    return f"<p>{escape(_prompt(trace))}{''.join(parts)}{cut}</p><p>{legend()} <small>· │ ends a round</small></p>"
+        rejected = [i for i, status in enumerate(r.nodes.status) if status == REJECTED]
+        ghosts = " ".join(mark(r.nodes.text[i], REJECTED) for i in rejected[:3])
+        n_more = f" +{len(rejected) - 3}" if len(rejected) > 3 else ""
+        parts.append(line + (f" <small>[{ghosts}{n_more}]</small>" if rejected else "") + "<wbr>│<wbr>")
+    cut_note = f" … {len(trace.rounds) - ROUNDS} more rounds" if len(trace.rounds) > ROUNDS else ""
+    return f"<p>{escape(_prompt(trace))}{''.join(parts)}{cut_note}</p><p>{legend()} <small>· │ ends a round</small></p>"
 
 
 def _prompt(trace: Trace) -> str:
@@ -97,21 +97,24 @@ def tree(trace: Trace, index: int = 0) -> str:
     if not trace.rounds:
         return "<p>No round was recorded.</p>"
     r = trace.rounds[max(0, min(index, len(trace.rounds) - 1))]
-    kept = set(range(min(NODES, len(r.nodes))))
+    shown_nodes = set(range(min(NODES, len(r.nodes))))
     children: dict[int, list[int]] = {}
-    for i in sorted(kept, key=lambda i: (i not in r.path, i)):
+    for i in sorted(shown_nodes, key=lambda i: (i not in r.path, i)):
         children.setdefault(r.nodes.parents[i], []).append(i)
-    own = None if r.bonus_kind is None else next((e for e in reversed(r.emitted) if e.node is None), None)
-    tip = r.path[-1] if r.path else -1
+    token = None if r.bonus_kind is None else next((e for e in reversed(r.emitted) if e.node is None), None)
+    last_accepted = r.path[-1] if r.path else -1
 
     def below(parent: int) -> str:
         items = [_node(r, i) + below(i) for i in children.get(parent, [])]
-        if own is not None and parent == tip:
-            items.insert(0, f"{mark(token_text(r, own), own.kind)} {own.kind} by the target, p = {own.p:.2f}")
+        if token is not None and parent == last_accepted:
+            items.insert(
+                0,
+                f"{mark(token_text(r, token), token.kind)} {token.kind} by the target, p = {token.p:.2f}",
+            )
         return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>" if items else ""
 
-    more = f"<p>+{len(r.nodes) - NODES} nodes</p>" if len(r.nodes) > NODES else ""
-    return f"<p><b>Draft tree of round {r.index + 1} of {len(trace.rounds)}</b></p>{below(-1)}{more}"
+    more_nodes = f"<p>+{len(r.nodes) - NODES} nodes</p>" if len(r.nodes) > NODES else ""
+    return f"<p><b>Draft tree of round {r.index + 1} of {len(trace.rounds)}</b></p>{below(-1)}{more_nodes}"
 
 
 def _node(r: Round, i: int) -> str:
@@ -190,14 +193,14 @@ def stage(trace: Trace, beside: Trace | None = None) -> str:
     """Return the whole view: figures, text, the collapsed tree of the most instructive round, curves."""
     traces = [trace] if beside is None else [trace, beside]
     pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
-    folded = f"<details><summary>Draft tree</summary>{tree(trace, telling(trace))}</details>"
-    return pictures + key_figures(traces) + ribbon(trace) + folded + curves(trace)
+    tree_html = f"<details><summary>Draft tree</summary>{tree(trace, telling(trace))}</details>"
+    return pictures + key_figures(traces) + ribbon(trace) + tree_html + curves(trace)
 
 
 def telling(trace: Trace) -> int:
     """Return the index of the most instructive round: the first with both an accepted and a rejected draft, else 0."""
-    both = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
-    return next(both, 0)
+    candidates = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
+    return next(candidates, 0)
 
 
 def picture(url: str, width: int, height: int) -> str:
@@ -211,9 +214,9 @@ def picture(url: str, width: int, height: int) -> str:
 
 def vision(trace: Trace, beside: Trace | None = None) -> str:
     """Return the image, the number of vision tokens that the drafter gets, and the text."""
-    seen_by = next((r.vision for r in trace.rounds if r.vision), {})
-    of = {name: seen_by.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
-    words = ", ".join(f"{name}: {n} vision tokens" for name, n in of.items() if n is not None)
+    round_vision = next((r.vision for r in trace.rounds if r.vision), {})
+    n_tokens = {name: round_vision.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
+    words = ", ".join(f"{name}: {n} vision tokens" for name, n in n_tokens.items() if n is not None)
     texts = ribbon(trace) + (f"<p>{escape(describe(beside))}</p>{ribbon(beside)}" if beside is not None else "")
     traces = [trace] if beside is None else [trace, beside]
     pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)

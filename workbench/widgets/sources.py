@@ -18,13 +18,13 @@ _WIDTH = re.compile(r"@media \((max|min)-width: (\d+)px\)")
 
 
 class Sources(ipywidgets.Widget):
-    """The code of a view's module, its style and the data that they need, for the browser alone.
+    """Code of a view's module, its style and the data that they need, for the browser alone.
 
     Attributes:
         version: fingerprint of module and style.
         module: one JavaScript text, which draws widgets and plays exported files.
         style: all stylesheets as one.
-        template: template of the file that "HTML replay" makes.
+        template: template of the file that "HTML replay" creates.
         definitions: definition of every figure, in words and as a formula.
         lexicon: kinds of the words of the scenes' captions, or None.
     """
@@ -42,23 +42,25 @@ _shared: dict[str, Sources] = {}
 
 def shared(view: str = modules.FIRST_MODULE) -> Sources:
     """Return the sources of a view ("live" or "vision"), created once per kernel."""
-    held = _shared.get(view)
-    if held is None or held.comm is None:  # `Widget.close_all` closes it, too
-        held = _shared[view] = Sources(**texts(view))
-    return held
+    cached = _shared.get(view)
+    if cached is None or cached.comm is None:  # `Widget.close_all` closes it, too
+        cached = _shared[view] = Sources(**texts(view))
+    return cached
 
 
 @cache
 def texts(view: str) -> dict[str, Any]:
     """Return the field values of `Sources` for a view."""
-    found, code = replay.sources(view), modules.inlined(f"notebook/{view}")
-    style = by_width_of_output("\n".join([found["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)]))
+    view_sources, code = replay.sources(view), modules.inlined(f"notebook/{view}")
+    style = by_width_of_output(
+        "\n".join([view_sources["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)])
+    )
     digest = hashlib.sha256("\0".join([code, style]).encode()).hexdigest()[:12]
     return {
         "version": f"{view}-{digest}",
         "module": code,
         "style": style,
-        "template": found["template"],
+        "template": view_sources["template"],
         "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},
         "lexicon": scenes.lexicon() if view == "vision" else None,
     }

@@ -32,8 +32,8 @@ class Widget(anywidget.AnyWidget):
     kind = traitlets.Unicode("stage").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        own = uuid.uuid4().hex
-        super().__init__(_own=own, model_id=own, **traits)
+        identity = uuid.uuid4().hex
+        super().__init__(_own=identity, model_id=identity, **traits)
 
     def snapshot(self) -> str:
         """Return the widget as plain HTML, which the notebook stores."""
@@ -47,7 +47,7 @@ class Widget(anywidget.AnyWidget):
 
 
 class View(Widget):
-    """A view of one or several traces. `selection` is the pinned part, synchronised in both directions.
+    """View of one or several traces. `selection` is the pinned part, synchronised in both directions.
 
     Attributes:
         selection: `round`, and `token`, `node`, `patch` or `trace`, from 0, as in a trace; `{}`: nothing is pinned.
@@ -86,15 +86,15 @@ def checked(selection: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TraitError: a part does not exist, or is not a whole number from 0.
     """
-    kept = {name: value for name, value in selection.items() if value is not None}
-    for name, value in kept.items():
+    parts = {name: value for name, value in selection.items() if value is not None}
+    for name, value in parts.items():
         if name == "on" and value in ("run", "beside"):
             continue
         words = ("target", "-1") if name == "node" else ()
         number = isinstance(value, int) and not isinstance(value, bool) and value >= (-1 if name == "node" else 0)
         if name not in PARTS or not (number or value in words):
             raise traitlets.TraitError(f"{name}={value!r} cannot be selected. Use {', '.join(PARTS)} from 0 up.")
-    return kept
+    return parts
 
 
 def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
         return value.to_wire() if isinstance(value, Trace) else value
 
     return {
-        name: [plain(each) for each in value] if isinstance(value, list) else plain(value)
+        name: [plain(item) for item in value] if isinstance(value, list) else plain(value)
         for name, value in given.items()
     }
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
-    """Return a widget's mime bundle with the snapshot beside the view: front ends show the one that they can."""
+    """Return a widget's mime bundle with view and snapshot: front ends show the one that they support."""
     if bundle is None:
         return {"text/html": html}
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
@@ -116,7 +116,7 @@ def with_snapshot(bundle: Any, html: str) -> Any:
 
 
 STILL = "wb-still"
-"""CSS class of the snapshot that is an output of its own after a widget. `boot.js` hides it, by its number, if the
+"""CSS class of the snapshot, which is a separate output after a widget. `boot.js` hides it, by its number, if the
 widget is drawn."""
 
 
@@ -178,16 +178,20 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
     """
     if isinstance(traces, Trace):
         return View("clock", {"trace": traces, "beside": None}, lambda view: snapshot.lane([view.trace], names))
-    held = list(traces)
-    if not held or (names is not None and len(names) != len(held)):
-        raise ValueError(f"Give one name for each trace, and at least one trace: {len(held)} traces, names {names!r}.")
-    called = [str(name) for name in names] if names is not None else [t.header.method for t in held]
-    rows = [{"name": name, "rounds": [_times(r) for r in t.rounds]} for name, t in zip(called, held, strict=True)]
-    return View("lanes", {"traces": rows}, lambda view: snapshot.lane(held, called))
+    trace_list = list(traces)
+    if not trace_list or (names is not None and len(names) != len(trace_list)):
+        raise ValueError(
+            f"Give one name for each trace, and at least one trace: {len(trace_list)} traces, names {names!r}."
+        )
+    lane_names = [str(name) for name in names] if names is not None else [t.header.method for t in trace_list]
+    rows = [
+        {"name": name, "rounds": [_times(r) for r in t.rounds]} for name, t in zip(lane_names, trace_list, strict=True)
+    ]
+    return View("lanes", {"traces": rows}, lambda view: snapshot.lane(trace_list, lane_names))
 
 
 def _times(round: Any) -> dict[str, Any]:
-    """Return the fields of a round that the time axis needs; the rest is not sent to the browser."""
+    """Return the fields of a round that the time axis needs; the other fields are not sent to the browser."""
     wire = round.to_wire()
     names = ("index", "started_s", "seconds", "draft_s", "verify_s", "waited_s", "overhead_s", "phases")
     return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
@@ -211,9 +215,9 @@ class Show(ipywidgets.VBox):
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
         # This style hides the snapshot while the box is drawn; it disappears together with the box.
-        veil = ipywidgets.HTML(f"<style>.{STILL}-{self._own} {{ display: none }}</style>")
-        veil.layout.display = "none"
-        super().__init__([*children, veil])
+        hiding_style = ipywidgets.HTML(f"<style>.{STILL}-{self._own} {{ display: none }}</style>")
+        hiding_style.layout.display = "none"
+        super().__init__([*children, hiding_style])
 
     def snapshot(self) -> str:
         """Return the snapshots below each other; controls have none."""

@@ -28,24 +28,24 @@ def identity(pid: int) -> dict[str, Any]:
     Raises:
         psutil.Error: there is no such process.
     """
-    found: dict[str, Any] = {"pid": pid, "born": psutil.Process(pid).create_time()}
+    result: dict[str, Any] = {"pid": pid, "born": psutil.Process(pid).create_time()}
     with contextlib.suppress(OSError, ValueError, IndexError):
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-        found["ticks"] = int(after_name.split()[19])  # field 22 of proc(5)
-        found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    return found
+        result["ticks"] = int(after_name.split()[19])  # field 22 of proc(5)
+        result["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return result
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
     """Return the process with this identity; None if it has ended, even if another process now has its id."""
     try:
-        found = psutil.Process(noted["pid"])
-        now = identity(noted["pid"])
-        if {"ticks", "boot"} <= noted.keys() & now.keys():
-            is_same = (noted["ticks"], noted["boot"]) == (now["ticks"], now["boot"])
+        process = psutil.Process(noted["pid"])
+        current = identity(noted["pid"])
+        if {"ticks", "boot"} <= noted.keys() & current.keys():
+            is_same = (noted["ticks"], noted["boot"]) == (current["ticks"], current["boot"])
         else:  # another system, or a run of an earlier version
-            is_same = abs(now["born"] - noted["born"]) < 1
-        return found if is_same and found.status() != psutil.STATUS_ZOMBIE else None
+            is_same = abs(current["born"] - noted["born"]) < 1
+        return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         return None
 
@@ -65,20 +65,20 @@ def lock_for_child(file: Path) -> Iterator[tuple[int, ...]]:
         return
     import fcntl
 
-    opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        until = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise CapacityError("This run is being trained.", "Wait until it ends, or stop it.") from None
                 time.sleep(0.02)
-        yield (opened,)
+        yield (descriptor,)
     finally:
-        os.close(opened)  # the child has a copy: the lock is released when both are closed
+        os.close(descriptor)  # the child has a copy: the lock is released when both are closed
 
 
 def is_locked(file: Path) -> bool:
@@ -88,16 +88,16 @@ def is_locked(file: Path) -> bool:
     import fcntl
 
     try:
-        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several processes may test it at once
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several processes may test it at once
         return False
     except BlockingIOError:
         return True
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def holder(file: Path) -> psutil.Process | None:
@@ -105,6 +105,6 @@ def holder(file: Path) -> psutil.Process | None:
     path = str(file.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and any(opened.path == path for opened in process.open_files()):
+            if process.pid != os.getpid() and any(file_info.path == path for file_info in process.open_files()):
                 return process
     return None

@@ -48,12 +48,12 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
         remedy = f"{problem.remedy} Or continue training, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
     for other in runs:
-        same = all(other.asked[what] == run.asked[what] for what in ("head", "target"))
-        if same and (before := promoted_at(other)) != str(folder):
-            _end(other, before, heads, takes)
-    found = {"folder": str(folder), "step": step, "switched": switched}
-    write_whole(run.folder / PROMOTED_AT, (json.dumps(found) + "\n").encode())
-    return found
+        is_same_kind = all(other.asked[field] == run.asked[field] for field in ("head", "target"))
+        if is_same_kind and (previous_folder := promoted_at(other)) != str(folder):
+            _end(other, previous_folder, heads, takes)
+    record = {"folder": str(folder), "step": step, "switched": switched}
+    write_whole(run.folder / PROMOTED_AT, (json.dumps(record) + "\n").encode())
+    return record
 
 
 def take_back(run: LabRun, heads: Path, takes: Takes) -> dict[str, Any]:
@@ -77,17 +77,17 @@ def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
     Returns:
         Folders of the promoted heads.
     """
-    found: list[str] = []
+    folders: list[str] = []
     for run in runs:
         if folder := promoted_at(run):
             try:
                 if not _is_whole(Path(folder)):
                     raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
                 takes(folder, True)
-                found.append(folder)
+                folders.append(folder)
             except WorkbenchError:
                 (run.folder / PROMOTED_AT).unlink()
-    return found
+    return folders
 
 
 def _end(run: LabRun, folder: str, heads: Path, takes: Takes) -> None:
@@ -105,12 +105,12 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
     if head is None:
         raise WorkbenchError("There is no checkpoint of this run yet.", "Wait until training has saved the first one.")
     heads.mkdir(parents=True, exist_ok=True)
-    for left in (2, 1, 0):
+    for n_retries in (2, 1, 0):
         with (
             contextlib.suppress(OSError),  # training may replace files while they are copied
-            tempfile.TemporaryDirectory(prefix=".", dir=heads, ignore_cleanup_errors=True) as beside,
+            tempfile.TemporaryDirectory(prefix=".", dir=heads, ignore_cleanup_errors=True) as temporary,
         ):
-            copy = Path(beside) / head.name
+            copy = Path(temporary) / head.name
             shutil.copytree(head, copy)
             if _is_whole(copy):
                 # Heads are identified by their folder's name, so other weights need another name.
@@ -119,7 +119,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
                 return folder
-        time.sleep(0.2 if left else 0.0)  # it was just being saved, or is damaged
+        time.sleep(0.2 if n_retries else 0.0)  # training was just saving it, or it is damaged
     raise WorkbenchError(
         f"The head of step {step} is damaged: its weights do not match their checksum.",
         "Train a new head: this run is finished."
@@ -131,7 +131,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
 def _is_whole(head: Path) -> bool:
     """Return whether the weights match their checksum."""
     try:
-        wanted, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
-        return not what_is_wrong(head / name, wanted)
+        checksum, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
+        return not what_is_wrong(head / name, checksum)
     except (OSError, ValueError):
         return False

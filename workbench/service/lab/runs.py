@@ -1,4 +1,4 @@
-"""`LabRun`: a training run of the lab, read from its folder: request, progress, results, and reason of its end."""
+"""Training run of the lab, read from its folder: request, progress, results, and reason of its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMOTED_AT = "promoted.json"
 
 @dataclass(frozen=True)
 class LabRun:
-    """A training run.
+    """Training run in a folder.
 
     Attributes:
         folder: folder of the run; its name is the run's id.
@@ -61,16 +61,16 @@ class LabRun:
             WorkbenchError: `run.json` cannot be read; it is not changed.
         """
         with FileLock(self.folder / "note.lock"):  # so that no concurrent change is lost
-            asked = self.asked
-            if "damaged" in asked:
+            request = self.asked
+            if "damaged" in request:
                 raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
-            write_whole(self.folder / "run.json", (json.dumps(asked | more, indent=1) + "\n").encode())
+            write_whole(self.folder / "run.json", (json.dumps(request | more, indent=1) + "\n").encode())
 
     @property
     def process(self) -> psutil.Process | None:
         """The training process: the recorded one, or the one that holds the run's lock; None if none is found."""
-        found = processes.find(self.asked)
-        return processes.holder(self.lock) if found is None and processes.is_locked(self.lock) else found
+        recorded = processes.find(self.asked)
+        return processes.holder(self.lock) if recorded is None and processes.is_locked(self.lock) else recorded
 
     @property
     def lock(self) -> Path:
@@ -86,10 +86,10 @@ class LabRun:
     def log(self) -> str:
         """End of the training's log."""
         try:
-            with (self.folder / "log.txt").open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - LOG_BYTES))
-                return file.read().decode("utf-8", errors="replace")
+            with (self.folder / "log.txt").open("rb") as stream:
+                stream.seek(0, 2)
+                stream.seek(max(0, stream.tell() - LOG_BYTES))
+                return stream.read().decode("utf-8", errors="replace")
         except OSError:
             return ""
 
@@ -129,7 +129,7 @@ class LabRun:
         """Folder of the last saved head; None before the first checkpoint."""
         ending = f"-{self.asked['head']}"
         heads = (config.parent for config in self.folder.glob("*/config.json"))
-        return next((head for head in heads if head.name.endswith(ending)), None)
+        return next((folder for folder in heads if folder.name.endswith(ending)), None)
 
     @property
     def saved_step(self) -> int:
@@ -138,25 +138,25 @@ class LabRun:
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
         """Return a summary of the run as plain data; `trouble` is the error and its remedy."""
-        asked, state = self.asked, self.state
+        request, state = self.asked, self.state
         curves = self.curves() if curves is None else curves
-        last = max((points[-1][0] for points in curves.values()), default=0)
+        last_step = max((points[-1][0] for points in curves.values()), default=0)
         return {
-            "id": self.id, "head": asked["head"], "target": asked["target"], "options": asked["options"],
-            "created": asked["created"], "state": state, "step": last, "stopping": self._is_stopping(state),
+            "id": self.id, "head": request["head"], "target": request["target"], "options": request["options"],
+            "created": request["created"], "state": state, "step": last_step, "stopping": self._is_stopping(state),
             "tau": _last(curves.get(TAU)), "speedup": _last(curves.get(SPEEDUP)),
             "rounds": _last(curves.get(f"{TESTED}/position 1")),
             "drafts": self.head is not None, "promoted": (self.folder / PROMOTED_AT).exists(),
-            "trouble": self._trouble(state, last),
+            "trouble": self._trouble(state, last_step),
         }  # fmt: skip
 
     def curves(self) -> dict[str, Points]:
         """Return all curves by tag, without non-finite values; empty if there are none."""
         try:
-            found = read_curves(self.folder)
+            curves_read = read_curves(self.folder)
         except (ImportError, OSError):
             return {}
-        finite = {tag: [point for point in points if math.isfinite(point[1])] for tag, points in found.items()}
+        finite = {tag: [point for point in points if math.isfinite(point[1])] for tag, points in curves_read.items()}
         return {tag: points for tag, points in finite.items() if points}
 
     def whole(self) -> dict[str, Any]:
@@ -184,23 +184,23 @@ class LabRun:
             evaluation, which do not count as training time).
         """
         log, options = self.log, self.asked["options"]
-        found = _STAGE.findall(log)
-        stage = int(found[-1]) if found else 0
-        done: float | None = None
-        left: float | None = None
+        stages = _STAGE.findall(log)
+        stage = int(stages[-1]) if stages else 0
+        finished: float | None = None
+        left_s: float | None = None
         tokens, steps, minutes = (_number(options.get(name)) for name in ("answer_tokens", "steps", "minutes"))
-        if stage == 1 and tokens and (written := _WRITTEN.findall(log)):
-            n, rate = (int(part.replace(",", "")) for part in written[-1])
-            done = min(1.0, n / tokens)
-            left = max(0.0, (tokens - n) / rate) if rate else None
+        if stage == 1 and tokens and (answers := _WRITTEN.findall(log)):
+            n, rate = (int(part.replace(",", "")) for part in answers[-1])
+            finished = min(1.0, n / tokens)
+            left_s = max(0.0, (tokens - n) / rate) if rate else None
         if stage == 3 and (steps or minutes):
-            step, spent = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
-            share = step / steps if steps else spent / (60 * minutes)
-            left = max(0.0, spent / share - spent) if share else None
-            done = min(1.0, share)
+            step, spent_s = next(iter(curves.get(TRAINING, [])[-1:]), (0, 0.0))
+            share = step / steps if steps else spent_s / (60 * minutes)
+            left_s = max(0.0, spent_s / share - spent_s) if share else None
+            finished = min(1.0, share)
         return {
-            "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": done,
-            "left_s": left, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
+            "stage": stage, "of": len(STAGES), "name": STAGES[stage - 1] if stage else "starting", "done": finished,
+            "left_s": left_s, "evaluating_s": _last(curves.get(EVALUATING)) or 0.0,
         }  # fmt: skip
 
     def _is_stopping(self, state: str) -> bool:

@@ -1,4 +1,4 @@
-"""`Lab`: start, stop and resume the training of heads, one at a time, in a separate process at low priority."""
+"""Start, stop and resume the training of heads, one at a time, in a separate process at low priority."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def default_lab() -> Path:
 
 
 class Lab:
-    """The training runs in a folder, and the process that trains one of them.
+    """Training runs in a folder, and the process that trains one of them.
 
     Args:
         folder: folder of the lab, created with the first run; None: `default_lab()`.
@@ -74,13 +74,13 @@ class Lab:
         Raises:
             UnknownNameError: there is no run with this id. An invalid id is never used as a path.
         """
-        found = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
-        if found is None or not (found / "run.json").is_file():
+        folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
+        if folder is None or not (folder / "run.json").is_file():
             raise UnknownNameError(
                 "There is no such run in the lab any more.", "Choose another run, or train a new head."
             )
         self._reap()
-        return LabRun(found)
+        return LabRun(folder)
 
     def training(self) -> LabRun | None:
         """Return the run that is being trained, or None."""
@@ -88,8 +88,8 @@ class Lab:
 
     def rate(self, target: str) -> float | None:
         """Return the tokens per second of a target's last answers here; None if it has generated none yet."""
-        found = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
-        for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+        paths = self.folder.glob(f"answers/*/{Path(_place_of(target)).name}/answers/rate.json")
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
                 rate = json.loads(path.read_text(encoding="utf-8"))
                 return rate["tokens"] / rate["seconds"]
@@ -226,9 +226,9 @@ class Lab:
             WorkbenchError: the folder cannot be written.
         """
         with self._locked():
-            if (busy := self.training()) is not None:
+            if (current := self.training()) is not None:
                 raise CapacityError(
-                    f"A run is being trained: {busy.asked['head']} for {busy.asked['target']}.",
+                    f"A run is being trained: {current.asked['head']} for {current.asked['target']}.",
                     "Wait until it ends, or stop it; it can be resumed later.",
                 )
             yield
@@ -272,11 +272,11 @@ class Lab:
     def _check_disk(self, wish: Wish) -> None:
         """Refuse a run without disk space for the hidden states: four layers for each token of answers and prompts."""
         width = config_of(folder_of(wish.target) or Path()).get("hidden_size", 1024)
-        need = wish.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
+        n_bytes = wish.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
-        if free < need:
+        if free < n_bytes:
             raise CapacityError(
-                f"The run needs about {need >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
+                f"The run needs about {n_bytes >> 20:,} MB of disk in {self.folder}; {free >> 20:,} MB are free.",
                 f"Set fewer answer_tokens, delete runs, or choose another folder: {ENV}=FOLDER.",
             )
 
@@ -296,8 +296,8 @@ def _identity(pid: int) -> dict[str, Any]:
 
 def _place_of(target: str) -> str:
     """Return the value of `--set target=` for a target: its name, or the path of the user's own folder."""
-    place = path_of(target)
-    return target if place == Path(target).expanduser() else str(place)
+    path = path_of(target)
+    return target if path == Path(target).expanduser() else str(path)
 
 
 def _end(process: psutil.Process) -> None:

@@ -48,7 +48,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Wish:
-    """A request for a training run.
+    """Request for a training run.
 
     Attributes:
         head: name of the training recipe, which is the kind of head.

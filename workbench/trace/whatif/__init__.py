@@ -1,4 +1,4 @@
-"""Predict from a recorded run, without a model, how it would have gone with other drafts, and where its time went.
+"""Predict a recorded run with other drafts, without a model, and split its time into parts.
 
 Predictions from the recorded verification results are exact for drafters whose proposals depend only on the text, as in
 greedy drafting. Predictions from the run's mean times are marked as estimates. `workbench.bench.whatif_suite` measures

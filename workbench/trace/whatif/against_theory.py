@@ -73,16 +73,16 @@ def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (top_p, top_q))
             tokens = [r.nodes.tokens[i] for i in children]
             bound = theory.bound_from_tops(p, q, len(children), replacement=len(set(tokens)) < len(tokens))
-            whole = min(sum(p.values()), sum(q.values())) > 1 - 1e-4
+            is_complete = min(sum(p.values()), sum(q.values())) > 1 - 1e-4
             accepted = any(r.nodes.status[i] == ACCEPTED for i in children)
-            by_n[len(children)].append((accepted, bound, whole))
+            by_n[len(children)].append((accepted, bound, is_complete))
     return [
         {
             "siblings": n,
-            "places": len(seen),
-            "accepted": fmean(s[0] for s in seen),
-            "bound": fmean(s[1] for s in seen),
-            "exact": fmean(s[2] for s in seen),
+            "places": len(tests),
+            "accepted": fmean(s[0] for s in tests),
+            "bound": fmean(s[1] for s in tests),
+            "exact": fmean(s[2] for s in tests),
         }
-        for n, seen in sorted(by_n.items())
+        for n, tests in sorted(by_n.items())
     ]

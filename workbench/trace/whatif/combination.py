@@ -43,18 +43,18 @@ class Combination:
 def combine(first: Trace, second: Trace) -> Combination:
     """Return the oracle combination of two drafters, which uses the draft that reaches further at each position.
 
-    A recorded round tells how far a draft from its start, or from any position in its accepted part, would have been
-    accepted. So the reach of both drafters is known at every position of the common prefix.
+    A recorded round shows up to which token a draft from its start, or from any position in its accepted part, would
+    have been accepted. So the reach of both drafters is known at every position of the common prefix.
 
     Raises:
         WorkbenchError: the runs have different prompts or targets, or their outputs have no common prefix.
     """
-    for what, a, b in (
+    for field, a, b in (
         ("targets", first.header.target, second.header.target),
         ("prompts", first.header.prompt_tokens, second.header.prompt_tokens),
     ):
         if a != b:
-            raise WorkbenchError(f"The two runs have different {what}.", "Combine runs of one target and prompt.")
+            raise WorkbenchError(f"The two runs have different {field}.", "Combine runs of one target and prompt.")
     common = 0
     for a, b in zip(first.token_ids, second.token_ids, strict=False):
         if a != b:

@@ -126,11 +126,11 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
 
     fixed = list[Alternative]()
     for k in range(max(levels, default=0) + 1):
-        begins, n_rounds, seconds, at = starts(rounds, k), 0.0, 0.0, 0
+        round_starts, n_rounds, seconds, at = starts(rounds, k), 0.0, 0.0, 0
         for d, r in zip(levels, rounds, strict=True):
-            n = sum(begins[at : at + len(r.emitted)])
+            n = sum(round_starts[at : at + len(r.emitted)])
             n_rounds, at = n_rounds + n, at + len(r.emitted)
-            seconds += n * model.round_s(min(k, d), sum(deep <= k for deep in r.nodes.depth))
+            seconds += n * model.round_s(min(k, d), sum(level <= k for level in r.nodes.depth))
         fixed.append(alternative(f"at most {k}" if k else "no draft", k, n_rounds, seconds))
     if base_rounds := calm(plain_rounds(trace, plain)[0]):
         plain_s = sum(r.seconds for r in base_rounds) / metrics.emitted(base_rounds)

@@ -20,9 +20,9 @@ def distributions(rounds: Sequence[Round]) -> dict[str, Any]:
         tokens. If nothing was tested, `rate` and `tau_iid` are None.
     """
     rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
-    offered = [_offered(r) for r in rounds]
-    iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in offered)
-    return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": tau_of(rates, offered)}
+    levels = [_offered(r) for r in rounds]
+    iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in levels)
+    return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": tau_of(rates, levels)}
 
 
 def _rate_of_places(rounds: Sequence[Round]) -> float | None:
@@ -51,6 +51,6 @@ def _offered(r: Round) -> int:
         return len(r.emitted) - 1
     below = [False] * len(r.nodes)
     last = r.path[-1] if r.path else -1
-    for i, parent in enumerate(r.nodes.parents):  # a parent stands before its children
+    for i, parent in enumerate(r.nodes.parents):  # parents come before their children
         below[i] = parent == last or (parent >= 0 and below[parent])
-    return max((d for d, known in zip(r.nodes.depth, below, strict=True) if known), default=len(r.path))
+    return max((d for d, is_below in zip(r.nodes.depth, below, strict=True) if is_below), default=len(r.path))

@@ -2,10 +2,10 @@
 
 A run with drafts of at most K tokens starts its rounds at other positions than the recorded run: after a cut draft the
 next round starts inside the recorded draft and continues into the recorded rounds after it. The computation therefore
-goes over positions of the text, not over recorded rounds. Assumptions by recorded outcome:
+iterates over positions of the text, not over recorded rounds. Assumptions by recorded outcome:
 
     accepted at depth d    accepted at depths up to d, too
-    rejected at depth d    rejected; at a smaller depth accepted with the probability given in `_chances`
+    rejected at depth d    rejected; at a smaller depth accepted with the probability from `_chances`
     after a full draft     not drafted: the rate of the deepest recorded position, or of the new depth, if higher
     after a draft that ended early, or without a draft    a new draft ends there, too
 
@@ -69,24 +69,24 @@ def starts(rounds: Sequence[Round], most: int) -> list[float]:
 
     Their sum is the expected number of rounds.
     """
-    places, chance = positions(rounds), _chances(reached(rounds))
-    begins = [0.0] * len(places)
-    for start in range(len(places)):
+    text_positions, accept_prob = positions(rounds), _chances(reached(rounds))
+    start_probs = [0.0] * len(text_positions)
+    for start in range(len(text_positions)):
         if start == 0:
-            begins[0] = 1.0
-        alive = begins[start]
+            start_probs[0] = 1.0
+        path_prob = start_probs[start]
         for depth in range(1, most + 1):
             at = start + depth - 1
-            if at >= len(places) or not alive:
-                alive = 0.0
+            if at >= len(text_positions) or not path_prob:
+                path_prob = 0.0
                 break
-            right = chance(places[at], depth)
-            if at + 1 < len(places):
-                begins[at + 1] += alive * (1 - right)  # the round ends with the target's own token
-            alive *= right
-        if start + most + 1 < len(places):
-            begins[start + most + 1] += alive
-    return begins
+            prob = accept_prob(text_positions[at], depth)
+            if at + 1 < len(text_positions):
+                start_probs[at + 1] += path_prob * (1 - prob)  # the round ends with the target's own token
+            path_prob *= prob
+        if start + most + 1 < len(text_positions):
+            start_probs[start + most + 1] += path_prob
+    return start_probs
 
 
 def reached(rounds: Sequence[Round]) -> list[tuple[int, int]]:
@@ -95,8 +95,8 @@ def reached(rounds: Sequence[Round]) -> list[tuple[int, int]]:
     for p in positions(rounds):
         if p.outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
             counts += [(0, 0)] * (p.depth - len(counts))
-            tried, kept = counts[p.depth - 1]
-            counts[p.depth - 1] = tried + 1, kept + (p.outcome is Outcome.ACCEPTED)
+            n_tested, n_accepted = counts[p.depth - 1]
+            counts[p.depth - 1] = n_tested + 1, n_accepted + (p.outcome is Outcome.ACCEPTED)
     return counts
 
 
@@ -108,24 +108,24 @@ def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], flo
     """
 
     def rate(depth: int) -> float:
-        tried, kept = counts[min(depth, len(counts)) - 1] if counts else (0, 0)
-        return kept / tried if tried else 0.0
+        n_tested, n_accepted = counts[min(depth, len(counts)) - 1] if counts else (0, 0)
+        return n_accepted / n_tested if n_tested else 0.0
 
     def error(depth: int) -> float:
-        tried, kept = counts[min(depth, len(counts)) - 1]
-        share = (kept + 1) / (tried + 2)  # Laplace's estimate: no certainty from few observations
-        return share * (1 - share) / (tried + 2)
+        n_tested, n_accepted = counts[min(depth, len(counts)) - 1]
+        share = (n_accepted + 1) / (n_tested + 2)  # Laplace's estimate: no certainty from few observations
+        return share * (1 - share) / (n_tested + 2)
 
     def better(now: int, then: int) -> float:
         """Return by how much acceptance at one depth exceeds that at another beyond its standard error, from 0."""
         return max(0.0, rate(now) - rate(then) - (error(now) + error(then)) ** 0.5) if counts else 0.0
 
     def chance(position: Position, depth: int) -> float:
-        then = position.depth
+        recorded = position.depth
         if position.outcome is Outcome.ACCEPTED:
-            return 1 - better(then, depth) / rate(then) if depth > then and rate(then) else 1.0
+            return 1 - better(recorded, depth) / rate(recorded) if depth > recorded and rate(recorded) else 1.0
         if position.outcome is Outcome.REJECTED:
-            return better(depth, then) / (1 - rate(then)) if depth < then and rate(then) < 1 else 0.0
+            return better(depth, recorded) / (1 - rate(recorded)) if depth < recorded and rate(recorded) < 1 else 0.0
         deepest = len(counts)
         return rate(deepest) + better(depth, deepest) if position.outcome is Outcome.BEYOND else 0.0
 

@@ -94,7 +94,7 @@ class Budget:
     def to_wire(self) -> dict[str, Any]:
         """Return the budget with its derived values as JSON data."""
         wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted}
-        return wire | {"steps": [{"what": what, "speedup": gain} for what, gain in self.steps()]}
+        return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
 
 def budget(trace: Trace, plain: Trace | None = None) -> Budget:
@@ -112,8 +112,8 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     if not any(r.emitted for r in rounds):
         raise WorkbenchError("The trace has no rounds with tokens.", "Use a run with at least one token.")
     predicted = distributions(rounds)
-    every, where = plain_rounds(trace, plain)
-    stalled, timed, base = stalls(rounds), calm(rounds), calm(every)
+    plain_decoding, plain_from = plain_rounds(trace, plain)
+    stalled, timed, base = stalls(rounds), calm(rounds), calm(plain_decoding)
     verify = fmean(r.verify_s for r in timed)
     accept = fmean(sum(p.end_s - p.start_s for p in r.phases if p.name == "judge") for r in timed)
     overhead = fmean(r.overhead_s for r in timed)
@@ -122,8 +122,11 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
         rounds=len(rounds),
         stalled=len(stalled),
         stalled_s=sum(rounds[i].seconds for i in stalled),
-        plain_stalled=len(every) - len(base),
-        measured=_over(metrics.tokens_per_second(rounds), metrics.tokens_per_second(every) if plain else _rate(every)),
+        plain_stalled=len(plain_decoding) - len(base),
+        measured=_over(
+            metrics.tokens_per_second(rounds),
+            metrics.tokens_per_second(plain_decoding) if plain else _rate(plain_decoding),
+        ),
         tau=metrics.tau(rounds) or 0.0,
         drafted=metrics.drafted(rounds) / len(rounds),
         depth=fmean(depths(rounds)),
@@ -135,7 +138,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
         other_s=overhead - accept,
         plain_s=sum(r.seconds for r in base) / metrics.emitted(base) if base else None,
         plain_verify_s=fmean(r.verify_s for r in base) if base else None,
-        plain_from=where,
+        plain_from=plain_from,
     )
 
 
@@ -152,20 +155,20 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
     """Return the rounds of plain decoding that serve as baseline, and their source in words; see `budget`."""
     if plain is not None:
-        mine, theirs = trace.header, plain.header
-        for what, a, b in (
-            ("target", mine.target, theirs.target),
-            ("number format", mine.dtype, theirs.dtype),
-            ("prompt", mine.prompt_tokens, theirs.prompt_tokens),
+        header, plain_header = trace.header, plain.header
+        for field, a, b in (
+            ("target", header.target, plain_header.target),
+            ("number format", header.dtype, plain_header.dtype),
+            ("prompt", header.prompt_tokens, plain_header.prompt_tokens),
         ):
             if a != b:
                 raise WorkbenchError(
-                    f"The plain run has another {what} than the run.", "Compare runs of one target and prompt."
+                    f"The plain run has another {field} than the run.", "Compare runs of one target and prompt."
                 )
         if not metrics.emitted(plain.rounds):
             raise WorkbenchError("The plain run has no tokens.", "Use a run with at least one token.")
         return plain.rounds, "a plain run of the same prompt"
-    without = [r for r in trace.rounds if not len(r.nodes) and r.emitted]
-    if len(without) >= LEAST_PLAIN_ROUNDS:
-        return without, f"{len(without)} rounds of this run without a draft"
+    undrafted = [r for r in trace.rounds if not len(r.nodes) and r.emitted]
+    if len(undrafted) >= LEAST_PLAIN_ROUNDS:
+        return undrafted, f"{len(undrafted)} rounds of this run without a draft"
     return [], "no baseline"

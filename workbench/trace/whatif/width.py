@@ -66,19 +66,19 @@ def rescues(rounds: Sequence[Round]) -> list[Rescue]:
     """
     by_depth: dict[int, Rescue] = {}
     for r in rounds:
-        for depth, place, wanted in tests_of(r):
+        for depth, place, token in tests_of(r):
             entry = by_depth.get(depth) or Rescue(depth, 0, {}, 0, 0, 0)
-            rank = _rank(r, place, wanted)
-            changed: dict[str, Any] = {"tested": entry.tested + 1}
+            rank = _rank(r, place, token)
+            changes: dict[str, Any] = {"tested": entry.tested + 1}
             if rank is None:
-                changed["unknown"] = entry.unknown + 1
+                changes["unknown"] = entry.unknown + 1
             elif rank == 0:
-                changed["beyond"] = entry.beyond + 1
+                changes["beyond"] = entry.beyond + 1
             else:
-                changed["ranks"] = dict(Counter(entry.ranks) + Counter({rank: 1}))
+                changes["ranks"] = dict(Counter(entry.ranks) + Counter({rank: 1}))
             if _second_for_target(r, place):
-                changed["second_for_target"] = entry.second_for_target + 1
-            by_depth[depth] = replace(entry, **changed)
+                changes["second_for_target"] = entry.second_for_target + 1
+            by_depth[depth] = replace(entry, **changes)
     return [by_depth[d] for d in sorted(by_depth)]
 
 
@@ -112,8 +112,10 @@ def _rank(r: Round, place: int, wanted: int) -> int | None:
 
 def _second_for_target(r: Round, place: int) -> bool:
     rejected = [i for i, parent in enumerate(r.nodes.parents) if parent == place and r.nodes.status[i] == "rejected"]
-    kept = any(parent == place and s == ACCEPTED for parent, s in zip(r.nodes.parents, r.nodes.status, strict=True))
-    if kept or not rejected or place + 1 >= len(r.top_p):
+    is_accepted = any(
+        parent == place and s == ACCEPTED for parent, s in zip(r.nodes.parents, r.nodes.status, strict=True)
+    )
+    if is_accepted or not rejected or place + 1 >= len(r.top_p):
         return False
     likeliest = r.top_p[place + 1].tokens
     return len(likeliest) > 1 and any(r.nodes.tokens[i] == likeliest[1] for i in rejected)

@@ -25,20 +25,20 @@ def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | No
     if not found.drafted:
         return ["Nothing was drafted: this is plain decoding."]
     if found.speedup is None or not found.plain_s or found.measured is None:
-        spent = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
+        time_parts = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
         return [
-            f"A round takes {1e3 * found.round_s:.2f} ms ({spent}) and emits {found.tau:.2f} tokens.",
+            f"A round takes {1e3 * found.round_s:.2f} ms ({time_parts}) and emits {found.tau:.2f} tokens.",
             "Its speed-up is unknown, because there is no plain run. Record a plain run of the same prompt and give it "
             "together with this one.",
             *_about_stalls(found),
             *_about_lengths(lengths, measured),
         ]
     plain, cost = found.plain_s, found.round_s / found.plain_s
-    spent = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
+    time_parts = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
     sentences = [
         _headline(found.measured, measured),
         *_about_stalls(found),
-        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({spent}). It breaks even at "
+        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({time_parts}). It breaks even at "
         f"{cost:.2f} tokens per round" + (f", {cost - found.tau:.2f} more than it emits." if cost > found.tau else "."),
     ]
     plain_verify = found.plain_verify_s or 0.0
@@ -81,11 +81,12 @@ def _about_the_formula(found: Budget) -> list[str]:
     )
     if abs(steps[0][1] / found.speedup - 1) < TELLING:
         return [f"{prediction}, close to the measurement."]
-    factor, what = max(
-        ((after / before, what) for (_, before), (what, after) in pairwise(steps)), key=lambda x: abs(log(x[0]))
+    factor, assumption = max(
+        ((after / before, assumption) for (_, before), (assumption, after) in pairwise(steps)),
+        key=lambda x: abs(log(x[0])),
     )
-    what = what.removeprefix("with ").removesuffix(": measured")
-    return [f"{prediction}. The largest correction is {what}, which multiplies the speed-up by {factor:.2f}."]
+    assumption = assumption.removeprefix("with ").removesuffix(": measured")
+    return [f"{prediction}. The largest correction is {assumption}, which multiplies the speed-up by {factor:.2f}."]
 
 
 def _about_lengths(lengths: Lengths | None, measured: Estimate | None) -> list[str]:
