@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 
 gc.disable()  # until all tests are collected: importing PyTorch and 1,500 modules takes a quarter less CPU time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import torch
 import transformers.modeling_utils  # noqa: F401  (before the import hook, with which compiled code is not found again)
@@ -34,6 +36,8 @@ for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-target-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
 typechecker.install()
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
+"""Reading the certificates anew for each of thousands of requests to 127.0.0.1 took four minutes of a run."""
 torch.set_num_threads(1)  # test models are small: synchronising threads costs more than they gain
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import cache
 from typing import Any, Protocol, cast
 
 import httpx
@@ -22,6 +24,12 @@ from workbench.trace.kinds import is_object
 
 SILENCE_S = 30.0
 """Read time-out of a stream, in seconds; a working server sends a message twice per second."""
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates to trust. Reading them takes a tenth of a second, so they are read once per process."""
+    return httpx.create_ssl_context()
 
 
 class _Endpoint(Protocol):
@@ -111,7 +119,11 @@ class Connection:
         timeout = httpx.Timeout(SILENCE_S)
         body: dict[str, Any] = {"data": arguments, "fn_index": index, "session_hash": session}
         with httpx.Client(
-            base_url=client.src_prefixed, headers=client.headers, cookies=client.cookies, timeout=timeout
+            base_url=client.src_prefixed,
+            headers=client.headers,
+            cookies=client.cookies,
+            timeout=timeout,
+            verify=_certificates(),
         ) as http:
             http.post("queue/join", json=body).raise_for_status()
             with http.stream("GET", "queue/data", params={"session_hash": session}) as response:

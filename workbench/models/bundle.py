@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,40 @@ def bundled_folder() -> Path:
 def bundled() -> dict[str, Path]:
     """Return the folders of bundled models and heads by name."""
     folder = bundled_folder()
-    if not folder.is_dir():
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
         return {}
-    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json")) if path.is_file()}
+    return {name: folder / name for name in names if _has_config(folder / name)}
+
+
+def is_bundled(name: str) -> bool:
+    """Return whether `bundled` has a model or a head of this name."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"} and _has_config(bundled_folder() / name)
+
+
+def _has_config(folder: Path) -> bool:
+    return os.path.isfile(os.path.join(folder, "config.json"))  # noqa: PTH113, PTH118 (a third of Path's time)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Return the configuration of a model or a head; {} if the file is missing or damaged."""
+    """Return the configuration of a model or a head; {} if the file is missing or damaged.
+
+    An unchanged file is parsed once per process: lists of models need the configurations of all heads, and some of
+    these hold thousands of token ids. Callers must not change values inside the result.
+    """
+    path = os.path.join(folder, "config.json")  # noqa: PTH118
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        facts = os.stat(path)  # noqa: PTH116
+        return dict(_parsed(path, facts.st_mtime_ns, facts.st_size, facts.st_ino))
     except (OSError, ValueError, RecursionError):
         return {}
+
+
+@lru_cache(maxsize=512)
+def _parsed(path: str, *version: int) -> dict[str, Any]:
+    """Return the content of a configuration; `version` changes with the file."""
+    config = json.loads(Path(path).read_text(encoding="utf-8"))
     return config if isinstance(config, dict) and isinstance(config.get("workbench_head", ""), str) else {}
 
 

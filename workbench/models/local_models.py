@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from workbench.models.bundle import bundled
+from workbench.models.bundle import bundled, is_bundled
 from workbench.models.converted import is_gguf
 from workbench.models.published import PUBLISHED
 
@@ -37,8 +37,7 @@ def named(model: str) -> str:
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
     """
-    bundled_models = bundled()
-    if isinstance(model, HubId) or model in _PLACES or model in bundled_models or model in PUBLISHED or not model:
+    if isinstance(model, HubId) or model in _PLACES or model in PUBLISHED or not model or is_bundled(model):
         return model
     try:
         path = Path(model).expanduser().resolve()
@@ -46,6 +45,7 @@ def named(model: str) -> str:
             return model
     except (OSError, RuntimeError, ValueError):  # not a valid path; loading it reports the error
         return model
+    bundled_models = bundled()
     with _LOCK:
         existing = next(
             (name for name, other_path in {**bundled_models, **_PLACES}.items() if other_path.resolve() == path), None
