@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected() -> Generator[None]:
     """Switch garbage collection off inside this block, for imports of PyTorch and transformers.
 
     The collector would scan modules, classes and functions again and again while imports create them: a quarter of
@@ -24,7 +24,7 @@ def uncollected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uncollected_and_frozen() -> Iterator[None]:
+def uncollected_and_frozen() -> Generator[None]:
     """Do the same, and exclude all objects that exist at the end of the block from later collections.
 
     Use it at the start of a long-running program. Every later full collection, which may fall into a timed round, would
