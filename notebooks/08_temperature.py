@@ -597,7 +597,7 @@ if TARGET is None:
 # chance alone changes the share by three percentage points; several seeds are counted together.
 
 # %%
-RUNS = 8 if FAST else 40
+RUNS = 5 if FAST else 40
 for width in (1, 3):
     trees = [
         wb.generate(
