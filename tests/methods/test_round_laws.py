@@ -47,7 +47,7 @@ from workbench.methods.verifiers.exact import Exact
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
-FEW, DRAFTS = 10, 200
+FEW, DRAFTS = 10, 300
 TOO_FAR = 5.5
 """Limit in standard errors; for an exact method, one of about twenty figures exceeds it in one test of a million."""
 
