@@ -36,8 +36,8 @@ for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-target-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
 typechecker.install()
+# Reading the certificates for each of thousands of requests to 127.0.0.1 took four minutes of a run.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
-"""Reading the certificates anew for each of thousands of requests to 127.0.0.1 took four minutes of a run."""
 torch.set_num_threads(1)  # test models are small: synchronising threads costs more than they gain
 
 

@@ -571,6 +571,8 @@ def test_a_greedy_round_writes_what_the_target_would(
     [
         *itertools.product(("any",), ("chain of 2", "independent siblings", "top-k tree")),
         *itertools.product(("equal",), ("chain of 2", "beam of 2", "top-k tree")),
+        pytest.param("any", "beam of 2", marks=pytest.mark.on_demand),
+        pytest.param("equal", "independent siblings", marks=pytest.mark.on_demand),
         ("other", "chain of 2"),
         ("zeros", "chain of 2"),
     ],

@@ -238,15 +238,17 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
 
 
 @pytest.mark.on_demand
-def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
-    options: DistillingOptions, tmp_path: Path
-) -> None:
+def test_a_study_of_other_settings_is_refused(options: DistillingOptions) -> None:
     few = replace(options, made=("given",), crossed=("forward_kl",))
     distilling(few, quiet)
     for other in ({"steps": 4}, {"max_new_tokens": 9}, {"seed": 5}):
         (name, value), *_ = other.items()
         with pytest.raises(ParameterError, match=f"was made with {name}={getattr(few, name)}"):
             distilling(replace(few, **{name: value}), quiet)
+
+
+def test_settings_that_cannot_be_studied_are_refused(options: DistillingOptions, tmp_path: Path) -> None:
+    few = replace(options, made=("given",), crossed=("forward_kl",))
     with pytest.raises(ParameterError, match="compares features"):
         distilling(replace(few, losses=("mse",)), quiet)
     with pytest.raises(ParameterError, match="no text of the kind"):

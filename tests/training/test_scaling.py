@@ -126,9 +126,7 @@ def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, 
 
 
 @pytest.mark.on_demand
-def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
-    options: ScalingOptions, tmp_path: Path
-) -> None:
+def test_a_study_of_other_settings_is_refused(options: ScalingOptions, tmp_path: Path) -> None:
     study(replace(options, ffn=(16, 32)), print)
     with pytest.raises(ParameterError, match="was made with max_new_tokens=12"):
         study(replace(options, max_new_tokens=13), print)
@@ -139,6 +137,9 @@ def test_a_study_of_other_settings_and_what_cannot_be_studied_are_refused(
     (fewer / "answers.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [{}, *kept]))
     with pytest.raises(ParameterError, match="was made with prompts="):
         study(replace(options, answers=fewer), print)
+
+
+def test_settings_that_cannot_be_studied_are_refused(options: ScalingOptions, tmp_path: Path) -> None:
     for nothing in ("elephant", "medusa", "eagle-vlm"):
         with pytest.raises(ParameterError, match=f"no head '{nothing}' whose size"):
             study(replace(options, method=nothing), print)

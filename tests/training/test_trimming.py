@@ -56,7 +56,6 @@ def lanes(options: TrimmingOptions) -> list[study.Lane]:
 
 
 @needs_models
-@pytest.mark.on_demand
 def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list[study.Lane]) -> None:
     """Of either kind every drafted token is among those kept, and each prompt's text is the same for all."""
     texts = [[[one.token for r in rounds for one in r.emitted] for rounds in lane.rounds] for lane in lanes]

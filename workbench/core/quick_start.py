@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 from collections.abc import Generator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -21,6 +23,12 @@ def uncollected() -> Generator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def import_name(module: str, name: str) -> Any:
+    """Return a name of a module of this package, for example of "models.loading"; import the module if necessary."""
+    with uncollected():
+        return getattr(importlib.import_module(f"workbench.{module}"), name)
 
 
 @contextlib.contextmanager

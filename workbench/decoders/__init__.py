@@ -7,10 +7,9 @@ read without PyTorch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import uncollected
+from workbench.core.quick_start import import_name
 
 if TYPE_CHECKING:
     from workbench.core.promise import Promise
@@ -22,6 +21,4 @@ __all__ = ["Configured", "Method", "Promise", "Source"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'workbench.decoders' has no attribute {name!r}")
-    module = "core.promise" if name == "Promise" else "decoders.method"
-    with uncollected():
-        return getattr(importlib.import_module(f"workbench.{module}"), name)
+    return import_name("core.promise" if name == "Promise" else "decoders.method", name)

@@ -6,10 +6,9 @@ of models (`bundle`, `devices`).
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import uncollected
+from workbench.core.quick_start import import_name
 
 if TYPE_CHECKING:
     from workbench.engine.request import Request, Row
@@ -30,6 +29,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
-            with uncollected():
-                return getattr(importlib.import_module(f"workbench.{module}"), name)
+            return import_name(module, name)
     raise AttributeError(f"module 'workbench.engine' has no attribute {name!r}")

@@ -38,7 +38,7 @@ def bundled() -> dict[str, Path]:
 
 def is_bundled(name: str) -> bool:
     """Return whether `bundled` has a model or a head of this name."""
-    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"} and _has_config(bundled_folder() / name)
+    return name not in ("", "..") and Path(name).name == name and _has_config(bundled_folder() / name)
 
 
 def _has_config(folder: Path) -> bool:

@@ -90,7 +90,7 @@ def with_paths(text: str) -> str:
 def as_argument(model: str) -> str:
     """Return a model's name as a shell argument that works in any folder: local models as quoted absolute paths."""
     path = path_of(model)
-    is_own = model not in bundled() and model not in PUBLISHED and not isinstance(model, HubId) and path.exists()
+    is_own = not is_bundled(model) and model not in PUBLISHED and not isinstance(model, HubId) and path.exists()
     return shlex.quote(str(path.resolve())) if is_own else model
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import uncollected
+from workbench.core.quick_start import import_name
 from workbench.service.limits import Limits
 
 if TYPE_CHECKING:
@@ -18,14 +18,6 @@ __all__ = ["Backend", "Limits", "Run"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Backend":
-        with uncollected():
-            from workbench.service.backend import Backend
-
-        return Backend
-    if name == "Run":
-        with uncollected():
-            from workbench.service.run import Run
-
-        return Run
+    if name in ("Backend", "Run"):
+        return import_name(f"service.{name.lower()}", name)
     raise AttributeError(f"module 'workbench.service' has no attribute {name!r}")

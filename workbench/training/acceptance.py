@@ -266,7 +266,7 @@ def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: 
 
 
 def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
-    """Return acceptance probabilities: training with a rejection weight w lowers the logits by log w; undo this."""
+    """Return calibrated acceptance probabilities: training with rejection weight w lowered the logits by log w."""
     return (odds + torch.tensor(weight).log()).sigmoid()
 
 

@@ -11,7 +11,7 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 Place = tuple[int, int]
-"""Indices of a round and of a node of its draft tree."""
+"""Index of a round in the trace, and index of a node in its draft tree."""
 
 
 @dataclass(frozen=True, slots=True)

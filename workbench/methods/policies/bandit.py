@@ -106,5 +106,5 @@ class Bandit(Policy):
         return max(range(self.depth + 1), key=bound)
 
     def observe(self, row: Row, state: list[Played], outcome: RoundFeedback) -> None:
-        """Record the round's tokens; its time is available when the round is over."""
+        """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
         state[0].laps.judged(outcome)

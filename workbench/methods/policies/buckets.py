@@ -124,5 +124,5 @@ class Buckets(Policy):
         return chance.choice(candidates) if chance.random() < self.chance else max(candidates, key=lambda k: rewards[k])
 
     def observe(self, row: Row, state: list[Pulls], outcome: RoundFeedback) -> None:
-        """Record the round's tokens; its time is available when the round is over."""
+        """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
         state[0].laps.judged(outcome)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROWS = 64
 """Number of embedding rows that are compared."""
 ALIKE = 0.9
-"""Cosine similarity from which two embeddings count as the same weights, even if stored in different formats."""
+"""Minimum cosine similarity at which two embeddings count as the same weights, stored in different formats."""
 
 
 @dataclass(frozen=True, slots=True)
