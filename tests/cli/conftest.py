@@ -10,6 +10,7 @@ import pytest
 
 from workbench.cli import main
 from workbench.methods import known
+from workbench.training import known_recipes
 
 
 @dataclass
@@ -30,9 +31,10 @@ Command = Callable[..., Result]
 
 @pytest.fixture(scope="session", autouse=True)
 def _facts_are_cached() -> None:
-    """Cache the facts about methods, so that no command of a test is the first one, which imports PyTorch for them."""
+    """Cache the facts about methods and recipes: the first command that needs them imports PyTorch."""
     if known.is_stale():
         known.save()
+    known_recipes.recipes()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import worlds
 
 from workbench.methods import known, registry
-from workbench.models.untrained_heads import by_one_command, no_heads
+from workbench.models.untrained_heads import no_heads
 from workbench.service.choices import static_reasons
 
 
@@ -26,7 +26,7 @@ def test_the_message_names_the_target_that_has_some_and_the_command(name: str, i
     assert static_reasons("text-target", None)(needs) == said
     models = worlds.small_world(6)
     models.target_name = "text-target"
-    assert models.why_not(registry.get(name).needs) == said
+    assert registry.get(name).with_params().lacking(models) == said
 
 
 def test_a_target_without_a_name_gets_no_command() -> None:
@@ -34,8 +34,3 @@ def test_a_target_without_a_name_gets_no_command() -> None:
         "There are no mtp heads trained for this target. There are some for text-target: choose --target text-target."
     )
     assert no_heads("mtp", "") == said
-
-
-def test_each_command_is_a_recipe_for_a_head() -> None:
-    assert set(by_one_command()) <= set(registry.heads())
-    assert {"mtp", "eagle-3", "kangaroo"} <= set(by_one_command())

@@ -44,7 +44,7 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Regenerate README parts, boards, recipes, claim keys and prompts (for developers)."""
+    """Regenerate README parts, boards, claim keys and prompts (for developers)."""
     from workbench.bench import (
         answers_suite,
         board,
@@ -57,12 +57,12 @@ def docs(
         verifier_suite,
         workboard,
     )  # import PyTorch
-    from workbench.cli import claims, train
+    from workbench.cli import claims
     from workbench.methods import known
     from workbench.training import work
     from workbench.training.family import rollouts_board
 
-    for source in (train, claims, work):
+    for source in (claims, work):
         content = source.text()
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import textwrap
-import typing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,9 +14,8 @@ from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.methods import known
 from workbench.service.checks import about
-from workbench.training.options import KINDS, convert, docs_of, kind_name
-
-FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
+from workbench.training import known_recipes
+from workbench.training.options import KINDS, convert
 
 
 def train(
@@ -46,11 +42,11 @@ def train(
     Progress goes to standard error. Interrupted training resumes from its last checkpoint; --set resume=false starts
     over and moves the old checkpoint aside.
     """
-    recipes = {recipe["name"]: recipe for recipe in json.loads(FILE.read_text(encoding="utf-8"))}
+    recipes = known_recipes.recipes()
     if known.has_others() and name not in recipes:
         from workbench.training.recipe import of_heads
 
-        recipes |= {recipe.name: _wire(recipe) for recipe in of_heads(recipes).values()}
+        recipes |= {recipe.name: known_recipes.describe(recipe) for recipe in of_heads(recipes).values()}
     if name is None:
         listed_recipes = list(recipes.values())
         print(json.dumps(listed_recipes, indent=2) if as_json else "\n".join(map(_describe, listed_recipes)))
@@ -76,32 +72,6 @@ def train(
         print(json.dumps({"recipe": name, "options": values, "result": result}, indent=2, default=str))
     else:
         print("\n".join(f"{key}: {value}" for key, value in result.items()))
-
-
-def text() -> str:
-    """Return the current content for the file of recipes, which `workbench docs` writes: listing needs no PyTorch."""
-    from workbench.training.recipes import RECIPES
-
-    return json.dumps([_wire(recipe) for recipe in RECIPES.values()], ensure_ascii=False, indent=1) + "\n"
-
-
-def _wire(recipe: Any) -> dict[str, Any]:
-    names = _kinds(recipe.options)
-    docs = {name: text for name, text in docs_of(recipe.options).items() if name in names}
-    kinds = {"options": _options(recipe.options), "kinds": names, "docs": docs}
-    return {"name": recipe.name, "help": recipe.help, **kinds}
-
-
-def _options(kind: Any) -> dict[str, Any]:
-    defaults = kind()
-    values = {f.name: getattr(defaults, f.name) for f in dataclasses.fields(kind)}
-    return {
-        key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in values.items()
-    }
-
-
-def _kinds(kind: Any) -> dict[str, str]:
-    return {key: kind_name(hint) for key, hint in typing.get_type_hints(kind).items()}
 
 
 def _explain(recipe: dict[str, Any]) -> str:

@@ -36,6 +36,8 @@ LONGEST_WHY = 160
 """Most characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured figure counts as equal."""
+FOR_ANY_TARGET = "chat-heads"
+"""Training recipe of heads that one command trains for any target."""
 AGREES = "its likeliest token is the target's, of all tokens"
 """Default definition of agreement at a position of held-out text: see `Head.agrees`."""
 
@@ -260,12 +262,17 @@ class Head:
 
     net: type[Any]
     idea: str
-    recipe: str = "chat-heads"
+    recipe: str = FOR_ANY_TARGET
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     options: tuple[str, ...] = ()
     called: str = ""
     agrees: str = AGREES
     train: Callable[..., Any] | None = None
+
+    @property
+    def command(self) -> str:
+        """Command that trains the head for any target, without "--target …"; "" if the head has no such command."""
+        return f"workbench train {self.kind}" if self.recipe == FOR_ANY_TARGET else ""
 
     @property
     def kind(self) -> str:

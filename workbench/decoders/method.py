@@ -288,13 +288,13 @@ class Configured:
         return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(row, sampling))
 
     def lacking(self, models: Models) -> str:
-        """Return the requirements that these models lack, with the command that trains a missing head; "" if none.
-
-        Heads that only the bundled models' recipes train come with those models and exist for no other target.
-        """
-        messages, trained_head = [models.why_not(self.needs)], self.method.head
-        if trained_head is not None and trained_head.train is not None and trained_head.kind not in models.heads:
-            messages.append(f"Train one: workbench train {trained_head.recipe}.")
+        """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
+        messages, head = [models.why_not(self.needs)], self.method.head
+        if head is not None and head.kind not in models.heads:
+            if head.train is not None:
+                messages.append(f"Train one: workbench train {head.recipe}.")
+            elif head.command and models.target_name:
+                messages.append(f"Train some: {head.command} --target {models.target_name}.")
         heads = [part.head for part in (self.verifier, self.policy) if part.head is not None]
         absent = [head.recipe for head in heads if head.kind not in models.heads]
         messages += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]

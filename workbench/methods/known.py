@@ -73,6 +73,7 @@ class Known:
         formula: main rule; may be empty.
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
+        head: kind of its trained head if one command trains it for any target, else empty.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Known:
     formula: str
     differs: tuple[str, ...]
     params: Mapping[str, ParamSpec]
+    head: str
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
@@ -103,7 +105,7 @@ class Known:
             _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
             method.teaches, source, method.needs, drafter.reads_target, drafter.blind, idea, method.formula,
-            method.differs, method.params,
+            method.differs, method.params, method.head.kind if method.head and method.head.command else "",
         )  # fmt: skip
 
     @classmethod
@@ -173,6 +175,11 @@ def methods() -> list[Known]:
 def drafting_with(kind: str) -> list[str]:
     """Return names of the methods that use heads of this kind."""
     return [method.name for method in methods() if kind in method.needs]
+
+
+def trainable_heads() -> list[str]:
+    """Return the kinds of heads that `workbench train KIND --target MODEL` trains for any target."""
+    return list(dict.fromkeys(method.head for method in methods() if method.head))
 
 
 def get(name: str) -> Known:

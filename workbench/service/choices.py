@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER
+from workbench.methods import known
 from workbench.methods.known import Known
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem
@@ -128,7 +129,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         else:
             heads.add(head.kind)
 
-    different_vocabularies = mismatch(target, drafter)  # computed once for all methods
+    different_vocabularies, trainable = mismatch(target, drafter), known.trainable_heads()  # once for all methods
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:
@@ -142,7 +143,8 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 if name is not None and reads_pictures(name) is False:
                     return f"{name} reads text only."
             elif need != "trees" and need not in heads:  # whether a target accepts trees is known only after loading
-                return unfit.get(need) or no_heads(need, target)
+                train = f" Train some: workbench train {need} --target {target}." if need in trainable else ""
+                return unfit.get(need) or no_heads(need, target) + train
         return ""
 
     return reason

@@ -11,7 +11,6 @@ from typing import Any
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import param, params_of
 from workbench.methods import known
-from workbench.models.untrained_heads import by_one_command
 
 OWN = "the head's own"
 LOSSES = (
@@ -97,7 +96,9 @@ class Wish:
 @cache
 def heads() -> dict[str, str]:
     """Return the heads that can be trained by one command and watched: kind → title."""
-    titles = {name: next((m.title for m in known.methods() if name in m.needs), name) for name in by_one_command()}
+    titles = {
+        name: next((m.title for m in known.methods() if name in m.needs), name) for name in known.trainable_heads()
+    }
     return dict(sorted(titles.items(), key=lambda item: (item[0] != FIRST, item[0])))
 
 

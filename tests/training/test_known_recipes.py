@@ -1,0 +1,48 @@
+"""The cached description of the training recipes is that of the registry and is written again after a change."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from workbench.kernels import disk_cache
+from workbench.methods import known, registry
+from workbench.training import known_recipes
+from workbench.training.recipes import RECIPES
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return disk_cache.folder() / known_recipes.CACHE
+
+
+def test_recipes_are_described_from_the_registry_and_read_from_the_cache_afterwards(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = known_recipes.recipes()
+    assert empty_cache.is_file()
+    assert set(described) == set(RECIPES)
+    eagle = described["eagle-3"]
+    assert set(eagle["options"]) == {field.name for field in dataclasses.fields(RECIPES["eagle-3"].options)}
+    assert set(eagle["docs"]) == set(eagle["kinds"]) == set(eagle["options"])
+    monkeypatch.setattr(known_recipes, "describe", lambda recipe: pytest.fail("the cache was not read"))
+    assert known_recipes.recipes() == described
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"fingerprint": "of other code", "recipes": []}'])
+def test_a_damaged_or_stale_file_is_written_again(empty_cache: Path, content: str) -> None:
+    empty_cache.parent.mkdir(parents=True)
+    empty_cache.write_text(content)
+    assert "judge" in known_recipes.recipes()
+    assert disk_cache.read(known_recipes.CACHE)["fingerprint"] == known_recipes.fingerprint()
+
+
+def test_heads_with_a_command_of_their_own_are_those_of_the_registry() -> None:
+    kinds = {kind for kind, head in registry.heads().items() if head.command}
+    assert set(known.trainable_heads()) == kinds
+    assert kinds <= set(RECIPES)
+    assert {"mtp", "eagle-3", "kangaroo"} <= kinds
+    assert not kinds & {"flash", "judge", "acceptance"}

@@ -1,0 +1,69 @@
+"""Training recipes as data, without PyTorch: names, options, defaults and explanations, cached in the user's folder.
+
+The first process that needs them after a change of the training code imports the recipes and writes the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import typing
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.kernels import disk_cache
+from workbench.methods import known
+from workbench.training.options import docs_of, kind_name
+
+if TYPE_CHECKING:
+    from workbench.training.recipe import Recipe
+
+CACHE = "recipes.json"
+"""File in the user's cache folder."""
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """Return the recipes by name, as JSON values; those of user-defined heads are not included.
+
+    Returns:
+        For each recipe "name", "help", and by option name "options" (default values), "kinds" (types, see
+        `workbench.training.options`) and "docs" (explanations).
+    """
+    cached = disk_cache.read(CACHE)
+    if cached.get("fingerprint") == fingerprint() and isinstance(cached.get("recipes"), list):
+        return {recipe["name"]: recipe for recipe in cached["recipes"]}
+    from workbench.training.recipes import RECIPES
+
+    described = [describe(recipe) for recipe in RECIPES.values()]
+    disk_cache.write(CACHE, {"fingerprint": fingerprint(), "recipes": described})
+    return {recipe["name"]: recipe for recipe in described}
+
+
+@cache
+def fingerprint() -> str:
+    """Return a hash of the training code and of the methods' declarations."""
+    digest, folder = hashlib.sha256(known.fingerprint().encode()), Path(__file__).parent
+    for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as JSON values: see `recipes`."""
+    kinds = {name: kind_name(hint) for name, hint in typing.get_type_hints(recipe.options).items()}
+    docs = {name: text for name, text in docs_of(recipe.options).items() if name in kinds}
+    return {
+        "name": recipe.name,
+        "help": recipe.help,
+        "options": _defaults(recipe.options),
+        "kinds": kinds,
+        "docs": docs,
+    }
+
+
+def _defaults(options: type) -> dict[str, Any]:
+    defaults = options()
+    values = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(options)}
+    return {name: value if isinstance(value, (int, float, bool, type(None))) else str(value)
+            for name, value in values.items()}  # fmt: skip
