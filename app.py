@@ -59,10 +59,10 @@ def arguments() -> argparse.Namespace:
 def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with an error message if an option is invalid or the port is in use, before heavy imports."""
     from workbench.core.errors import WorkbenchError
-    from workbench.server.door import door
+    from workbench.server.door import make_access_control
     from workbench.server.tls import certificate
     from workbench.service import background
-    from workbench.service.checks import about, check_models, check_port
+    from workbench.service.checks import set_error_option, check_models, check_port
     from workbench.ui import space
 
     args.place = space.detect(public=args.public)
@@ -71,10 +71,10 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             parser.exit(2, f"error: {option}: {value} is invalid. Give a number above 0.\n")
     try:
         check_models(args.target, args.drafter, args.device, args.dtype)
-        with about("behind"):
-            background.named(args.behind, fetches=False)
+        with set_error_option("behind"):
+            background.parse_background_models(args.behind, fetches=False)
         args.https = certificate(args.ssl_certfile, args.ssl_keyfile)
-        args.door = door(
+        args.door = make_access_control(
             args.host,
             args.allowed_host,
             args.allowed_origin,
@@ -91,8 +91,8 @@ def main() -> None:
     """Serve the page, by default on this machine only; PyTorch is imported after the page is available."""
     args = arguments()
 
-    from workbench.core.quick_start import uncollected_and_frozen
-    from workbench.ui import Later, build, space
+    from workbench.core.quick_start import pause_and_freeze_gc
+    from workbench.ui import LazyClient, build, space
 
     place = args.place
     if place.public:  # sweeps of public visitors must not be stored among this user's own
@@ -108,13 +108,13 @@ def main() -> None:
     }
     models["limits"] = {name: getattr(args, name) for _, name, _, _ in LIMITS}
     models["others"] = args.door.is_for_others(args.host)
-    client, demo = Later(), None
+    client, demo = LazyClient(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` has the effect of Ctrl-C
     try:
-        with uncollected_and_frozen():
+        with pause_and_freeze_gc():
             if place.mode is space.Mode.ZEROGPU:  # its package needs the models on the device before the launch
                 client.make(lambda: space.client(place, **models))
-            demo = build(client.client, keeps=not place.public)
+            demo = build(client.client, can_save_runs=not place.public)
             behind = space.launch_options(client.client, args.door, place.public)
             # Gradio sends one request to itself, with a host name that the certificate may not contain
             demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)

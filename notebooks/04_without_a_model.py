@@ -622,10 +622,10 @@ else:
 # %%
 from workbench.core.errors import WorkbenchError
 from workbench.models.published import SMOLLM2
-from workbench.service.inventory import TO_FETCH, state
+from workbench.service.inventory import TO_FETCH, availability
 
 folder = None
-if SERVER is None and TARGET is None and state(SMOLLM2) != TO_FETCH:
+if SERVER is None and TARGET is None and availability(SMOLLM2) != TO_FETCH:
     try:
         folder = locate("smollm2")  # built from the wheel at first use: half a minute, 270 MB
     except WorkbenchError as problem:

@@ -57,7 +57,7 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.core.tree import ancestors
+from workbench.core.tree import tree_attention_mask
 from workbench.engine import load_models
 from workbench.kernels.segment import Segment
 from workbench.models.names import locate
@@ -421,7 +421,7 @@ assert (cached_logits - tree_logits).abs().max() < 1e-8
 models = load_models(places[0], None, device=DEVICE, dtype="float64")
 slot = models.target.open()
 models.target.prefill(slot, ids[:-1])
-engine_mask = ancestors(torch.tensor(rooted(parents)), depth=4)
+engine_mask = tree_attention_mask(torch.tensor(rooted(parents)), depth=4)
 assert bool((engine_mask == own).all())
 out = models.target.forward(
     [Segment(slot, torch.tensor(ids[-1:] + tokens, device=DEVICE), own.to(DEVICE), (own.sum(1) - 1).to(DEVICE))]

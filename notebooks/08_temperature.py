@@ -380,7 +380,7 @@ print("p        ", tiny_p.round(3), "\nq        ", tiny_q.round(3), "\npredicted
 # %%
 def engine_counts(configured, runs):
     """Count the first tokens of `runs` independent generations."""
-    engine = Engine(tiny, max_rows=64, record=False)
+    engine = Engine(tiny, max_sequences=64, record=False)
     rows = [
         engine.submit(Request(list(TINY_PROMPT), configured, hot_law, max_new_tokens=2, seed=i, stop_at_eos=False))
         for i in range(runs)
@@ -522,7 +522,7 @@ for lenience, (gained, price) in zip(leniences[:6], line, strict=False):
 from itertools import chain, combinations
 
 from workbench.trace.theory import acceptance_table, optimal_acceptance, optimal_acceptance_lp
-from workbench.trace.whatif import transport
+from workbench.trace.whatif import compare_with_transport_bound
 
 
 # %%
@@ -610,7 +610,7 @@ for width in (1, 3):
         for seed in range(RUNS)
     ]
     rounds = [each for tree in trees for each in tree.rounds]
-    rows = transport(rounds)
+    rows = compare_with_transport_bound(rounds)
     n = sum(row["places"] for row in rows)
     kept = sum(row["places"] * row["accepted"] for row in rows) / n
     spread, written = (kept * (1 - kept) / n) ** 0.5, sum(len(each.emitted) for each in rounds) / len(rounds)

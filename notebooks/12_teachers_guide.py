@@ -66,7 +66,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Trace
-from workbench.trace.theory import expected_tau, top_one
+from workbench.trace.theory import expected_tau, single_draft_acceptance
 from workbench.views import recorded
 from workbench.views.replay import replay
 
@@ -202,7 +202,7 @@ assert {trace.header.method for trace in traces.values()} >= {n for n in registr
 for trace in traces.values():
     again = Trace.from_wire(json.loads(json.dumps(trace.to_wire())))
     assert again.text == trace.text
-    assert metrics.emitted(trace.rounds) == len(trace.token_ids) > 0
+    assert metrics.count_emitted(trace.rounds) == len(trace.token_ids) > 0
 
 # %% [markdown]
 # Choose one, click a token, and follow it into the tree. (Without a kernel you see only `draft-tree`.)
@@ -420,12 +420,12 @@ for name, book in LESSONS.items():
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 p, q = [0.6, 0.4], [0.3, 0.7]
-print(f"1. Σ min(p, q) = {top_one(p, q):.1f}; after a rejection always the first token: only there p is above q.")
+print(f"1. Σ min(p, q) = {single_draft_acceptance(p, q):.1f}; after a rejection always the first token: only there p is above q.")
 print(f"2. (1 − 0.8⁵) / (1 − 0.8) = {expected_tau(0.8, 4):.2f}")
 print(f"3. {expected_tau(0.0, 4):.0f}: the target's own token comes with every pass.")
 print(f"4. 3 / 2.4 = {3 / 2.4:.2f} times")
 print("5. Of what: tested or drafted? At which temperature, on which prompts? And: what does the drafter cost?")
-assert abs(top_one(p, q) - 0.7) < 1e-12
+assert abs(single_draft_acceptance(p, q) - 0.7) < 1e-12
 
 # %% [markdown]
 # ## Exercises, for teachers

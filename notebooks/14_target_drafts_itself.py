@@ -61,7 +61,7 @@ from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.methods.drafters.dynamic_exit import tokens_per_layer
-from workbench.methods.drafters.skipping import spread
+from workbench.methods.drafters.skipping import evenly_skipped
 from workbench.models.names import locate
 from workbench.trace.metrics import acceptance_rate, tau
 
@@ -189,7 +189,7 @@ third = max(1, L // 3)
 ways = {
     "the last third": range(L - third, L),
     "the middle third": range((L - third) // 2, (L - third) // 2 + third),
-    "spread evenly": sorted({h // 2 for h in spread(L, L - third)}),
+    "spread evenly": sorted({h // 2 for h in evenly_skipped(L, L - third)}),
 }
 shares = {name: matchness([h for layer in layers for h in (2 * layer, 2 * layer + 1)]) for name, layers in ways.items()}
 for name, share in shares.items():
@@ -348,7 +348,7 @@ def even_layers(n, k):
 
 
 assert kept(even_layers).right
-assert kept(lambda n, k: [layer for layer in range(n) if 2 * layer not in spread(n, k)]).right  # the method's own
+assert kept(lambda n, k: [layer for layer in range(n) if 2 * layer not in evenly_skipped(n, k)]).right  # the method's own
 assert not kept(lambda n, k: list(range(0, n, n // k))[:k]).right  # the last layer is missing
 
 # %% [markdown]

@@ -72,11 +72,11 @@ from workbench.methods import registry
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import HeadInfo
 from workbench.models.names import locate
-from workbench.trace.metrics import acceptance_by_depth, emitted, tau
+from workbench.trace.metrics import acceptance_by_depth, count_emitted, tau
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue, batch_of
-from workbench.training.heads.trainer import HeadOptions, answered, build_net, with_own_guesses
+from workbench.training.heads.trainer import HeadOptions, predict_answers, build_net, replace_with_predictions
 
 disable_progress_bar()
 chance = np.random.default_rng(0)
@@ -86,7 +86,7 @@ target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch
 target.requires_grad_(False)
 tokenizer, D = models.tokenizer, target.config.hidden_size
 head, embed = target.lm_head, target.get_input_embeddings()
-engine = Engine(models, max_rows=32)
+engine = Engine(models, max_sequences=32)
 print(f"features of {D} numbers, {target.config.vocab_size:,} tokens")
 
 # %% [markdown]
@@ -168,8 +168,8 @@ def places(net, some, own=0.0):
     features = batch.seen.features
     if own:
         where = torch.from_numpy(chance.random(tuple(features.shape[:2])) < own).to(DEVICE)
-        features = with_own_guesses(net, batch, features, where)
-    at = answered(net, batch, features=features)
+        features = replace_with_predictions(net, batch, features, where)
+    at = predict_answers(net, batch, features=features)
     return at.guess, at.truth
 
 
@@ -336,7 +336,7 @@ board = sorted(((score(found), name) for name, found in lanes.items()), reverse=
 for place, (value, name) in enumerate(board, 1):
     print(f"{place}. {name:24} τ = {value:.2f}")
 assert all(value >= 1 for value, _ in board)
-assert sum(emitted(run.rounds) for run in lanes["medusa"]) == sum(emitted(run.rounds) for run in plain)
+assert sum(count_emitted(run.rounds) for run in lanes["medusa"]) == sum(count_emitted(run.rounds) for run in plain)
 
 
 # %% [markdown]

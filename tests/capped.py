@@ -32,7 +32,7 @@ class FirstFew(Verifier):
 
 
 @dataclass(frozen=True)
-class EmitsResidual(FirstFew):
+class WrongFirstFew(FirstFew):
     """A wrong variant: the token after the last accepted one is drawn from the residual distribution instead of p."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:

@@ -48,10 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(weights.Recorder())
+        config.pluginmanager.register(weights.DurationRecorder())
 
 
-def chooses_only(config: pytest.Config, mark: str) -> bool:
+def selects_only(config: pytest.Config, mark: str) -> bool:
     """Return whether `-m` chooses tests with a mark, and no test without any."""
     wanted = str(config.getoption("-m"))
     if mark not in wanted:
@@ -60,20 +60,20 @@ def chooses_only(config: pytest.Config, mark: str) -> bool:
     return expression.evaluate(lambda name, **_: name == mark) and not expression.evaluate(lambda name, **_: False)
 
 
-def asks_for_gpu(config: pytest.Config) -> bool:
+def is_gpu_run(config: pytest.Config) -> bool:
     """Return whether the tests that need CUDA are wanted: those with the mark `gpu`, and all that take a device."""
-    return chooses_only(config, "gpu")
+    return selects_only(config, "gpu")
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Return the device of the models in this run."""
     config = request.config
-    return str(config.getoption("--device") or ("cuda" if asks_for_gpu(config) else "cpu"))
+    return str(config.getoption("--device") or ("cuda" if is_gpu_run(config) else "cpu"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _isolate_pass_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write measured pass costs to a temporary file; compile native code before a test moves the user's disk cache.
 
     Costs that are measured while other tests run must not enter the user's disk cache; code that numba compiles may.
@@ -82,7 +82,7 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     from workbench.kernels import compilation
 
-    if compilation.compiled("forward"):
+    if compilation.load_kernels("forward"):
         import compile_once  # on systems with numba's kernels only: it locks files as Unix does
 
         compile_once.install()
@@ -92,7 +92,7 @@ def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def temporary_disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Use a temporary folder as the user's disk cache, for example for the costs that the planned policy measures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -100,17 +100,17 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def nothing_chosen() -> Iterator[None]:
+def no_user_heads() -> Iterator[None]:
     """Clear the user's choice of heads before and after a test."""
     from workbench.models.checkpoints import user_heads
 
-    user_heads.choose()
+    user_heads.use_heads()
     yield
-    user_heads.choose()
+    user_heads.use_heads()
 
 
 @pytest.fixture(scope="module")
-def load() -> Iterator[Callable[[str], Method]]:
+def load_toy() -> Iterator[Callable[[str], Method]]:
     """Return a function that loads the method of a file in `tests/toys`; restore the registry after the module."""
     from workbench.methods import registry
 
@@ -134,15 +134,15 @@ def is_proof(item: pytest.Item) -> bool:
 
 NOTEBOOK_S = 900
 """Time limit of a lesson, in seconds. A single cell has the limit of `--nbmake-timeout`."""
-MAKES_PROOF = ("mark.proof", "on_demand", "browser")
+PROOF_MARKERS = ("mark.proof", "on_demand", "browser")
 """A module with tests of the proof ring has one of these words: see `is_proof`."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip modules without a test of the proof ring where only that ring is wanted: importing all takes minutes."""
-    if collection_path.suffix != ".py" or not chooses_only(config, "proof"):
+    if collection_path.suffix != ".py" or not selects_only(config, "proof"):
         return None
-    return None if any(word in collection_path.read_text("utf-8") for word in MAKES_PROOF) else True
+    return None if any(word in collection_path.read_text("utf-8") for word in PROOF_MARKERS) else True
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by marks
@@ -154,7 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     has_browser = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     must_have_browser = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))
-    on_gpu = asks_for_gpu(config)
+    on_gpu = is_gpu_run(config)
     for item in items:
         if on_gpu and "device" in getattr(item, "fixturenames", ()):  # a doctest has none
             item.add_marker("gpu")
@@ -174,7 +174,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before xdist collects the list of tests
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Sort the files, long ones first, and exempt all existing objects from garbage collection to save time."""
-    weights.sort(session.items)
+    weights.sort_tests(session.items)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)  # Python's 700 would start thirty times as many collections
@@ -182,9 +182,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureRequest) -> Iterator[None]:
+def _disable_shape_checks_in_slow_tests(request: pytest.FixtureRequest) -> Iterator[None]:
     """Switch off shape checks in tests marked `slow` or `unchecked`: repeated checks would take most of their time."""
-    typechecker.next_test()
+    typechecker.reset_call_counts()
     before, mark = shapes.jaxtyping_disable, request.node.get_closest_marker
     shapes.jaxtyping_disable = before or any(map(mark, ("slow", "unchecked")))
     yield

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-THERE, HERE = torch.device("cuda"), torch.device("cpu")
-_there: Any = WeakIdKeyDictionary()
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+_on_gpu: Any = WeakIdKeyDictionary()
 """Tensors on the simulated GPU."""
 _MOVES = {Tensor.cpu, Tensor.cuda, Tensor.to}
 _COPIES = {Tensor.copy_, torch._has_compatible_shallow_copy_type, Tensor.data.__set__}  # pyright: ignore[reportAttributeAccessIssue]
@@ -34,20 +34,20 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def lies(tensor: Tensor) -> torch.device:
+def device_of(tensor: Tensor) -> torch.device:
     """Return the simulated device of a tensor."""
-    return THERE if tensor in _there else HERE
+    return GPU if tensor in _on_gpu else CPU
 
 
 def _put(tensors: Iterable[Tensor], place: torch.device) -> None:
     for tensor in tensors:
-        if place == THERE:
-            _there[tensor] = True
+        if place == GPU:
+            _on_gpu[tensor] = True
         else:
-            _there.pop(tensor, None)
+            _on_gpu.pop(tensor, None)
 
 
-class Elsewhere(TorchFunctionMode):
+class SimulatedGPU(TorchFunctionMode):
     """Simulated GPU, see the module's docstring.
 
     Attributes:
@@ -58,14 +58,14 @@ class Elsewhere(TorchFunctionMode):
         super().__init__()
         self.n = 0
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> SimulatedGPU:
         """Give new parameters the device of their data: PyTorch creates them without calling `__torch_function__`."""
         make = self._make = nn.Parameter.__new__
 
         def made(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
             found = make(cls, data, requires_grad)
             if isinstance(data, Tensor):
-                _put([found], lies(data))
+                _put([found], device_of(data))
             return found
 
         nn.Parameter.__new__ = made  # pyright: ignore[reportAttributeAccessIssue]
@@ -80,30 +80,30 @@ class Elsewhere(TorchFunctionMode):
         if func is torch._C._nn._parse_to:  # called by `Module.to`, which then calls `to` of each tensor
             return func(*args, **kwargs)
         if getattr(func, "__self__", None) is Tensor.device:
-            return THERE if args[0] in _there else func(*args)
+            return GPU if args[0] in _on_gpu else func(*args)
         given = list(_tensors((args, kwargs)))
         asked = self._asked(func, args, kwargs)
         if func not in _MOVES | _COPIES:
             self._refuse_mixed(func, args, given)
-        if func is Tensor.numpy and lies(args[0]) == THERE:
+        if func is Tensor.numpy and device_of(args[0]) == GPU:
             raise TypeError("what lies on a GPU is no array: use .cpu() first")
-        if asked is not None and asked.type == THERE.type:
+        if asked is not None and asked.type == GPU.type:
             if kwargs.get("generator") is not None:
                 raise RuntimeError("Expected a 'cuda' device type for generator")
-            args = tuple(HERE if isinstance(x, str | torch.device) else x for x in args)
-            kwargs |= {"device": HERE} if "device" in kwargs else {}
-        is_there = any(lies(each) == THERE for each in given) if asked is None else asked.type == THERE.type
-        place = THERE if is_there else HERE
+            args = tuple(CPU if isinstance(x, str | torch.device) else x for x in args)
+            kwargs |= {"device": CPU} if "device" in kwargs else {}
+        is_there = any(device_of(each) == GPU for each in given) if asked is None else asked.type == GPU.type
+        place = GPU if is_there else CPU
         self.n += is_there
         found = Tensor.clone(args[0]) if func is Tensor.cuda else func(*args, **kwargs)
         if func == Tensor.data.__set__:  # pyright: ignore[reportAttributeAccessIssue]
-            _put([args[0]], lies(args[1]))
+            _put([args[0]], device_of(args[1]))
             return found
         if func == Tensor.__iter__:
             rows = list(found)
             _put(rows, place)
             return iter(rows)
-        if isinstance(found, Tensor) and func in _MOVES and found is args[0] and lies(found) != place:
+        if isinstance(found, Tensor) and func in _MOVES and found is args[0] and device_of(found) != place:
             found = found.clone()
         if func not in _COPIES:
             _put((each for each in _tensors(found) if not any(each is one for one in given)), place)
@@ -113,27 +113,27 @@ class Elsewhere(TorchFunctionMode):
     def _asked(func: Any, args: Any, kwargs: Any) -> torch.device | None:
         """Return the device that a call requests explicitly; None if it requests none."""
         if func is Tensor.cpu:
-            return HERE
+            return CPU
         if func is Tensor.cuda:
-            return THERE
+            return GPU
         if kwargs.get("device") is not None:
             return torch.device(kwargs["device"])
         if func is Tensor.to:
             for one in args[1:]:
                 if isinstance(one, Tensor):
-                    return lies(one)
+                    return device_of(one)
                 if isinstance(one, str | torch.device):
                     return torch.device(one)
-            return lies(args[0])
+            return device_of(args[0])
         return None
 
     @staticmethod
     def _refuse_mixed(func: Any, args: Any, given: list[Tensor]) -> None:
-        if func in _INDEXED and lies(args[0]) == THERE:  # indices of a "cuda" tensor may be on the CPU
+        if func in _INDEXED and device_of(args[0]) == GPU:  # indices of a "cuda" tensor may be on the CPU
             given = [args[0], *(_tensors(args[2]) if len(args) > 2 else ())]
         name = getattr(func, "__name__", str(func))
         is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
         into = args[0] if args and is_in_place else None
-        places = {lies(each) for each in given if each.dim() or each is into or lies(each) == THERE}
+        places = {device_of(each) for each in given if each.dim() or each is into or device_of(each) == GPU}
         if len(places) > 1:
             raise RuntimeError(f"Expected all tensors to be on the same device: {name}")

@@ -48,28 +48,28 @@ def train(folder: Path, pause: float = 0.0, every: float = 10.0) -> dict[str, An
     return {"steps": result.steps, "tokens": result.tokens, "weights": layer.weight.flatten().tolist()}
 
 
-def kept(folder: Path) -> int:
+def checkpoint_step(folder: Path) -> int:
     """Return the step of the checkpoint, which must be readable; 0 if there is none."""
     path = folder / "run.pt"
     return torch.load(path, weights_only=True)["steps"] if path.exists() else 0
 
 
-def killed(folder: Path, seconds: float) -> dict[str, int]:
+def train_and_kill(folder: Path, seconds: float) -> dict[str, int]:
     """Start a training and kill it some time after its first step; return its first, last and checkpointed step."""
     files = len(list(folder.glob(NAMES)))
     if (child := os.fork()) == 0:
         train(folder, STEP_S, EVERY_S)
         os._exit(0)
-    while len(list(folder.glob(NAMES))) == files or not (steps := newest(folder)):
+    while len(list(folder.glob(NAMES))) == files or not (steps := newest_steps(folder)):
         assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended by itself"
         time.sleep(0.002)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it ended by itself"
-    return {"from": steps[0] - 1, "reached": newest(folder)[-1], "kept": kept(folder)}
+    return {"from": steps[0] - 1, "reached": newest_steps(folder)[-1], "kept": checkpoint_step(folder)}
 
 
-def newest(folder: Path) -> list[int]:
+def newest_steps(folder: Path) -> list[int]:
     """Return the steps in the newest file of curves."""
     path = max(folder.glob(NAMES), key=lambda path: int(path.suffix[1:]))
     with tempfile.TemporaryDirectory() as alone:
@@ -81,7 +81,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     where, chance = Path(sys.argv[1]), random.Random(7)
     read_curves(Path(__file__).parent)  # imports the reader of curves before the forks
-    found = [killed(where, chance.uniform(0, 0.06)) for _ in range(int(sys.argv[2]))]
+    found = [train_and_kill(where, chance.uniform(0, 0.06)) for _ in range(int(sys.argv[2]))]
     ended = train(where)
     steps = [step for step, _ in read_curves(where)["loss/off"]]
     print(json.dumps({"kills": found, "ended": ended, "straight": train(where / "straight"), "steps": steps}))

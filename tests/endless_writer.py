@@ -30,7 +30,7 @@ IMPORTED_BY = os.getpid()
 _open = Path.open
 
 
-def processes() -> Any:
+def forkserver_context() -> Any:
     """Return a context that forks processes from a server, which has imported this file and Polars once for all.
 
     The server uses PYTHONPATH and not `sys.path` (CPython before 3.14), and reports no failed imports.
@@ -49,7 +49,7 @@ def processes() -> Any:
     return context
 
 
-def say_whether_imported_before(found: Any) -> None:
+def set_if_preloaded(found: Any) -> None:
     """Set an event if this file was imported before this process was forked."""
     if os.getpid() != IMPORTED_BY:
         found.set()
@@ -78,7 +78,7 @@ class SlowFile:
         self._file.close()
 
 
-def overwrite_on_and_on(kind: str, file: str, started: Any) -> None:
+def overwrite_in_loop(kind: str, file: str, started: Any) -> None:
     """Write one file repeatedly, as the commands and the recorder do (see `WRITERS`)."""
     write, path = WRITERS[kind], Path(file)
     write(path)
@@ -88,7 +88,7 @@ def overwrite_on_and_on(kind: str, file: str, started: Any) -> None:
         write(path)
 
 
-def keep_on_writing(folder: str, started: Any) -> None:
+def edit_store_in_loop(folder: str, started: Any) -> None:
     """Save, tag, search and delete runs in an endless loop."""
     store, trace = RunStore(folder), export.read(TRACE.read_bytes())
     Path.open = lambda self, *args, **options: SlowFile(_open(self, *args, **options))  # type: ignore[assignment]

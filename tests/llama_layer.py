@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from workbench.methods.drafters.feature_net import FeatureNet
 
 
-class TheirLayer(torch.nn.Module):
+class TransformersLayer(torch.nn.Module):
     """A net's attention and MLP with the norms before them, in float64."""
 
     def __init__(self, net: FeatureNet) -> None:

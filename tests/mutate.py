@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation_operators import Function, MutationError, every
+from mutation_operators import Function, MutationError, all_changes
 from mutations import MUTATIONS, ROOT, Mutation
 
 LIMIT_S = 240.0
@@ -37,7 +37,7 @@ LIBRARIES = (
 """Libraries imported before the forks that test the mutations, to save time; the last three are for pytest plugins."""
 PARTS = ("workbench", "tests", "notebooks", "app.py", "pyproject.toml", "requirements.txt", "README.md", ".github")
 """Files and folders that the tests of a mutation may read, besides the assets."""
-KILLED, SURVIVED, GONE, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
+KILLED, SURVIVED, OUTDATED, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
 
 
 @dataclass
@@ -67,7 +67,7 @@ def main() -> int:
         if options.only or not (options.tests or options.list or options.check):
             parser.error("--function takes --tests, and no --only")
         try:
-            chosen = all_of(options.function, options.tests)
+            chosen = mutations_of_function(options.function, options.tests)
         except MutationError as error:
             parser.error(str(error))
     else:
@@ -82,7 +82,7 @@ def main() -> int:
     rotten = {mutation.name: problem for mutation in chosen if (problem := mutation.problem())}
     for mutation in chosen:
         if mutation.name in rotten:
-            say(mutation, GONE, 0.0, rotten[mutation.name])
+            print_verdict(mutation, OUTDATED, 0.0, rotten[mutation.name])
     usable = [mutation for mutation in chosen if mutation.name not in rotten]
     if options.check:
         print(f"{len(usable)} of {len(chosen)} apply.")
@@ -92,19 +92,19 @@ def main() -> int:
     importlib.import_module("torch").set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copies are removed
     with tempfile.TemporaryDirectory(prefix="workbench-mutate-") as folder:
-        copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(usable))))]
-        broken = unbroken(copies[0], usable)
+        copies = [copy_tree(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(usable))))]
+        broken = run_unchanged(copies[0], usable)
         if broken:
             print(f"The tests fail on the unchanged code: nothing was tried.\n{broken}")
             return 2
-        verdicts = tried(usable, copies)
+        verdicts = try_mutations(usable, copies)
     print(f"\n{verdicts.count(KILLED)} of {len(chosen)} killed, {verdicts.count(SURVIVED)} survived.")
     if rotten or set(verdicts) - {KILLED, SURVIVED}:
         return 2
     return 1 if SURVIVED in verdicts else 0
 
 
-def all_of(address: str, tests: Sequence[str]) -> list[Mutation]:
+def mutations_of_function(address: str, tests: Sequence[str]) -> list[Mutation]:
     """Return a mutation for every operator at every place of a function, named by its line and operator.
 
     Raises:
@@ -112,13 +112,13 @@ def all_of(address: str, tests: Sequence[str]) -> list[Mutation]:
     """
     function, found = Function.at(address, ROOT), list[Mutation]()
     lines = function.source.decode().splitlines()
-    for change in every(function):
+    for change in all_changes(function):
         line = change.line(function)
         found.append(Mutation(f"{line}: {change}", address, change, tuple(tests), lines[line - 1].strip()))
     return found
 
 
-def copied(folder: Path) -> Path:
+def copy_tree(folder: Path) -> Path:
     """Copy the files that tests read, without the git repository, as in CI; recordings and models are links."""
     for name in PARTS:
         if (ROOT / name).is_dir():
@@ -130,20 +130,20 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def unbroken(copy: Path, mutations: Iterable[Mutation]) -> str:
+def run_unchanged(copy: Path, mutations: Iterable[Mutation]) -> str:
     """Run the named tests on the unchanged code; return the end of their output if one fails, else ""."""
     tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
     if not tests:
         return ""
     begun, log = time.monotonic(), copy / "unbroken.log"
-    status = os.waitstatus_to_exitcode(os.waitpid(started(copy, tests, log), 0)[1])
+    status = os.waitstatus_to_exitcode(os.waitpid(start_tests(copy, tests, log), 0)[1])
     if status:
         return "\n".join([f"exit code {status}", *log.read_text(errors="replace").splitlines()[-30:]])
     print(f"The tests pass on the unchanged code ({time.monotonic() - begun:.0f} s)\n", flush=True)
     return ""
 
 
-def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
+def try_mutations(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
     """Test mutations, one per copy at a time; print the verdict of each as soon as it is known."""
     waiting, free, running, verdicts = list(mutations), list(copies), list[Trial](), list[str]()
     try:
@@ -153,11 +153,11 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
                 function = Function.at(mutation.function, copy)
                 log, path, whole = copy / "trial.log", function.path, function.source.decode()
                 path.write_text(mutation.change.applied(function), encoding="utf-8")
-                pid = started(copy, mutation.tests, log)
+                pid = start_tests(copy, mutation.tests, log)
                 running.append(Trial(mutation, copy, path, whole, pid, log, time.monotonic()))
             time.sleep(0.05)
             for trial in list(running):
-                verdict = ended(trial)
+                verdict = poll_trial(trial)
                 if verdict is None:
                     continue
                 running.remove(trial)
@@ -167,7 +167,7 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
                 by = next((line for line in lines if line.startswith("FAILED ")), "")
                 if verdict not in (KILLED, SURVIVED):
                     by = " / ".join(lines[-3:])
-                say(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
+                print_verdict(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
                 verdicts.append(verdict)
     finally:  # the forks have their own process groups, which Ctrl-C does not reach
         for trial in running:
@@ -176,7 +176,7 @@ def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
     return verdicts
 
 
-def ended(trial: Trial) -> str | None:
+def poll_trial(trial: Trial) -> str | None:
     """Return the verdict; None while it is running."""
     pid, status = os.waitpid(trial.pid, os.WNOHANG)
     if not pid:
@@ -188,7 +188,7 @@ def ended(trial: Trial) -> str | None:
     return {0: SURVIVED, 1: KILLED}.get(os.waitstatus_to_exitcode(status), UNUSABLE)
 
 
-def started(copy: Path, tests: Sequence[str], log: Path) -> int:
+def start_tests(copy: Path, tests: Sequence[str], log: Path) -> int:
     """Run tests of the copy in a fork with its own process group; return its id."""
     pid = os.fork()
     if pid:
@@ -222,7 +222,7 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
         os._exit(code)
 
 
-def say(mutation: Mutation, verdict: str, seconds: float, words: str) -> None:
+def print_verdict(mutation: Mutation, verdict: str, seconds: float, words: str) -> None:
     """Print a line of the table; for a mutation of the list that was not killed, also the command to run it alone."""
     print(f"{verdict:<10} {seconds:4.0f} s  {mutation.name:<44} {words[:150]}", flush=True)
     if verdict != KILLED and mutation in MUTATIONS:

@@ -34,7 +34,7 @@ STATEMENTS: dict[str, type[ast.stmt]] = {
 }  # fmt: skip
 
 
-UNDONE = ("sorted", "abs", "max", "min", "reversed", "round")
+BYPASSED_BUILTINS = ("sorted", "abs", "max", "min", "reversed", "round")
 """Builtins that may give back what they are given; others make another type of it, so that leaving them out crashes."""
 
 
@@ -533,7 +533,7 @@ class Bypass(Operator):
         names = dict.fromkeys(_called(node) for node in function.nodes if isinstance(node, ast.Call))
         found = list[Operator]()
         for name in names:
-            if not name or name[0].isupper() or (hasattr(builtins, name) and name not in UNDONE):
+            if not name or name[0].isupper() or (hasattr(builtins, name) and name not in BYPASSED_BUILTINS):
                 continue
             for k, (call, part) in enumerate(cls(0, name).places(function)):
                 assert isinstance(call, ast.Call)
@@ -667,7 +667,7 @@ OPERATORS: Sequence[type[Change]] = (
 """Operators that are tried on a whole function. `Argument` is not among them: it needs a replacement."""
 
 
-def every(function: Function) -> list[Change]:
+def all_changes(function: Function) -> list[Change]:
     """Return each applicable operator for each place of a function, in the order of the lines."""
     found = list[Change]()
     for operator in OPERATORS:

@@ -68,7 +68,7 @@ DRAFTS = "tests/methods/test_drafts.py::"
 REJECTION = "tests/core/test_rejection.py::"
 SAMPLING = "tests/core/test_sampling.py::"
 WARPERS = SAMPLING + "test_the_law_is_that_of_hugging_faces_warpers"
-A_ROUND = "tests/methods/test_enumerated.py::test_a_round_writes_by_the_targets_law"
+ROUND_DISTRIBUTION = "tests/methods/test_enumerated.py::test_a_round_writes_by_the_targets_law"
 CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
 CACHE = "tests/engine/test_cache.py::"
@@ -96,21 +96,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "acceptance-multiplies-by-q",
         "core.rejection:_tested",
         BinOp(4, "/", "*"),
-        A_ROUND + "[chain of 2-equal-Lossless]",
+        ROUND_DISTRIBUTION + "[chain of 2-equal-Lossless]",
         why="sampled drafts are accepted too rarely, and the text has another distribution",
     ),
     _m(
         "siblings-without-replacement-tested-as-independent",
         "core.rejection:_tested",
         Force(5, "if", new=False),
-        A_ROUND + "[beam of 2-any-Lossless]",
+        ROUND_DISTRIBUTION + "[beam of 2-any-Lossless]",
         why="later siblings are divided by a probability that they no longer had: sampled text is biased",
     ),
     _m(
         "siblings-tested-in-another-order",
         "core.places:ranks",
         Argument(0, "tril", "diagonal", "1"),
-        A_ROUND + "[independent siblings-any-Lossless]",
+        ROUND_DISTRIBUTION + "[independent siblings-any-Lossless]",
         why="siblings are drawn in one order and tested in another: sampled text is biased",
     ),
     _m(
@@ -124,7 +124,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "corrected-token-from-the-target-distribution",
         "core.places:place_by_place",
         Bypass(0, "index_copy"),
-        A_ROUND + "[chain of 2-any-Lossless]",
+        ROUND_DISTRIBUTION + "[chain of 2-any-Lossless]",
         why="the token after a rejection ignores the residual distribution",
     ),
     _m(
@@ -138,7 +138,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "walk-accepts-above-the-probability",
         "core.rejection:walk",
         Compare(2, "<", ">"),
-        A_ROUND + "[chain of 2-any-Lossless]",
+        ROUND_DISTRIBUTION + "[chain of 2-any-Lossless]",
         why="likely draft tokens are rejected and unlikely ones accepted",
     ),
     _m(

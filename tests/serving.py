@@ -54,13 +54,13 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def rows(bench: Workbench) -> int:
+def n_unfinished_runs(bench: Workbench) -> int:
     """Return the number of runs that are in the batch or in the queue."""
     health = bench.health()
     return health["rows"] + health["queue"] + sum(health["runs"].values())
 
 
-def eventually(true: Callable[[], Any], seconds: float = 10.0) -> bool:
+def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> bool:
     """Return whether a condition becomes true within the time."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -20,7 +20,7 @@ NAME = "omnidraft"
 needs_bundle = pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
 
 
-def renumbered(work: Path) -> Models:
+def shuffled_vocabulary_models(work: Path) -> Models:
     """Return the bundled draft model as target, and a copy with shuffled token ids as drafter of another vocabulary.
 
     Args:

@@ -32,11 +32,13 @@ DEFINITIONS = (
 FILES = [path for path in HERE.rglob("*.py") if path.name != "conftest.py" and not path.name.startswith("test_")]
 
 
-def works(statement: ast.stmt) -> bool:
+def has_side_effects(statement: ast.stmt) -> bool:
     """Whether a statement at the top of a file does more than define something, or look for what it needs."""
     match statement:
         case ast.If():
-            return "__name__" not in ast.unparse(statement.test) and any(map(works, statement.body + statement.orelse))
+            return "__name__" not in ast.unparse(statement.test) and any(
+                map(has_side_effects, statement.body + statement.orelse)
+            )
         case ast.Expr(value=ast.Constant()):
             return False  # a docstring
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
@@ -48,7 +50,7 @@ def works(statement: ast.stmt) -> bool:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE)))
 def test_a_script_beside_the_tests_does_nothing_when_it_is_imported(path: Path) -> None:
     """One that ran as it was imported had a Ray cluster started by each process of pytest, for a minute."""
-    assert [ast.unparse(s) for s in ast.parse(path.read_text(encoding="utf-8")).body if works(s)] == []
+    assert [ast.unparse(s) for s in ast.parse(path.read_text(encoding="utf-8")).body if has_side_effects(s)] == []
 
 
 UNCHECKED = ("slow", "unchecked")
@@ -95,13 +97,13 @@ def test_long_files_are_dealt_out_first_and_one_that_waits_beside_another(
 ) -> None:
     files = {"quick": (1.0, False), "long": (30.0, False), "lesson": (20.0, True), "page": (40.0, True),
              "short": (2.0, False)}  # fmt: skip
-    assert weights.dealt(files) == ["page", "long", "lesson", "short", "quick"]
+    assert weights.order_files(files) == ["page", "long", "lesson", "short", "quick"]
     assert not pytestconfig.getoption("loadscopereorder"), "xdist would deal them out by their number of tests"
 
 
 def test_the_files_that_are_run_now_are_in_that_order(request: pytest.FixtureRequest) -> None:
     again = list(request.session.items)
-    weights.sort(again)
+    weights.sort_tests(again)
     assert again == request.session.items
 
 
@@ -117,7 +119,7 @@ def same(x: int) -> int:
     return x
 
 
-def refuses(function: Callable[[Any], Any]) -> bool:
+def raises_type_check_error(function: Callable[[Any], Any]) -> bool:
     try:
         return function("word") != "word"
     except TypeCheckError:
@@ -127,10 +129,10 @@ def refuses(function: Callable[[Any], Any]) -> bool:
 def test_the_first_calls_in_a_test_are_checked_and_then_each_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
     checked = jaxtyping.jaxtyped(typechecker=typechecker.beartype)(same)  # as the import hook decorates
-    wanted = [*range(1, typechecker.OFTEN + 1), typechecker.THEN_EVERY, 2 * typechecker.THEN_EVERY]
+    wanted = [*range(1, typechecker.FIRST_CALLS + 1), typechecker.CHECK_EVERY, 2 * typechecker.CHECK_EVERY]
     for _ in range(2):
-        typechecker.next_test()
-        assert [i for i in range(1, 2 * typechecker.THEN_EVERY + 1) if refuses(checked)] == wanted
+        typechecker.reset_call_counts()
+        assert [i for i in range(1, 2 * typechecker.CHECK_EVERY + 1) if raises_type_check_error(checked)] == wanted
 
 
 def test_a_function_within_a_function_is_checked_when_it_is_first_defined_and_then_each_hundredth_time(
@@ -146,14 +148,14 @@ def test_a_function_within_a_function_is_checked_when_it_is_first_defined_and_th
 
         return inner
 
-    wanted = [*range(1, typechecker.OFTEN + 1), typechecker.THEN_EVERY, 2 * typechecker.THEN_EVERY]
-    assert [i for i in range(1, 2 * typechecker.THEN_EVERY + 1) if refuses(defined())] == wanted
+    wanted = [*range(1, typechecker.FIRST_CALLS + 1), typechecker.CHECK_EVERY, 2 * typechecker.CHECK_EVERY]
+    assert [i for i in range(1, 2 * typechecker.CHECK_EVERY + 1) if raises_type_check_error(defined())] == wanted
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    assert not any(refuses(defined()) for _ in range(typechecker.THEN_EVERY))
+    assert not any(raises_type_check_error(defined()) for _ in range(typechecker.CHECK_EVERY))
 
 
 def test_what_a_dataclass_is_made_of_is_checked() -> None:
     word: Any = "word"
-    typechecker.next_test()
+    typechecker.reset_call_counts()
     with pytest.raises(TypeCheckError):
         SamplingParams(temperature=word)

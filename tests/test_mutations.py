@@ -28,7 +28,7 @@ from mutation_operators import (
     Negate,
     Return,
     SwapOperands,
-    every,
+    all_changes,
 )
 from mutations import MUTATIONS, ROOT, Mutation
 
@@ -139,7 +139,7 @@ def test_a_function_that_is_not_there_is_an_error(address: str, toy: Function) -
 
 
 def test_every_operator_is_tried_at_each_of_its_places(toy: Function) -> None:
-    found = every(toy)
+    found = all_changes(toy)
     kinds = {type(change) for change in found}
     assert kinds == {type(change) for change, _, _ in EACH.values()} - {Argument} | {Return}
     assert [change.k for change in found if type(change) is Compare] == [0, 1, 2]
@@ -179,7 +179,7 @@ def test_a_check_runs_no_test_and_names_what_has_rotted(
         assert mutate.main() == code
         said = capsys.readouterr().out
         assert words in said
-        assert (f"{mutate.GONE}" in said, "rotten" in said) == (code == 2, code == 2)
+        assert (f"{mutate.OUTDATED}" in said, "rotten" in said) == (code == 2, code == 2)
 
 
 TRIALS = """

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from workbench.core.rules import Rule
 from workbench.trace.events import Change, Footer, Header, Phase, Round, Trace
-from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, Top
-from workbench.trace.pictures import PNG_URL, Picture
-from workbench.trace.tokens import BONUS, CORRECTED, Emitted, Placed
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens
+from workbench.trace.pictures import PNG_URL, PromptImage
+from workbench.trace.tokens import BONUS, CORRECTED, EmittedToken, TentativeTokenRecord
 
 FIXTURES = Path(__file__).parent / "fixtures" / "wire"
 
@@ -35,7 +35,7 @@ HOSTILE = [
 """Token texts that break out of HTML, scripts, templates, terminals and file names if they are not escaped."""
 
 
-def hostile() -> Trace:
+def make_hostile_trace() -> Trace:
     """Return a trace with trees whose tokens, prompt, model names and notes are all hostile texts."""
     wire = json.loads((FIXTURES / "tree.json").read_text())
     texts = iter(HOSTILE * 10_000)
@@ -62,17 +62,17 @@ def hostile() -> Trace:
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(HOSTILE)
 number = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**40), 2**40)
-chance = st.none() | st.floats(0, 1)
-whole = st.integers(-(2**63), 2**63 - 1)
+probability = st.none() | st.floats(0, 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
 json_value = st.recursive(
     st.none() | st.booleans() | number | text, lambda inner: st.lists(inner, max_size=2), max_leaves=3
 )
-tops = st.integers(0, 3).flatmap(
-    lambda n: st.builds(Top, *(st.lists(kind, min_size=n, max_size=n) for kind in (whole, text, st.floats(0, 1))))
+top_candidates = st.integers(0, 3).flatmap(
+    lambda n: st.builds(TopTokens, *(st.lists(kind, min_size=n, max_size=n) for kind in (int64, text, st.floats(0, 1))))
 )
 
 size = st.integers(0, 2**20)
-pictures = st.builds(Picture, st.text("AZaz09+/=").map(PNG_URL.__add__), size, size, size, size, size, size)
+pictures = st.builds(PromptImage, st.text("AZaz09+/=").map(PNG_URL.__add__), size, size, size, size, size, size)
 visions = st.fixed_dictionaries(
     {}, optional={"drafter": text, "kept": st.none() | st.lists(size, max_size=2), "pictures": st.lists(
         pictures.map(asdict), max_size=1)},
@@ -95,10 +95,10 @@ def nodes(draw: Any) -> Nodes:
     def column(kind: Any) -> list[Any]:
         return draw(st.lists(kind, min_size=n, max_size=n))
 
-    more = draw(st.dictionaries(text, st.just(chance), max_size=2)) if n else {}
+    more = draw(st.dictionaries(text, st.just(probability), max_size=2)) if n else {}
     return Nodes(
-        column(whole), [draw(st.integers(-1, i - 1)) for i in range(n)], column(whole), column(whole), column(text),
-        column(st.floats(0, 1)), column(chance), column(chance), column(chance),
+        column(int64), [draw(st.integers(-1, i - 1)) for i in range(n)], column(int64), column(int64), column(text),
+        column(st.floats(0, 1)), column(probability), column(probability), column(probability),
         column(st.sampled_from([ACCEPTED, REJECTED, DISCARDED])), column(text), column(st.none() | text),
         {name: column(kind) for name, kind in more.items()},
     )  # fmt: skip
@@ -110,7 +110,7 @@ def rounds(draw: Any, index: int) -> Round:
     tree = draw(nodes())
     places = st.sampled_from([0, len(tree) + 1])
     kinds = st.sampled_from([ACCEPTED, CORRECTED, BONUS])
-    emitted = st.builds(Emitted, whole, text, whole, whole, kinds, st.none() | whole, whole, st.floats(0, 1))
+    emitted = st.builds(EmittedToken, int64, text, int64, int64, kinds, st.none() | int64, int64, st.floats(0, 1))
 
     def some(kind: Any, n: int) -> list[Any]:
         return draw(st.lists(kind, min_size=n, max_size=n))
@@ -119,17 +119,17 @@ def rounds(draw: Any, index: int) -> Round:
     times = [draw(st.floats(0, 1e6)) for _ in range(5)]
     return Round(
         index, draw(text), draw(st.dictionaries(text, json_value, max_size=2)), tree, path,
-        draw(st.none() | whole), draw(st.none() | kinds), draw(st.lists(emitted, max_size=3)),
-        some(tops, draw(places)), some(st.none() | tops, draw(places)), some(st.floats(0, 20), draw(places)),
+        draw(st.none() | int64), draw(st.none() | kinds), draw(st.lists(emitted, max_size=3)),
+        some(top_candidates, draw(places)), some(st.none() | top_candidates, draw(places)), some(st.floats(0, 20), draw(places)),
         draw(st.lists(st.builds(Phase, text, st.floats(0, 1e6), st.floats(0, 1e6), text), max_size=2)), *times,
         draw(st.integers(0, 99)), draw(st.integers(0, 99)),
         draw(st.lists(st.builds(Change, text, json_value, json_value), max_size=2)),
         draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
         draw(st.floats(0, 1e6)),
         draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
-        draw(st.lists(whole, max_size=2)),
-        draw(st.lists(st.builds(Placed, whole, text, whole, st.floats(0, 1)), max_size=2)),
-        draw(st.lists(st.builds(Probe, whole, text, st.integers(-1, len(tree) - 1), whole, text), max_size=2)),
+        draw(st.lists(int64, max_size=2)),
+        draw(st.lists(st.builds(TentativeTokenRecord, int64, text, int64, st.floats(0, 1)), max_size=2)),
+        draw(st.lists(st.builds(Probe, int64, text, st.integers(-1, len(tree) - 1), int64, text), max_size=2)),
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def traces(draw: Any) -> Trace:
     header = draw(
         st.builds(
             Header, text, text, st.dictionaries(text, json_value, max_size=2), text, st.integers(), text,
-            st.lists(whole, max_size=3), st.lists(text, max_size=3), st.integers(0, 9999), text, text,
+            st.lists(int64, max_size=3), st.lists(text, max_size=3), st.integers(0, 9999), text, text,
             st.none() | text, text, text, st.floats(0, 1e6), st.just(1), text, st.booleans(),
             st.lists(pictures, max_size=2), rules=st.dictionaries(text, rules, max_size=2),
         )

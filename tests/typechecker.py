@@ -22,21 +22,21 @@ from jaxtyping import config
 beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Type checker that accepts an int as a float (PEP 484)."""
 
-OFTEN, THEN_EVERY = 2, 200
+FIRST_CALLS, CHECK_EVERY = 2, 200
 """In each test, the first `OFTEN` calls of each function are checked, and then every `THEN_EVERY`-th call."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
 _test = 0
 
 
-def next_test() -> None:
+def reset_call_counts() -> None:
     """Start counting calls from zero."""
     global _test
     _test += 1
 
 
 def _is_due(n: int) -> bool:
-    return n <= OFTEN or n % THEN_EVERY == 0
+    return n <= FIRST_CALLS or n % CHECK_EVERY == 0
 
 
 def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -
     return called
 
 
-def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
+def jaxtyped_sparingly(*, typechecker: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions and classes, in place of `jaxtyping.jaxtyped` in the import hook.
 
     Of a nested function, the first definitions in this process get a checker, and then one in `THEN_EVERY`; none gets
@@ -87,4 +87,4 @@ def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
 
 def install() -> None:
     """Use these checks for all modules that jaxtyping's import hook loads from now on."""
-    jaxtyping.jaxtyped = sparing
+    jaxtyping.jaxtyped = jaxtyped_sparingly

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from workbench.bench.worlds import drawn, llama, tiny_model
+from workbench.bench.worlds import randomise_weights, tiny_llama_config, tiny_model
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
@@ -38,11 +38,11 @@ def tiny_vision_model(
         patch_size=patch,
     )  # fmt: skip
     config = LlavaConfig(
-        vision_config=vision, text_config=llama(vocabulary, width, layers), image_token_index=vocabulary - 1,
+        vision_config=vision, text_config=tiny_llama_config(vocabulary, width, layers), image_token_index=vocabulary - 1,
         vision_feature_layer=-1, vision_feature_select_strategy="default", image_seq_length=(SIDE // patch) ** 2,
         tie_word_embeddings=False,
     )  # fmt: skip
-    return drawn(LlavaForConditionalGeneration(config), seed, spread)
+    return randomise_weights(LlavaForConditionalGeneration(config), seed, spread)
 
 
 def tiny_processor(vocabulary: int, patch: int = 4) -> LlavaProcessor:
@@ -89,7 +89,7 @@ def tiny_vision_models(vocabulary: int = 8, seed: int = 1, blind: bool = False, 
     return models
 
 
-def noise_picture(seed: int = 0, side: int = 2 * SIDE) -> Image.Image:
+def noise_image(seed: int = 0, side: int = 2 * SIDE) -> Image.Image:
     """Return an image of coloured noise."""
     pixels = torch.randint(0, 256, (side, side, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     return Image.fromarray(pixels.numpy())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-RECORD = Path(__file__).with_name("durations.json")
+DURATIONS_FILE = Path(__file__).with_name("durations.json")
 """Seconds of each test file in the last recorded run."""
 NOTEBOOK_S, WAITING_S, SLOW_S, QUICK_S = 20.0, 6.0, 4.0, 0.2
 """Estimated seconds of a test without a record: a notebook, a test that waits for a browser or processes, a slow test,
@@ -25,20 +25,20 @@ def file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def waits(item: pytest.Item) -> bool:
+def is_waiting(item: pytest.Item) -> bool:
     """Return whether a test waits for other processes: a browser, a notebook kernel, servers."""
     marked = item.get_closest_marker("browser") or item.get_closest_marker("processes")
     return bool(marked) or file_of(item).endswith(".ipynb")
 
 
-def assumed_seconds(item: pytest.Item) -> float:
+def estimate_seconds(item: pytest.Item) -> float:
     """Return the estimated duration of a test, in seconds, by its kind."""
     if file_of(item).endswith(".ipynb"):
         return NOTEBOOK_S
-    return WAITING_S if waits(item) else SLOW_S if item.get_closest_marker("slow") else QUICK_S
+    return WAITING_S if is_waiting(item) else SLOW_S if item.get_closest_marker("slow") else QUICK_S
 
 
-def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
+def order_files(files: Mapping[str, tuple[float, bool]]) -> list[str]:
     """Return file names in the order in which workers get them.
 
     Args:
@@ -59,24 +59,24 @@ def dealt(files: Mapping[str, tuple[float, bool]]) -> list[str]:
     return order
 
 
-def recorded() -> dict[str, float]:
+def load_durations() -> dict[str, float]:
     """Return the recorded seconds of each file; empty if there is no record."""
-    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+    return json.loads(DURATIONS_FILE.read_text(encoding="utf-8")) if DURATIONS_FILE.is_file() else {}
 
 
-def sort(items: list[pytest.Item]) -> None:
+def sort_tests(items: list[pytest.Item]) -> None:
     """Sort tests by the order of their files; the order within a file does not change."""
-    record = recorded()
+    record = load_durations()
     files: dict[str, tuple[float, bool]] = {}
     for item in items:
         so_far, waited = files.get(file_of(item), (0.0, False))
-        files[file_of(item)] = so_far + assumed_seconds(item), waited or waits(item)
+        files[file_of(item)] = so_far + estimate_seconds(item), waited or is_waiting(item)
     files = {name: (record.get(name, assumed), waited) for name, (assumed, waited) in files.items()}
-    place = {name: i for i, name in enumerate(dealt(files))}
+    place = {name: i for i, name in enumerate(order_files(files))}
     items.sort(key=lambda item: place[file_of(item)])
 
 
-class Recorder:
+class DurationRecorder:
     """Add up the seconds of each file and write them to `RECORD` when the session ends (`--record-durations`)."""
 
     def __init__(self) -> None:
@@ -89,5 +89,5 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write the durations; files that were not run keep their record."""
-        rows = {name: round(seconds, 1) for name, seconds in sorted((recorded() | self.seconds).items())}
-        RECORD.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
+        rows = {name: round(seconds, 1) for name, seconds in sorted((load_durations() | self.seconds).items())}
+        DURATIONS_FILE.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")

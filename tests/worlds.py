@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ from workbench.bench.families import VOCABULARY, family
 from workbench.bench.families import random_model as random_model
 from workbench.bench.goodness import joint_distribution
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.core.tree import ancestors
-from workbench.decoders import Configured, Method
+from workbench.core.tree import tree_attention_mask
+from workbench.decoders import ConfiguredMethod, Method
 from workbench.decoders.draft_verify.state import DraftState, drafter_state
-from workbench.decoders.draft_verify.verification_input import Block
-from workbench.engine import Engine, Models, Request, Row, Runner
+from workbench.decoders.draft_verify.verification_input import VerificationInput
+from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import sort_suffixes
 from workbench.kernels.segment import Segment, Slot
@@ -75,7 +76,7 @@ def letter_tokenizer(size: int) -> PreTrainedTokenizerFast:
 hf: Any = transformers  # configurations accept arguments that their type stubs lack
 
 
-def noisy(model: Any, amount: float, seed: int = 0) -> Any:
+def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
     """Return a copy, a drafter of medium quality, with noise of `amount` standard deviations in every weight matrix."""
     shared_copy = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
@@ -86,7 +87,7 @@ def noisy(model: Any, amount: float, seed: int = 0) -> Any:
     return shared_copy
 
 
-def world(
+def make_models(
     name: str = "llama",
     seed: int = 0,
     noise: float | None = 0.25,
@@ -110,21 +111,21 @@ def world(
     size = target.get_output_embeddings().weight.shape[0]
     tokenizer = byte_tokenizer() if size == 257 else letter_tokenizer(size)
     models = Models(Runner(target, context), tokenizer, f"tiny-{name}")
-    models.shared["datastore"] = random_store(models)
+    models.shared["datastore"] = random_datastore(models)
     if noise is not None:
-        models.drafter = Runner(noisy(target, noise, seed + 1), models.target.context)
+        models.drafter = Runner(noisy_copy(target, noise, seed + 1), models.target.context)
         models.drafter_name, models.drafter_problem = f"tiny-{name}-noisy", ""
     if heads is not None:
-        models.heads = {"medusa": random_medusa(heads, models), **random_features(heads.parent, models)}
+        models.heads = {"medusa": write_random_medusa(heads, models), **write_random_heads(heads.parent, models)}
     return models
 
 
-def alone(models: Models, requests: Sequence[Request]) -> list[list[int]]:
+def generate_separately(models: Models, requests: abc.Sequence[Request]) -> list[list[int]]:
     """Return the output tokens of each request, each run in a separate engine."""
     return [Engine(models).generate(request).token_ids for request in requests]
 
 
-def beside_each_other(models: Models, requests: Sequence[Request]) -> list[list[int]]:
+def generate_batched(models: Models, requests: abc.Sequence[Request]) -> list[list[int]]:
     """Return the output tokens of each request, all run as sequences of one batch."""
     engine = Engine(models)
     rows = [engine.submit(request) for request in requests]
@@ -133,7 +134,7 @@ def beside_each_other(models: Models, requests: Sequence[Request]) -> list[list[
     return [row.trace.token_ids for row in rows if row.trace is not None]
 
 
-def each_round(engine: Engine, row: Row) -> Iterator[int]:
+def run_rounds(engine: Engine, row: Sequence) -> Iterator[int]:
     """Step the engine to the end; after each round of a prefilled sequence, yield the number of tokens it committed."""
     while not engine.idle:
         before = len(row.committed)
@@ -142,7 +143,7 @@ def each_round(engine: Engine, row: Row) -> Iterator[int]:
             yield len(row.committed) - before
 
 
-def small_world(
+def make_small_models(
     vocabulary: int = 6, seed: int = 3, noise: float | None = 0.35, device: str = "cpu", **overrides: Any
 ) -> Models:
     """Return models with a vocabulary of a few tokens, whose distributions are far from uniform.
@@ -150,10 +151,10 @@ def small_world(
     The joint distribution of the first tokens can be enumerated.
     """
     overrides = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2} | overrides
-    return world("llama", seed, noise, device, vocab_size=vocabulary, **overrides)
+    return make_models("llama", seed, noise, device, vocab_size=vocabulary, **overrides)
 
 
-def random_store(models: Models, n: int = 600) -> Datastore:
+def random_datastore(models: Models, n: int = 600) -> Datastore:
     """Return a datastore of a repeating and a random text.
 
     It replaces the bundled datastore, whose texts have few tokens in a tiny vocabulary.
@@ -165,7 +166,7 @@ def random_store(models: Models, n: int = 600) -> Datastore:
     return Datastore(card, tokens, sort_suffixes(tokens))
 
 
-def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0) -> HeadInfo:
+def write_random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0) -> HeadInfo:
     """Write untrained Medusa heads in the format of `workbench train medusa`, and return their description."""
     width = models.target.hidden_size
     generator = torch.Generator().manual_seed(seed)
@@ -185,7 +186,7 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
     return HeadInfo(folder.name, folder, config)
 
 
-def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
+def write_random_heads(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
     """Write untrained heads of every kind except Medusa, and return their descriptions by kind."""
     found = {}
     width = models.target.hidden_size
@@ -216,17 +217,17 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
     return found
 
 
-def picture_heads() -> list[str]:
+def image_head_kinds() -> list[str]:
     """Return the kinds of trained heads that have image inputs."""
     return [kind for kind, head in registry.heads().items() if head.recipe == "vision-heads"]
 
 
-def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
+def representative_methods(methods: Iterable[ConfiguredMethod]) -> list[ConfiguredMethod]:
     """Return the last method of each combination of tree builder, sibling sampling and verifier.
 
     The others of a combination differ only in the source of their drafts, which verification does not depend on.
     """
-    kinds: dict[tuple[Any, ...], Configured] = {}
+    kinds: dict[tuple[Any, ...], ConfiguredMethod] = {}
     for m in methods:
         tree_builders = m.method.tree_builders
         grower = type(tree_builders[0]) if tree_builders else None
@@ -234,7 +235,7 @@ def of_each_kind(methods: Iterable[Configured]) -> list[Configured]:
     return list(kinds.values())
 
 
-def on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
+def mark_on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
     """Return values as parameters of a test, with their names as ids; those that are not kept get the mark `on_demand`.
 
     For properties that another test checks for every method, and that are checked here in a second way.
@@ -245,19 +246,19 @@ def on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable
     ]
 
 
-def kinds() -> set[str]:
+def representative_names() -> set[str]:
     """Return the names of `of_each_kind` among the methods without images, with default parameters."""
-    return {m.name for m in of_each_kind(m.with_params() for m in text_methods())}
+    return {m.name for m in representative_methods(m.with_params() for m in text_methods())}
 
 
-def others_on_demand(names: Sequence[str], methods: Iterable[Configured]) -> list[Any]:
+def mark_non_representatives(names: abc.Sequence[str], methods: Iterable[ConfiguredMethod]) -> list[Any]:
     """Return names of methods as parameters of a test; those outside `of_each_kind` get the mark `on_demand`."""
-    return on_demand_unless({m.name for m in of_each_kind(methods)}, names)
+    return mark_on_demand_unless({m.name for m in representative_methods(methods)}, names)
 
 
-def sequence(request: Request, prompt: list[int], models: Models) -> Row:
+def make_sequence(request: Request, prompt: list[int], models: Models) -> Sequence:
     """Return a sequence outside of an engine, with an empty state that drafters and verifiers may read."""
-    row = Row(request, prompt, models)
+    row = Sequence(request, prompt, models)
     row.state = DraftState()
     return row
 
@@ -270,7 +271,7 @@ def text_methods() -> list[Method]:
 # -- references -------------------------------------------------------------------------------------------------------
 
 
-def save_stranger(folder: Path, layers: int = 4) -> Path:
+def save_random_llama(folder: Path, layers: int = 4) -> Path:
     """Save a small random Llama, which is not a bundled model, with the bundled tokenizer; return its folder."""
     tokenizer = bundled_tokenizer("text-target")
     config = hf.LlamaConfig(
@@ -297,7 +298,7 @@ def repeating_prompt(length: int, vocabulary: int = VOCABULARY, seed: int = 0, p
     return (random_prompt(period, vocabulary, seed) * length)[:length]
 
 
-def hf_greedy(model: Any, prompt: Sequence[int], n: int, eos: int | None = None, **options: Any) -> list[int]:
+def hf_greedy(model: Any, prompt: abc.Sequence[int], n: int, eos: int | None = None, **options: Any) -> list[int]:
     """Return the greedy continuation of a prompt by Hugging Face's `generate`."""
     ids = torch.tensor([list(prompt)], device=model.device)
     config = hf.GenerationConfig(max_new_tokens=n, do_sample=False, eos_token_id=eos, pad_token_id=eos or 0)
@@ -306,7 +307,7 @@ def hf_greedy(model: Any, prompt: Sequence[int], n: int, eos: int | None = None,
     return out[0, len(prompt) :].tolist()
 
 
-def path_to(parents: Sequence[int], node: int) -> list[int]:
+def path_to(parents: abc.Sequence[int], node: int) -> list[int]:
     """Return the nodes on the path from the first level down to `node`."""
     path = []
     while node >= 0:
@@ -315,15 +316,17 @@ def path_to(parents: Sequence[int], node: int) -> list[int]:
     return path[::-1]
 
 
-def tree_segment(slot: Slot, root: int, tokens: Sequence[int], parents: Sequence[int], device: str = "cpu") -> Segment:
+def tree_segment(
+    slot: Slot, root: int, tokens: abc.Sequence[int], parents: abc.Sequence[int], device: str = "cpu"
+) -> Segment:
     """Return the input segment of the last committed token and a tree after it, in the engine's format."""
     shifted = torch.tensor([-1, *(p + 1 for p in parents)], device=device)
-    sees = ancestors(shifted, len(shifted))
+    sees = tree_attention_mask(shifted, len(shifted))
     return Segment(slot, torch.tensor([root, *tokens], device=device), sees, sees.sum(1) - 1)
 
 
 def tree_error(
-    logits: Tensor, beginning: Sequence[int], tokens: Sequence[int], parents: Sequence[int], ask: Any
+    logits: Tensor, beginning: abc.Sequence[int], tokens: abc.Sequence[int], parents: abc.Sequence[int], ask: Any
 ) -> float:
     """Return the largest difference between tree logits [N+1, V] and those of a separate full forward of each path.
 
@@ -341,17 +344,17 @@ def tree_error(
     return worst
 
 
-def ask_model(model: Any, **extra: Any) -> Callable[[Sequence[int]], Tensor]:
+def next_logits_function(model: Any, **extra: Any) -> Callable[[abc.Sequence[int]], Tensor]:
     """Return a function from token ids to the logits after the last one, by a plain forward without a KV cache."""
 
-    def ask(ids: Sequence[int]) -> Tensor:
+    def ask(ids: abc.Sequence[int]) -> Tensor:
         with torch.inference_mode():
             return model(torch.tensor([list(ids)], device=model.device), use_cache=False, **extra).logits[0, -1]
 
     return ask
 
 
-def law_behind_pixels(
+def joint_distribution_with_images(
     model: Any, images: dict[str, Tensor], sampling: SamplingParams, n_tokens: int
 ) -> dict[tuple[int, ...], float]:
     """Return the exact joint distribution of the first tokens after a prompt with images, by full forward passes.
@@ -385,7 +388,7 @@ def tiny_scene_target() -> tuple[Any, Any]:
     return model.eval().requires_grad_(False), tokenizer
 
 
-def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
+def chunked_logits(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
     """Return the logits at each token of a text that is processed in pieces of these sizes."""
     slot, found, at = runner.open(), [], 0
     for size in pieces:
@@ -396,7 +399,7 @@ def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
     return torch.cat(found)
 
 
-def assert_as_prefilled(row: Row) -> None:
+def assert_cache_equals_prefill(row: Sequence) -> None:
     """Check that a sequence's committed keys and values equal those of a new prefill of the same text."""
     target, n = row.models.target, row.place.length
     clean = target.open()
@@ -406,16 +409,16 @@ def assert_as_prefilled(row: Row) -> None:
     torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
 
 
-def assert_leftovers_change_the_text(
-    models: Models, prompt: list[int], method: Configured, monkeypatch: pytest.MonkeyPatch, n: int = 24
+def assert_stale_cache_changes_text(
+    models: Models, prompt: list[int], method: ConfiguredMethod, monkeypatch: pytest.MonkeyPatch, n: int = 24
 ) -> None:
     """Check that verification overwrites the KV cache entries of a draft by a part of the target.
 
     If the verified tokens are stored after these entries instead of over them, the text changes.
     """
-    plain = Block.segment
+    plain = VerificationInput.segment
 
-    def behind(self: Block, row: Row, of: Models) -> Any:
+    def behind(self: VerificationInput, row: Sequence, of: Models) -> Any:
         made, drafted = plain(self, row, of), len(self.tree)
         row.place.scratch = drafted if drafted and made.sees is None else 0
         return made
@@ -423,5 +426,5 @@ def assert_leftovers_change_the_text(
     text = hf_greedy(models.target.model, prompt, n)
     request = Request(prompt, method, max_new_tokens=n, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == text
-    monkeypatch.setattr(Block, "segment", behind)
+    monkeypatch.setattr(VerificationInput, "segment", behind)
     assert Engine(models).generate(request).token_ids != text

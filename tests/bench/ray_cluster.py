@@ -64,13 +64,13 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     from workbench.bench.sweep import FAILED, Sweep, run
-    from workbench.service.on_ray import on_ray
+    from workbench.service.on_ray import make_ray_workers
 
     cluster: Any = Cluster()
     machine(cluster, HEAD)
     second = machine(cluster, LEAN)
     raylet = second.all_processes["raylet"][0].process.pid
-    crew = on_ray(cluster.address)
+    crew = make_ray_workers(cluster.address)
     sweep = Sweep.of({"depth": [1, 2, 3]}, prompts=["Once upon a time"], max_new_tokens=4, repeats=1)
     in_hand: set[int] = set()
 

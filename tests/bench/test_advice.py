@@ -51,19 +51,19 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "SHORTEST_S", 0)
 
 
-def measured(host: Host, prompts: Any = ("Once", "Twice"), seconds: float = 1.2, **more: Any) -> list[Advice]:
+def collect_advice(host: Host, prompts: Any = ("Once", "Twice"), seconds: float = 1.2, **more: Any) -> list[Advice]:
     return list(advise(host, prompts, seconds=seconds, max_new_tokens=16, **more))
 
 
 def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
     host = Host()
-    said = measured(host)
+    said = collect_advice(host)
     assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
     assert said[-1].text == "done"
     assert said[-1].spent >= 1.2
     assert all(run.background for run in host.made)  # type: ignore[attr-defined]
     order = [(asked["method"], asked["prompt"], asked["max_new_tokens"]) for asked in host.asked]
-    assert order.pop(0) == ("autoregressive", advice.LOADING, 1), "loads the models, and tells how far it is"
+    assert order.pop(0) == ("autoregressive", advice.LOADING_PROMPT, 1), "loads the models, and tells how far it is"
     assert order[:2] == [("autoregressive", "Once", 12), ("autoregressive", "Twice", 12)], "each prompt is tried first"
     warm_up = ["autoregressive", "autoregressive", "draft-model", "draft-model", "draft-tree", "draft-tree"]
     assert [method for method, _, _ in order[2:8]] == warm_up
@@ -81,7 +81,7 @@ def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
 def test_whoever_else_comes_goes_first_and_waiting_is_in_no_budget() -> None:
     host = Host()
     host.busy = [False, True] + [True] * 40 + [False]  # taken while the first run goes on, then for a while
-    said = measured(host, ["Once"], 0.5)
+    said = collect_advice(host, ["Once"], 0.5)
     waiting = [step for step in said if step.waiting == "waits: another run has the device"]
     assert len(waiting) > 20
     assert host.made[0].stopped, "the run that was under way gives way"
@@ -102,7 +102,7 @@ def test_a_stop_gives_what_was_measured() -> None:
 def test_one_that_fails_is_named_and_the_others_go_on() -> None:
     host = Host()
     host.broken = {"draft-model": WorkbenchError("It broke.", "Mend it.")}
-    found = measured(host, ["Once"], 0.8)[-1].found
+    found = collect_advice(host, ["Once"], 0.8)[-1].found
     assert found is not None
     assert found["failed"] == {"draft-model": "It broke. Mend it."}
     assert [choice["method"] for choice in found["ranking"]] == ["draft-tree"]
@@ -112,15 +112,15 @@ def test_a_prompt_that_does_not_fit_is_named_before_anything_is_measured() -> No
     host = Host()
     host.broken = {"autoregressive": ContextError("It has 9,000 tokens.", "Shorten it.")}
     with pytest.raises(ContextError, match=r"mine: It has 9,000 tokens\. Shorten it\."):
-        measured(host, ["Once", BenchPrompt("mine", "long")])
+        collect_advice(host, ["Once", BenchPrompt("mine", "long")])
     assert {asked["method"] for asked in host.asked} == {"autoregressive"}
     with pytest.raises(ContextError, match=r"^It has 9,000 tokens\."):
-        measured(host, ["long"])
+        collect_advice(host, ["long"])
 
 
 def test_token_ids_of_a_run_are_asked_as_they_are() -> None:
     host = Host()
-    found = measured(host, [("run-1", [3, 4, 5])], 0.5, methods=["draft-tree"])[-1].found
+    found = collect_advice(host, [("run-1", [3, 4, 5])], 0.5, methods=["draft-tree"])[-1].found
     assert found is not None
     assert found["prompts"] == ["run-1"]
     assert {tuple(asked["prompt"]) for asked in host.asked[1:]} == {(3, 4, 5)}

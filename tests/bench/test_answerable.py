@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from workbench.bench.answerable import RECORDS, WORD_PROBLEMS, N, problems
+from workbench.bench.answerable import PROBLEMS_PER_GROUP, RECORDS, WORD_PROBLEMS, problems
 from workbench.bench.datasets import load_suite
 from workbench.bench.prompts import BenchPrompt, groups_of
 
@@ -15,8 +15,8 @@ from workbench.bench.prompts import BenchPrompt, groups_of
 def test_a_seed_gives_the_same_problems_and_another_one_others() -> None:
     found, other = list(problems()), list(problems(1))
     assert found == list(problems())
-    assert [p.group for p in found] == [WORD_PROBLEMS] * N + [RECORDS] * N
-    assert len({p.prompt for p in found} & {p.prompt for p in other}) < N
+    assert [p.group for p in found] == [WORD_PROBLEMS] * PROBLEMS_PER_GROUP + [RECORDS] * PROBLEMS_PER_GROUP
+    assert len({p.prompt for p in found} & {p.prompt for p in other}) < PROBLEMS_PER_GROUP
     assert groups_of(load_suite("answers")) == ["arithmetic", WORD_PROBLEMS, RECORDS]
 
 

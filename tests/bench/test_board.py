@@ -18,11 +18,11 @@ from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
 
 GREEDY = {"equal": 9, "tried": 9, "prompts": 3, "tokens": 24}
-LAW = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_variation": 0.02, "impossible": 0}
+FIT = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_variation": 0.02, "impossible": 0}
 
 
 def finding(kind: str, verdict: str = PASS, **figures: object) -> Finding:
-    known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": LAW}
+    known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": FIT}
     return Finding("m", "exact", f"sampling law ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures)
 
 
@@ -58,7 +58,7 @@ def test_standing_follows_from_the_evidence(promise: str, findings: list[Finding
 
 
 def test_every_registered_method_has_a_row_and_is_unproven_before_evidence(boards: Path) -> None:
-    rows = board.exactness()
+    rows = board.exactness_rows()
     assert [row["method"] for row in rows] == registry.names()
     assert {row["standing"] for row in rows} == {board.UNPROVEN}
     assert "**unproven**" in board.exactness_markdown(rows)
@@ -68,7 +68,7 @@ def test_every_registered_method_has_a_row_and_is_unproven_before_evidence(board
 def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None:
     for name in ("prompt-lookup", "draft-model"):
         board.save_exactness(registry.get(name), "t", [finding("greedy"), finding("families"), finding("law")])
-    rows = {row["method"]: row for row in board.exactness()}
+    rows = {row["method"]: row for row in board.exactness_rows()}
     row = rows["prompt-lookup"]
     assert row["standing"] == rows["draft-model"]["standing"] == board.SHOWN
     assert (row["greedy"]["equal"], row["greedy"]["tried"]) == (11, 11)
@@ -84,13 +84,15 @@ def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None
 def test_a_law_that_was_not_tested_or_in_several_settings_is_said_so() -> None:
     row = {"promise": "exact", "findings": wire(finding("law", tests=4), finding("law", SKIPPED))}
     row["findings"][1]["figures"] = {}
-    rows = board.exactness([("m", "M", "exact")], {"m": row})
-    assert [board.fit_words(law) for law in rows[0]["laws"]] == ["20.5 (19), p = 0.36, worst of 4 settings, n = 1000"]
+    rows = board.exactness_rows([("m", "M", "exact")], {"m": row})
+    assert [board.describe_fit(law) for law in rows[0]["laws"]] == [
+        "20.5 (19), p = 0.36, worst of 4 settings, n = 1000"
+    ]
 
 
 def test_evidence_for_another_promise_does_not_count() -> None:
     board.save_exactness(registry.get("draft-model"), "t", [finding("greedy"), finding("law")])
-    rows = board.exactness([("draft-model", "Draft model", "greedy-exact")])
+    rows = board.exactness_rows([("draft-model", "Draft model", "greedy-exact")])
     assert rows[0]["standing"] == board.UNPROVEN
     assert rows[0]["date"] == ""
 
@@ -99,7 +101,7 @@ def test_a_damaged_board_is_said_in_words(boards: Path) -> None:
     boards.mkdir()
     (boards / "exactness.json").write_text("{")
     with pytest.raises(WorkbenchError, match="cannot be read"):
-        board.exactness()
+        board.exactness_rows()
 
 
 def test_what_another_process_measures_meanwhile_is_not_lost(boards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from capped import EmitsResidual, FirstFew
+from capped import FirstFew, WrongFirstFew
 
 from workbench.bench import check, sampling_tests
-from workbench.bench.check import check_families, check_greedy, check_method, leaping
-from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
+from workbench.bench.check import check_families, check_greedy, check_method, spread_order
+from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, boundary_settings
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_distribution
 from workbench.bench.worlds import tiny_models
@@ -29,7 +29,7 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Drafter, Verifier
 from workbench.decoders.method import Method
-from workbench.engine import Models, Row
+from workbench.engine import Models, Sequence
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.models.pretrained import load_tokenizer
@@ -46,7 +46,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def only(of: str, **parts: Any) -> Method:
+def reduced_method(of: str, **parts: Any) -> Method:
     """A method of the registry with its default parts alone, or with others in their places."""
     method = registry.get(of)
     alone = {"policies": method.policies[:1], "tree_builders": method.tree_builders[:1], "other_verifiers": ()}
@@ -72,15 +72,15 @@ def test_a_value_beyond_the_target_is_refused_not_failed(models: Models) -> None
     assert "refused on this target: exit_layer=64" in finding.detail
 
 
-def test_an_exact_method_keeps_the_law(models: Models) -> None:
-    method = only("draft-model", other_verifiers=registry.get("draft-model").other_verifiers[:2])
+def test_exact_method_passes_the_distribution_test(models: Models) -> None:
+    method = reduced_method("draft-model", other_verifiers=registry.get("draft-model").other_verifiers[:2])
     finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
 
 
 def test_a_broken_rule_is_caught(models: Models) -> None:
     """Typical acceptance under a promise of exactness: it keeps too much of what is likely."""
-    broken = only("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
+    broken = reduced_method("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
     assert broken.promise is Promise.EXACT
     finding = check_distribution(broken, models, SAMPLING_TESTS[0], runs=160)
     assert finding.verdict == FAIL
@@ -94,10 +94,10 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
     """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
     near = SAMPLING_TESTS[2].world(models.tokenizer)
-    for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
-        method = only("draft-model", verifier=rule)
+    for right, rule in ((True, FirstFew()), (False, WrongFirstFew())):
+        method = reduced_method("draft-model", verifier=rule)
         assert method.promise is Promise.EXACT
-        assert [c.values["most"] for c in sampling_tests.choices(method)[0]].count(1) == 1
+        assert [c.values["most"] for c in sampling_tests.settings_by_promise(method)[0]].count(1) == 1
         finding = check_distribution(method, near, SAMPLING_TESTS[2], runs=160)
         assert (finding.verdict == PASS) is right, finding.detail
         assert right or finding.figures["settings"]["defaults"]["adjusted"] < sampling_tests.ALPHA
@@ -105,15 +105,18 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None
 
 def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
     """What promises no law would be called broken, or measured at a setting that nobody runs."""
-    method = only("draft-tree", verifier=FirstFew(), other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
+    method = reduced_method(
+        "draft-tree", verifier=FirstFew(), other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),)
+    )
     assert list(sampling_tests.low_ends(method)) == [{"verifier": "first-few", "most": 1}]
     assert all(
-        c.values["most"] == 2 for c in sampling_tests.choices(only("draft-tree-sampled", verifier=FirstFew()))[0]
+        c.values["most"] == 2
+        for c in sampling_tests.settings_by_promise(reduced_method("draft-tree-sampled", verifier=FirstFew()))[0]
     )
 
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
-    method = only("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
+    method = reduced_method("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
     finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
@@ -121,12 +124,12 @@ def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Sometimes(Drafter):
+class SometimesWrong(Drafter):
     """Repeats the last token; with one of its five choices it says that the token was drawn from the uniform law."""
 
     kind: str = param("a", choices=("a", "b", "c", "d", "lies"), doc="which of five")
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         last, size = row.committed[-1:], row.models.target.vocab_size
         if self.kind != "lies":
             return DraftTree.chain(last, source="toy")
@@ -135,14 +138,14 @@ class Sometimes(Drafter):
         return DraftTree(torch.tensor(last), root, q[0, last].log(), Sampling.SAMPLED, 1, q=q, q_of=q_of, source="toy")
 
 
-def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: Models) -> None:
-    toy = only("prompt-lookup", name="toy", drafter=Sometimes())
+def test_one_wrong_choice_is_detected_among_four_exact_ones(models: Models) -> None:
+    toy = reduced_method("prompt-lookup", name="toy", drafter=SometimesWrong())
     finding = check_distribution(toy, models, SAMPLING_TESTS[0], runs=120)
     assert finding.verdict == FAIL
     assert finding.detail.endswith("broken with kind=lies")
     assert (finding.figures["tests"], finding.figures["runs"]) == (5, 120)
     exact, pooled = sampling_tests.exact_distribution(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
-    for i, configured in enumerate([toy.with_params(), *corners(toy, ("choice",))]):
+    for i, configured in enumerate([toy.with_params(), *boundary_settings(toy, ("choice",))]):
         pooled += sampling_tests.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
     assert chi_square(count_firsts(pooled, 2), exact).fits(sampling_tests.ALPHA), "as one test for all choices it hid"
 
@@ -151,7 +154,7 @@ def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: M
 class Refuses(Drafter):
     """Never runs."""
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         raise MethodUnavailableError("No.", "Never.")
 
 
@@ -159,7 +162,7 @@ class Refuses(Drafter):
 class Silent(Drafter):
     """Runs, and has nothing to propose."""
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty()
 
 
@@ -185,7 +188,7 @@ def test_a_method_that_drafted_nothing_was_not_tested(models: Models) -> None:
 
 @pytest.mark.parametrize("promise", list(Promise))
 def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Models, promise: Promise) -> None:
-    broken = only("prompt-lookup", verifier=TakesEverything(), promise=promise)
+    broken = reduced_method("prompt-lookup", verifier=TakesEverything(), promise=promise)
     assert check_greedy(broken, models, PROMPTS, max_new_tokens=10).verdict == FAIL
     kept = dataclasses.replace(registry.get("prompt-lookup"), promise=promise)
     assert check_greedy(kept, models, PROMPTS, max_new_tokens=10).verdict == PASS
@@ -199,7 +202,7 @@ def test_the_oracle_keeps_the_law_and_a_broken_one_is_caught(models: Models) -> 
 
 
 @pytest.mark.parametrize(("sharpness", "warmest"), [(1.0, 1.0), (300.0, 16.0)])
-def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warmest: float) -> None:
+def test_temperature_is_raised_for_a_peaked_target(sharpness: float, warmest: float) -> None:
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     head = made.target.model.get_output_embeddings()
     head.weight.data.mul_(sharpness)
@@ -209,7 +212,7 @@ def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warme
     assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
 
 
-def test_a_law_of_one_outcome_is_no_proof() -> None:
+def test_with_one_outcome_is_skipped() -> None:
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     finding = check_distribution(
         registry.get("draft-model"),
@@ -231,7 +234,7 @@ class TakesEverything(Verifier):
 
 
 def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
-    broken = only("prompt-lookup", verifier=TakesEverything())
+    broken = reduced_method("prompt-lookup", verifier=TakesEverything())
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
     assert "differs at token" in finding.detail
@@ -243,7 +246,7 @@ def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(mod
     here = tuple(v for v in lookup.other_verifiers if not v.needs)  # no head is trained for these models
     lookup = dataclasses.replace(lookup, other_verifiers=here)
     finding = check_greedy(lookup, models, PROMPTS, max_new_tokens=10, seconds=0)
-    others = len(corners(lookup))
+    others = len(boundary_settings(lookup))
     assert finding.verdict == PASS
     assert f"a sample, 0 of {others} other settings: there was no time for more" in finding.detail
     assert finding.figures["tried"] == len(PROMPTS)
@@ -273,7 +276,7 @@ def test_hugging_faces_own_text_is_asked_for_once_whatever_the_number_of_methods
 def test_any_beginning_of_the_order_is_spread_over_all_settings(n: int) -> None:
     lookup = registry.get("prompt-lookup")
     settings = [lookup.with_params(depth=i + 1) for i in range(n)]
-    order = [c.values["depth"] - 1 for c in leaping(settings)]
+    order = [c.values["depth"] - 1 for c in spread_order(settings)]
     assert sorted(order) == list(range(n))
     if n >= 12:
         third = sorted(order[: n // 3])
@@ -284,12 +287,12 @@ def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypa
     now = itertools.count(0.0, 32.0)  # every reading of the clock is 32 s later: 2 s a run in the trial
     monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(check, "sample_many", lambda *_: None)
-    lookup = only("prompt-lookup")
-    assert len(sampling_tests.choices(lookup)[0]) == 3
-    assert check.affordable(lookup, models, PROMPTS[0], 333, math.inf) == 333
-    assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 200
-    assert check.affordable(lookup, models, PROMPTS[0], 333, 1e6) == 333
-    assert check.affordable(lookup, models, PROMPTS[0], 333, 1.0) == check.LEAST
+    lookup = reduced_method("prompt-lookup")
+    assert len(sampling_tests.settings_by_promise(lookup)[0]) == 3
+    assert check.affordable_runs(lookup, models, PROMPTS[0], 333, math.inf) == 333
+    assert check.affordable_runs(lookup, models, PROMPTS[0], 333, 1200.0) == 200
+    assert check.affordable_runs(lookup, models, PROMPTS[0], 333, 1e6) == 333
+    assert check.affordable_runs(lookup, models, PROMPTS[0], 333, 1.0) == check.LEAST
 
 
 def test_what_cannot_run_is_skipped_with_the_reason(models: Models) -> None:
@@ -299,7 +302,7 @@ def test_what_cannot_run_is_skipped_with_the_reason(models: Models) -> None:
 
 
 def test_corners_are_the_ends_of_every_range() -> None:
-    values = [c.values for c in corners(registry.get("prompt-lookup"))]
+    values = [c.values for c in boundary_settings(registry.get("prompt-lookup"))]
     depths = {v["depth"] for v in values}
     spec = registry.get("prompt-lookup").params["depth"]
     assert {spec.ge, spec.le} <= depths
@@ -310,6 +313,6 @@ def test_corners_are_the_ends_of_every_range() -> None:
 def test_no_two_corners_run_the_same(name: str) -> None:
     """What only some of the alternatives read is varied together with one of them."""
     method = registry.get(name)
-    settings = [method.with_params(), *corners(method)]
+    settings = [method.with_params(), *boundary_settings(method)]
     parts = [(c.drafter, c.verifier, c.policy, c.grower, c.rounds) for c in settings]
     assert len(set(parts)) == len(parts)

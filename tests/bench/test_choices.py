@@ -12,7 +12,7 @@ import worlds
 from capped import FirstFew
 
 from workbench.bench import board
-from workbench.bench.choices import KINDS, check_choice, check_places, every
+from workbench.bench.choices import KINDS, all_choices, check_cdf_positions, check_choice
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree
@@ -20,9 +20,9 @@ from workbench.decoders import Promise
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.decoders.method import Configured
+from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Models
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods import registry
 
 PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1]]
@@ -30,16 +30,16 @@ PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1]]
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(12, noise=0.9)
+    return worlds.make_small_models(12, noise=0.9)
 
 
-def places_of(one: Configured, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
-    found = check_places(one, models, PROMPTS, texts=texts, tokens=40)
+def places_of(one: ConfiguredMethod, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
+    found = check_cdf_positions(one, models, PROMPTS, texts=texts, tokens=40)
     return found.verdict, dict(found.figures), found.detail
 
 
 def test_every_name_is_told_once_before_all_else_and_each_setting_once() -> None:
-    choices = every(registry.methods())
+    choices = all_choices(registry.methods())
     offered = {
         (kind, name)
         for m in registry.methods()
@@ -86,8 +86,8 @@ class KeepsAll(FirstFew):
         return replace(ruling, accept=torch.ones_like(ruling.accept))
 
 
-def test_a_rule_that_breaks_the_law_fails_at_its_places() -> None:
-    far = worlds.small_world(12, noise=2.0)
+def test_wrong_verifier_fails_the_position_test() -> None:
+    far = worlds.make_small_models(12, noise=2.0)
     broken = replace(registry.get("draft-model").with_params(depth=4), verifier=KeepsAll())
     assert broken.promise is Promise.EXACT, "it says so itself"
     verdict, figures, _ = places_of(broken, far)
@@ -100,7 +100,7 @@ class Silent(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty("silent")
 
 
@@ -115,10 +115,10 @@ def test_a_row_of_the_board_is_of_its_setting_and_target(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
-    choice = next(c for c in every(registry.methods()) if c.values == {"verifier": "typical"})
+    choice = next(c for c in all_choices(registry.methods()) if c.values == {"verifier": "typical"})
     findings = list(check_choice(choice, models, PROMPTS, 8, runs=20))
     board.save_choice(choice.configured, "there", "float64", findings)
-    (row,) = board.choices()
+    (row,) = board.choice_rows()
     assert (row["choice"], row["target"], row["standing"]) == ("draft-model, verifier=typical", "there", "no promise")
     assert findings[0].kind == "greedy"
     assert board.choice_standings() == {("draft-model, verifier=typical", "approximate"): "no promise"}

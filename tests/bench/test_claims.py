@@ -25,24 +25,24 @@ from workbench.bench.claims import (
     NOT_MEASURABLE,
     NOT_MEASURED,
     Claim,
-    Measured,
-    judge,
+    Measurement,
+    compute_verdict,
 )
 from workbench.bench.statistics import mean
 from workbench.bench.text_lab import TextLab
 from workbench.core.errors import UnknownNameError
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import KINDS, LONGEST_WHY
+from workbench.decoders.declarations import KINDS, MAX_REASON_CHARS
 from workbench.methods import registry
-from workbench.trace.events import Emitted, Nodes, Round
+from workbench.trace.events import EmittedToken, Nodes, Round
 
 
 def claim(low: float | None = 2.0, high: float | None = 3.0, **more: object) -> Claim:
     return dataclasses.replace(Claim("speed-up", "s", low, high, "p", lambda lab: measured(1), method="m"), **more)
 
 
-def measured(value: float, low: float | None = None, high: float | None = None) -> Measured:
-    return Measured(value, value if low is None else low, value if high is None else high, 5, "here")
+def measured(value: float, low: float | None = None, high: float | None = None) -> Measurement:
+    return Measurement(value, value if low is None else low, value if high is None else high, 5, "here")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def measured(value: float, low: float | None = None, high: float | None = None) 
         (claim(1.0, 1.0, by_construction="s"), measured(2.0), CONTRADICTED),  # something is broken
     ],
 )
-def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | None, verdict: str) -> None:
-    assert judge(what, found) == verdict
+def test_the_verdict_follows_from_the_figures(what: Claim, found: Measurement | None, verdict: str) -> None:
+    assert compute_verdict(what, found) == verdict
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_the_gain_of_an_approximate_rule_is_judged_where_answers_are_kept(
 ) -> None:
     answers = None if low is None or high is None else {"value": low, "low": low, "high": high}
     found = dataclasses.replace(measured(2.5), answers=answers)
-    assert judge(claim(matched=True), found) == verdict
-    assert judge(claim(), found) == IN_SIZE
+    assert compute_verdict(claim(matched=True), found) == verdict
+    assert compute_verdict(claim(), found) == IN_SIZE
 
 
 def test_every_claim_about_an_approximate_rule_is_judged_at_matched_accuracy() -> None:
@@ -107,7 +107,7 @@ def test_the_laxest_setting_that_keeps_the_answers_is_taken(monkeypatch: pytest.
     kept = {"a": (0.98, 1.0), "b": (0.96, 1.0), "c": (0.5, 0.7), "d": (0.97, 1.0)}
     asked: list[str] = []
 
-    def with_answers(lab: Any, mine: dict[str, str], *_: Any) -> Measured:
+    def with_answers(lab: Any, mine: dict[str, str], *_: Any) -> Measurement:
         asked.append(mine["x"])
         low, high = kept[mine["x"]]
         return dataclasses.replace(measured(len(asked)), answers={"value": high, "low": low, "high": high})
@@ -142,8 +142,8 @@ def test_answers_and_gain_are_of_the_same_runs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:
-    assert judge(claim(), None, "no heads yet") == NOT_MEASURABLE
-    assert judge(claim(), measured(2.5), "no heads yet") == IN_SIZE
+    assert compute_verdict(claim(), None, "no heads yet") == NOT_MEASURABLE
+    assert compute_verdict(claim(), measured(2.5), "no heads yet") == IN_SIZE
 
 
 def test_every_method_has_its_claim_and_every_claim_a_command() -> None:
@@ -182,7 +182,7 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
     def saved(value: float, on: dict[str, Any], date: str = "2026") -> dict[str, Any]:
         return {"measured": dataclasses.asdict(measured(value)), "date": date, "commit": "abc", "machine": on}
 
-    (claim,) = claims.of("prompt-lookup")
+    (claim,) = claims.claims_of("prompt-lookup")
     looked_into, why = claim.why
 
     kept = {"prompt-lookup/main": saved(0.9, machine, looked_into), "prompt-lookup/main@smollm2": saved(2.5, other)}
@@ -209,15 +209,15 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
 
 
 def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
-    (claim,) = claims.of("prompt-lookup")
+    (claim,) = claims.claims_of("prompt-lookup")
     both = dataclasses.replace(claim, why=("today", "here"), why_on={"smollm2": ("2026", "there")})
 
     def why(column: str, value: float, date: str) -> str:
-        return claimsboard.of(both, measured(value), column, {"date": date, "machine": {}})["why"]
+        return claimsboard.claim_entry(both, measured(value), column, {"date": date, "machine": {}})["why"]
 
     assert (why(BUNDLED, 0.9, "today"), why("smollm2", 0.9, "2026")) == ("here", "there")
     assert (why("smollm2", 0.9, "today"), why("smollm2", 2.5, "2026"), why("other", 0.9, "2026")) == ("", "", "")
-    assert claimsboard.of(claim, measured(0.9), "smollm2", {"date": claim.why[0]})["why"] == ""
+    assert claimsboard.claim_entry(claim, measured(0.9), "smollm2", {"date": claim.why[0]})["why"] == ""
     assert not {"why", "why_on"} & set(both.to_wire())
 
 
@@ -247,21 +247,21 @@ def test_the_board_opens_with_the_count_of_each_verdict_on_each_target() -> None
         }
     )
     here, there = claimsboard.counts(rows).values()
-    assert [here[verdict] for verdict in claims.COUNTED] == [1, 1, 1, 1]
+    assert [here[verdict] for verdict in claims.MEASURED_VERDICTS] == [1, 1, 1, 1]
     assert here[BY_CONSTRUCTION] > 1, "whether measured or not, it is no verdict"
     assert sum(here.values()) == sum(there.values()) == len(rows)
     assert (there[IN_DIRECTION], there[CONTRADICTED]) == (1, 0)
     lines = claimsboard.markdown(rows).splitlines()
-    assert lines[2].split(" | ")[1:5] == list(claims.COUNTED), "nothing stands before it"
+    assert lines[2].split(" | ")[1:5] == list(claims.MEASURED_VERDICTS), "nothing stands before it"
     assert lines[4].startswith("| bundled pair | 1 | 1 | 1 | 1 |")
 
 
 def test_the_prose_of_every_row_fits_a_cell() -> None:
     for row in claimsboard.rows():
         for text in (row["quantity"], row["setting"], row["source"], row["lacks"], row["by_construction"]):
-            assert len(text) <= LONGEST_WHY, row["name"]
+            assert len(text) <= MAX_REASON_CHARS, row["name"]
         for column in (row, *row["elsewhere"]):
-            assert len(column["why"]) <= LONGEST_WHY, row["name"]
+            assert len(column["why"]) <= MAX_REASON_CHARS, row["name"]
             assert len(claimsboard._cell(row, column)) <= 300, row["name"]
 
 
@@ -279,35 +279,35 @@ def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
 
 def test_an_answer_counts_as_copied_by_its_own_words() -> None:
     text = list(range(20))
-    assert text_lab.copies(text, text[5:12]) == 1.0
-    assert text_lab.copies(text, [99, *text[:4]]) == 0.5
-    assert text_lab.copies(text, [3, 2, 1, 0]) == 0.0
-    assert text_lab.copies(text, text[:3]) == 0.0, "too short to tell"
+    assert text_lab.copied_share(text, text[5:12]) == 1.0
+    assert text_lab.copied_share(text, [99, *text[:4]]) == 0.5
+    assert text_lab.copied_share(text, [3, 2, 1, 0]) == 0.0
+    assert text_lab.copied_share(text, text[:3]) == 0.0, "too short to tell"
 
 
 def test_tokens_a_layer_count_every_layer_that_ran() -> None:
     def round_(emitted: int, drafts: int, signals: dict[str, float] | None = None, **params: int) -> Round:
-        written = [Emitted(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
+        written = [EmittedToken(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
         return Round(0, "del", params, Nodes(), [], 1, "plain", written, draft_forwards=drafts, signals=signals or {})
 
     dynamic = [round_(3, 2, signals={"exit layer": 4}), round_(1, 0)]
-    assert text_lab.tokens_a_layer(dynamic, 12, head=1.0) == pytest.approx(4 / (13 + 2 * 5 + 13))
+    assert text_lab.tokens_per_layer(dynamic, 12, head=1.0) == pytest.approx(4 / (13 + 2 * 5 + 13))
     fixed = [round_(2, 4, exit_layer=3)]
-    assert text_lab.tokens_a_layer(fixed, 12, head=0.5) == pytest.approx(2 / (12.5 + 4 * 3.5))
+    assert text_lab.tokens_per_layer(fixed, 12, head=0.5) == pytest.approx(2 / (12.5 + 4 * 3.5))
 
 
 def test_unknown_claims_name_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="draft-model/main"):
-        claims.of("draft-model", "nobody")
+        claims.claims_of("draft-model", "nobody")
 
 
 def test_the_interval_is_the_bootstraps_and_covers() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(60):
-        found = Measured.of(mean(rng.normal(2.0, 1.0, 25).tolist()), "here")
+        found = Measurement.of(mean(rng.normal(2.0, 1.0, 25).tolist()), "here")
         assert found.low <= found.value <= found.high
         covered += found.low <= 2.0 <= found.high
     assert 48 <= covered <= 60  # 95 % of 60 is 57; below 48 with probability 1e-4
-    assert Measured.of(mean([1.0, 3.0]), "here") == Measured(2.0, 1.0, 3.0, 2, "here")
-    assert Measured.of(mean([2.0] * 5), "here") == Measured(2.0, 2.0, 2.0, 5, "here")
+    assert Measurement.of(mean([1.0, 3.0]), "here") == Measurement(2.0, 1.0, 3.0, 2, "here")
+    assert Measurement.of(mean([2.0] * 5), "here") == Measurement(2.0, 2.0, 2.0, 5, "here")

@@ -14,7 +14,7 @@ import torch
 
 from workbench import Workbench
 from workbench.bench.compare import Comparison
-from workbench.bench.hosted import emitted
+from workbench.bench.hosted import n_emitted
 from workbench.bench.lanes import Lane
 from workbench.bench.statistics import mean
 from workbench.bench.texts import divergence, evidence
@@ -184,7 +184,7 @@ def test_a_run_in_progress_says_how_many_tokens_it_has(bench: Workbench) -> None
     run.step()
     while run.trace is None or not run.trace.rounds:
         time.sleep(0.01)
-    assert emitted(run) == len(run.trace.rounds[0].emitted)
+    assert n_emitted(run) == len(run.trace.rounds[0].emitted)
     run.cancel()
 
 

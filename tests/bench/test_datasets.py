@@ -11,7 +11,7 @@ import pytest
 
 from workbench.bench.datasets import DATASETS, MT_BENCH, first_of_each_group, load_suite
 from workbench.bench.prompts import BenchPrompt, groups_of, with_follow_ups
-from workbench.bench.report import SAVED, BenchReport
+from workbench.bench.report import RUN_COLUMNS, BenchReport
 from workbench.bench.specbench import read_answers, speeds, speeds_table, write_answers
 from workbench.bench.suites import Plan, bench_methods
 from workbench.bench.worlds import tiny_models
@@ -113,7 +113,7 @@ def run(method: str, question: int, turn: int, repeat: int, steps: list[int], se
         "tokens": sum(steps), "token_ids": list(range(sum(steps))), "rounds": len(steps), "seconds": seconds,
         "group": "mt_bench" if question == 1 else "qa", "category": "writing" if question == 1 else "qa",
     }  # fmt: skip
-    return {name: known.get(name) for name in SAVED}
+    return {name: known.get(name) for name in RUN_COLUMNS}
 
 
 def report() -> BenchReport:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.bench.distillingboard import BOARD, RISE, accepted, claims, page, verdict
+from workbench.bench.distillingboard import BOARD, RISE, alpha_counts, claims, page, verdict
 from workbench.bench.statistics import difference_of_quotients, ratio_of_quotients
 from workbench.models.machine import machine_facts
 
@@ -19,7 +19,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-def planted(seed: int = 0, tested: int = 4000) -> dict[str, Any]:
+def synthetic_report(seed: int = 0, tested: int = 4000) -> dict[str, Any]:
     """A report of drafts accepted with chances that are known, on prompts that are hard and easy for all alike."""
     rng = np.random.default_rng(seed)
     hard = rng.uniform(0.7, 1.3, PROMPTS)
@@ -39,11 +39,11 @@ def planted(seed: int = 0, tested: int = 4000) -> dict[str, Any]:
 
 
 def test_planted_ratios_and_differences_come_back_within_their_intervals() -> None:
-    start, *cells = planted()["cells"]
+    start, *cells = synthetic_report()["cells"]
     for cell in cells:
         true = PLANTED[cell["made"], cell["loss"]]
-        ratio = ratio_of_quotients(accepted(cell, "greedy"), accepted(start, "greedy"))
-        rise = difference_of_quotients(accepted(cell, "greedy"), accepted(start, "greedy"))
+        ratio = ratio_of_quotients(alpha_counts(cell, "greedy"), alpha_counts(start, "greedy"))
+        rise = difference_of_quotients(alpha_counts(cell, "greedy"), alpha_counts(start, "greedy"))
         assert ratio is not None
         assert rise is not None
         assert ratio["value"] == pytest.approx(true / 0.5, abs=0.03)
@@ -57,8 +57,8 @@ def test_an_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says() -> 
     """Of 100 studies 84 to 99 hold the ratio, if 93 % do (60 prompts make a little less than 95), but for 1 in 100."""
     held = 0
     for seed in range(100):
-        start, one, *_ = planted(seed, 400)["cells"]
-        found = ratio_of_quotients(accepted(one, "sampled"), accepted(start, "sampled"))
+        start, one, *_ = synthetic_report(seed, 400)["cells"]
+        found = ratio_of_quotients(alpha_counts(one, "sampled"), alpha_counts(start, "sampled"))
         assert found is not None
         held += found["low"] <= 1.2 <= found["high"]
     assert 84 <= held <= 99
@@ -78,12 +78,14 @@ def test_a_verdict_is_what_the_whole_interval_says() -> None:
 
 
 def test_the_sentences_are_judged_on_what_they_speak_of() -> None:
-    found = {(row["claim"].partition(":")[0], row["how"]): row["verdict"] for row in claims(planted())}
+    found = {(row["claim"].partition(":")[0], row["how"]): row["verdict"] for row in claims(synthetic_report())}
     for how in ("greedy", "sampled"):
         assert found["drafter ≥ fixed text, forward_kl", how] == "holds"
         assert found["mix ≥ fixed text, forward_kl", how] == "does not hold"
         assert found["TVD++ ≥ TVD, on the target's answers", how] == "does not hold"
-    rises = {row["claim"].partition(": ")[2]: row["verdict"] for row in claims(planted()) if "rises" in row["claim"]}
+    rises = {
+        row["claim"].partition(": ")[2]: row["verdict"] for row in claims(synthetic_report()) if "rises" in row["claim"]
+    }
     assert rises == {
         "forward_kl on target": "holds", "total_variation on target": "holds", "tvd_plus_plus on target": "holds",
         "forward_kl on given": "does not hold", "forward_kl on drafter": "holds", "forward_kl on mix": "does not hold",
@@ -92,7 +94,7 @@ def test_the_sentences_are_judged_on_what_they_speak_of() -> None:
 
 
 def test_the_page_says_all_of_it() -> None:
-    report = planted()
+    report = synthetic_report()
     text = page(report)
     assert BOARD == "distilling.json"
     assert "--set each=4" in text

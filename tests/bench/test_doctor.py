@@ -91,7 +91,7 @@ def test_the_ways_of_reading_are_the_same_in_float64(tiny: Models) -> None:
     trace = Engine(tiny).generate(Request(PROMPT, registry.get("draft-model").with_params(), max_new_tokens=12))
     tokens = trace.token_ids
     sizes = [(len(r.nodes) + 1, len(r.emitted)) for r in trace.rounds]
-    one, other = (doctor._read(tiny, PROMPT, tokens, f, None) for f in ([(1, 1)] * 12, sizes))
+    one, other = (doctor._plain_logits(tiny, PROMPT, tokens, f, None) for f in ([(1, 1)] * 12, sizes))
     assert len(one) == len(other) == 12
     assert max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True)) < 1e-6
     assert [int(row.argmax()) for row in one] == tokens

@@ -7,7 +7,7 @@ import pytest
 
 from workbench.bench.goodness import chi_square, chi_square_tail, holm, total_variation
 
-LAW = {"a": 0.5, "b": 0.3, "c": 0.19, "d": 0.01}
+DISTRIBUTION = {"a": 0.5, "b": 0.3, "c": 0.19, "d": 0.01}
 
 
 def sample(probs: dict[str, float], n: int, seed: int = 0) -> dict[str, int]:
@@ -23,26 +23,26 @@ def test_the_tail_agrees_with_published_quantiles(statistic: float, freedom: int
 
 
 def test_the_right_law_is_accepted_at_its_error_probability() -> None:
-    p_values = [chi_square(sample(LAW, 2000, seed), LAW).p_value for seed in range(200)]
+    p_values = [chi_square(sample(DISTRIBUTION, 2000, seed), DISTRIBUTION).p_value for seed in range(200)]
     assert min(p_values) > 1e-4
     assert 0.35 < float(np.mean(p_values)) < 0.65
 
 
 def test_a_wrong_law_is_rejected() -> None:
     wrong = {"a": 0.45, "b": 0.35, "c": 0.19, "d": 0.01}
-    fit = chi_square(sample(wrong, 5000), LAW)
+    fit = chi_square(sample(wrong, 5000), DISTRIBUTION)
     assert not fit.fits()
     assert "seen" in str(fit)
 
 
 def test_an_impossible_outcome_fails_whatever_the_statistic() -> None:
-    fit = chi_square({"a": 500, "b": 300, "c": 190, "d": 10, "e": 1}, LAW)
+    fit = chi_square({"a": 500, "b": 300, "c": 190, "d": 10, "e": 1}, DISTRIBUTION)
     assert fit.impossible == ("e",)
     assert not fit.fits()
 
 
 def test_rare_cells_are_pooled() -> None:
-    assert chi_square({"a": 50, "b": 30, "c": 19, "d": 1}, LAW).freedom == 2
+    assert chi_square({"a": 50, "b": 30, "c": 19, "d": 1}, DISTRIBUTION).freedom == 2
 
 
 def test_total_variation_is_half_the_absolute_difference() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from workbench.bench import bandwidth, damped, gpu_suite
-from workbench.bench.damped import Shape, damp, damp_to, made_pair, random_target
+from workbench.bench.damped import Shape, damp, damp_to, random_pair, random_target
 from workbench.bench.forced_acceptance import agreement
 from workbench.bench.gpu_suite import bench_gpu
 from workbench.bench.suites import Plan
@@ -32,7 +32,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pair(device: str) -> Models:
-    return made_pair(TINY, torch.device(device), torch.float64, 20)
+    return random_pair(TINY, torch.device(device), torch.float64, 20)
 
 
 def test_the_drafter_is_the_targets_first_layers_and_as_right_as_it_is_told_to_be(pair: Models) -> None:
@@ -72,7 +72,7 @@ def test_one_table_has_every_target_with_both_sides_and_says_who_was_left_out(de
     assert rows["draft-model"].hf_counterpart == "hf-assisted"
     assert [row.method for row in made.rows] == [f"{name} @ {group}" for name in gpu_suite.HEADLINE]
     assert made.settings["left out"].startswith("huge: ")
-    n_bytes = bandwidth.bytes_read(made_pair(TINY, torch.device(device), torch.float64, 20).target.model)
+    n_bytes = bandwidth.bytes_read(random_pair(TINY, torch.device(device), torch.float64, 20).target.model)
     assert f"reads {n_bytes / 1e9:.3g} GB, at the copy's rate in" in made.settings[f"a pass of {group}"]
     assert "of that rate" in made.settings[f"a pass of {group}"]
     assert {run["group"] for run in made.runs} == {group}

@@ -28,10 +28,10 @@ def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypa
         assert 0 < row["median"] <= row["p95"]
     broken = kept[4]  # stopped after five measurements
     again = list[str]()
-    whole = run_suite(tokenizer, broken, told=again.append, **SMALL)
+    whole = run_suite(tokenizer, broken, progress=again.append, **SMALL)
     assert again == told[5:]
     assert {key: whole["rows"][key] for key in told[:5]} == broken["rows"]
-    run_suite(tokenizer, broken | {"machine": {}}, told=(anew := list[str]()).append, **SMALL)
+    run_suite(tokenizer, broken | {"machine": {}}, progress=(anew := list[str]()).append, **SMALL)
     assert anew == told, "what another machine measured is not taken over"
 
 

@@ -33,7 +33,7 @@ def test_the_file_is_what_the_generators_write_of_what_training_leaves_out(monke
         return drawn(task, rng, held_out=held_out)
 
     monkeypatch.setattr(generators.Task, "draw", draw)
-    assert kinds.FILE.read_text(encoding="utf-8") == work.text(), "run `workbench docs`"
+    assert kinds.FILE.read_text(encoding="utf-8") == work.render_prompts(), "run `workbench docs`"
     assert asked
     assert all(asked)
 

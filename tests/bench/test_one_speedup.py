@@ -12,9 +12,9 @@ from bench.test_report import Scripted
 from views.test_modules import ENV, needs_node
 
 from workbench.bench import estimates, paired, statistics
-from workbench.bench.claims import Measured as Figure
-from workbench.bench.claims import of_speedup
-from workbench.bench.compare import Comparison, Measured, Plan
+from workbench.bench.claims import Measurement as Figure
+from workbench.bench.claims import speedup_figure
+from workbench.bench.compare import Comparison, LaneRuns, Plan
 from workbench.bench.contenders import Sample
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt
@@ -52,7 +52,7 @@ PLAIN, FAST = runs("autoregressive", {i: [1.0, 1.0] for i in RATIOS}), runs("dra
 
 def comparison() -> Comparison:
     lanes = [
-        Measured(Lane(name), title, samples={(s.prompt, s.repeat): s for s in samples})
+        LaneRuns(Lane(name), title, samples={(s.prompt, s.repeat): s for s in samples})
         for name, title, samples in (("autoregressive", "Plain", PLAIN), ("draft-model", "Draft model", FAST))
     ]
     return Comparison(Plan("t"), PROMPTS, lanes, MACHINE, True)
@@ -71,7 +71,7 @@ def wanted() -> Estimate:
     return found
 
 
-def same(found: Any, wanted: Estimate) -> bool:
+def is_same_estimate(found: Any, wanted: Estimate) -> bool:
     given = found.to_wire() if isinstance(found, Estimate) else found
     return given == {name: pytest.approx(value) for name, value in wanted.to_wire().items()}
 
@@ -79,10 +79,10 @@ def same(found: Any, wanted: Estimate) -> bool:
 def test_compare_sweep_bench_claims_and_regression_say_the_same(wanted: Estimate) -> None:
     made, rows = comparison(), bench().rows
     lane, plain = made["draft-model"], made.reference
-    assert same(made.figures["Draft model"]["speedup"], wanted)
-    assert same(estimates.estimates(lane, plain)["speedup"], wanted)
-    assert same(rows[1].speedup_vs_autoregressive, wanted)
-    claim = of_speedup(statistics.speedup_of(lane, plain), "here")
+    assert is_same_estimate(made.figures["Draft model"]["speedup"], wanted)
+    assert is_same_estimate(estimates.estimates(lane, plain)["speedup"], wanted)
+    assert is_same_estimate(rows[1].speedup_vs_autoregressive, wanted)
+    claim = speedup_figure(statistics.speedup_of(lane, plain), "here")
     assert (claim.value, claim.low, claim.high) == tuple(map(pytest.approx, (wanted.value, wanted.low, wanted.high)))
     change = next(c for c in compare_reports(bench(), bench()).changes if c.figure == "speedup")
     assert change.old == change.new == pytest.approx(wanted.value)
@@ -120,7 +120,7 @@ def test_answer_files_of_spec_bench_say_the_same_and_its_own_figure_has_its_name
         return found
 
     (row,) = speeds(answers(FAST), answers(PLAIN))
-    assert same(row["speedup"], wanted)
+    assert is_same_estimate(row["speedup"], wanted)
     first = [sum(s.seconds for s in side if s.repeat == 0) for side in (PLAIN, FAST)]
     assert row["spec_bench_speedup"] == pytest.approx(first[0] / first[1])
 
@@ -138,7 +138,7 @@ def test_the_page_says_the_same_of_a_comparison_it_opens_from_a_file(wanted: Est
         ["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True,
         timeout=60, env=ENV,
     )  # fmt: skip
-    assert same(json.loads(node.stdout), wanted)
+    assert is_same_estimate(json.loads(node.stdout), wanted)
 
 
 def test_a_report_of_schema_1_is_read_with_todays_speed_ups(wanted: Estimate, tmp_path: Path) -> None:
@@ -149,13 +149,13 @@ def test_a_report_of_schema_1_is_read_with_todays_speed_ups(wanted: Estimate, tm
     path = tmp_path / "old.json"
     path.write_text(json.dumps(wire | {"schema": 1}))
     back = read_report(path)
-    assert same(back.rows[1].speedup_vs_autoregressive, wanted)
+    assert is_same_estimate(back.rows[1].speedup_vs_autoregressive, wanted)
     assert back.rows[1].tokens_per_second == pytest.approx(bench().rows[1].tokens_per_second)
 
 
 def test_a_claim_without_an_interval_is_refused() -> None:
     with pytest.raises(WorkbenchError, match="three prompts"):
-        of_speedup(estimate({0: [2.0]}), "here")
+        speedup_figure(estimate({0: [2.0]}), "here")
 
 
 def test_figures_of_one_value_a_prompt_have_one_interval() -> None:
@@ -181,9 +181,11 @@ def test_the_race_replays_the_repeat_nearest_to_the_prompts_estimate() -> None:
     for lane, extra in zip(made.lanes, (1.0, 2.05), strict=True):  # 1.9, 2.2 and now 2.05: the middle one
         ours = runs(lane.lane.method, {0: [1.0, 1.0, extra]})[2]
         lane.samples[0, 2] = ours
-    assert paired.replayed(made, 0) == 2
+    assert paired.most_typical_repeat(made, 0) == 2
     made["draft-model"].samples.pop((0, 2))
-    assert paired.replayed(made, 0) == 0, "the lanes race in a repeat that all of them ran; the first of two as near"
+    assert paired.most_typical_repeat(made, 0) == 0, (
+        "the lanes race in a repeat that all of them ran; the first of two as near"
+    )
 
 
 def test_tau_is_averaged_as_speed_ups_are_everywhere() -> None:
@@ -193,6 +195,6 @@ def test_tau_is_averaged_as_speed_ups_are_everywhere() -> None:
         for prompt, rounds in ((0, 20), (1, 5))
     ]
     (row,) = build_rows(samples, [Scripted("draft-model", 1)], greedy=True)
-    lane = Measured(Lane("draft-model"), "Draft model", samples={(s.prompt, s.repeat): s for s in samples})
+    lane = LaneRuns(Lane("draft-model"), "Draft model", samples={(s.prompt, s.repeat): s for s in samples})
     found = [row.tau, statistics.tau_of(samples), estimates.estimates(lane, None)["tau"]["value"]]
     assert found == [pytest.approx(4.0)] * 3

@@ -12,14 +12,14 @@ import pytest
 
 from workbench import Workbench
 from workbench.bench import hosted, waiting
-from workbench.bench.pairing import LONGEST_S, MOST, Pairs, enough, measure_pairs
+from workbench.bench.pairing import LONGEST_S, MAX_PAIRS, Pairs, measure_pairs, stop_reason
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.trace.events import STOPPED, Footer, Round
+from workbench.trace.events import ABORT_REASONS, Footer, Round
 from workbench.trace.nodes import Nodes
-from workbench.trace.tokens import Emitted
+from workbench.trace.tokens import EmittedToken
 
 
-class Made:
+class FakeRun:
     """A run that ends at the second look, unless somebody cancels it first."""
 
     def __init__(self, seconds: float, n: int) -> None:
@@ -36,7 +36,7 @@ class Made:
             raise TimeoutError
         reason = "cancelled" if self.cancelled else self.reason
         nodes = Nodes([], [], [], [], [], [], [], [], [], [], [])
-        emitted = [Emitted(1, "a", i, i + 1, "plain", None, i, 0.5) for i in range(self.n)]
+        emitted = [EmittedToken(1, "a", i, i + 1, "plain", None, i, 0.5) for i in range(self.n)]
         return _Trace([Round(0, "m", {}, nodes, [], 1, "plain", emitted, seconds=self.seconds)], Footer(reason))
 
     def cancel(self) -> None:
@@ -57,11 +57,11 @@ class Device:
         self.busy: list[bool] = []
         self.forgotten, self.reason = 0, "length"
 
-    def start(self, prompt: Any, method: str, *, alone: bool, max_new_tokens: int, **asked: Any) -> Made:
+    def start(self, prompt: Any, method: str, *, alone: bool, max_new_tokens: int, **asked: Any) -> FakeRun:
         self.alone.append(alone)
         self.started.append((method, asked["params"], max_new_tokens))
         n = sum(m == method for m, _, _ in self.started)
-        made = Made(self.seconds(method, n), max_new_tokens)
+        made = FakeRun(self.seconds(method, n), max_new_tokens)
         made.reason = self.reason
         return made
 
@@ -77,14 +77,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosted, "POLL_S", 0)
 
 
-def measured(device: Device, **more: Any) -> list[Pairs]:
+def collect_pairs(device: Device, **more: Any) -> list[Pairs]:
     asked = {"params": {"depth": 3, "temperature": 0.5}, "max_new_tokens": 30} | more
     return list(measure_pairs(device, "Once", "draft-model", **asked))
 
 
 def test_runs_are_interleaved_alone_and_alike_but_for_the_method() -> None:
     device = Device(lambda method, n: (1.0 if method == "draft-model" else 2.0) * (1 + 0.01 * n))
-    last = measured(device)[-1]
+    last = collect_pairs(device)[-1]
     warm, timed = device.started[:2], device.started[2:]
     assert [n for _, _, n in warm] == [24, 24]
     assert [method for method, _, _ in timed[:4]] == ["draft-model", "autoregressive", "autoregressive", "draft-model"]
@@ -122,31 +122,31 @@ def test_it_is_stopped_and_what_was_measured_stays() -> None:
     assert (len(seen[-1].ratios), seen[-1].ended) == (2, "stopped")
 
 
-@pytest.mark.parametrize("reason", STOPPED)
+@pytest.mark.parametrize("reason", ABORT_REASONS)
 def test_a_run_that_was_stopped_is_no_measurement(reason: str) -> None:
     device = Device(lambda method, n: 1.0)
     device.reason = reason
     with pytest.raises(WorkbenchError, match="cancelled"):
-        measured(device)
+        collect_pairs(device)
     assert (len(device.started), device.forgotten) == (1, 1)
 
 
-def test_when_enough_is_enough() -> None:
-    assert enough([2.0, 2.0], 0) == ""
-    assert "one side" in enough([2.0, 2.1, 2.05], 0)
-    assert enough([1.0, 1.01, 0.99, 1.0], 0) == "it is known to 5%"
-    scattered = [0.5, 2.0] * (MOST // 2)
-    assert enough(scattered[:-1], 0) == ""
-    assert enough(scattered, 0) == f"{MOST} pairs"
-    assert enough(scattered[:4], 61) == "60 s of measuring"
+def test_stopping_rule_of_paired_measurement() -> None:
+    assert stop_reason([2.0, 2.0], 0) == ""
+    assert "one side" in stop_reason([2.0, 2.1, 2.05], 0)
+    assert stop_reason([1.0, 1.01, 0.99, 1.0], 0) == "it is known to 5%"
+    scattered = [0.5, 2.0] * (MAX_PAIRS // 2)
+    assert stop_reason(scattered[:-1], 0) == ""
+    assert stop_reason(scattered, 0) == f"{MAX_PAIRS} pairs"
+    assert stop_reason(scattered[:4], 61) == "60 s of measuring"
 
 
 def test_looking_after_every_pair_does_not_make_differences_that_are_none() -> None:
     """Seeded: two programs that are the same, 400 times. At 95 % a look, 14 % of the measurements would find one."""
     rng, alarms = np.random.default_rng(0), 0
     for _ in range(400):
-        ratios = np.exp(rng.normal(0, 0.3, MOST))
-        ends = (enough(ratios[:n].tolist(), 0) for n in range(3, MOST + 1))
+        ratios = np.exp(rng.normal(0, 0.3, MAX_PAIRS))
+        ends = (stop_reason(ratios[:n].tolist(), 0) for n in range(3, MAX_PAIRS + 1))
         alarms += next(why for why in ends if why).endswith("side of 1×")
     assert alarms / 400 <= 0.06
 
@@ -196,7 +196,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Owing(Device):
+class ThrottledDevice(Device):
     """The user's address owes tokens after the warm-up, for so many seconds; each run takes two seconds."""
 
     def __init__(self, seconds: Callable[[str, int], float], clock: Clock, owes_s: int) -> None:
@@ -204,13 +204,13 @@ class Owing(Device):
         self.clock, self.owes_s, self.asked_at = clock, owes_s, list[float]()
         self.until = 0.0
 
-    def start(self, prompt: Any, method: str, **asked: Any) -> Made:
+    def start(self, prompt: Any, method: str, **asked: Any) -> FakeRun:
         self.asked_at.append(self.clock.now)
         if len(self.started) == 2 and not self.until:
             self.until = self.clock.now + self.owes_s
         if self.clock.now < self.until:
             raise CapacityError("Tokens are owed.", "Later.", self.owes_s)
-        made, wait, clock = super().start(prompt, method, **asked), Made.wait, self.clock
+        made, wait, clock = super().start(prompt, method, **asked), FakeRun.wait, self.clock
 
         def slowly(timeout: float | None = None) -> Any:
             clock.now += timeout is not None
@@ -221,8 +221,8 @@ class Owing(Device):
 
 
 def test_a_minute_of_waiting_is_none_of_measuring_and_nobody_asks_before_it_is_over(clock: Clock) -> None:
-    device = Owing(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
-    told = measured(device)
+    device = ThrottledDevice(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
+    told = collect_pairs(device)
     waits = [p.text for p in told if p.waiting]
     assert set(waits) == {"waits: Tokens are owed."}
     assert len(waits) > 200, "whoever looks on may stop it at any time"
@@ -230,17 +230,17 @@ def test_a_minute_of_waiting_is_none_of_measuring_and_nobody_asks_before_it_is_o
     assert 57 <= again - at < 58
     assert len(device.asked_at) == len(device.started) + 1
     assert clock.now > LONGEST_S
-    assert (told[-1].ended, len(told[-1].ratios)) == (f"{MOST} pairs", MOST)
+    assert (told[-1].ended, len(told[-1].ratios)) == (f"{MAX_PAIRS} pairs", MAX_PAIRS)
 
 
 def test_who_has_seen_enough_need_not_wait_for_the_next_minute(clock: Clock) -> None:
-    device = Owing(lambda method, n: 1.0, clock, owes_s=57)
-    assert measured(device, stopped=lambda: clock.now > 10)[-1].ended == "stopped"
+    device = ThrottledDevice(lambda method, n: 1.0, clock, owes_s=57)
+    assert collect_pairs(device, stopped=lambda: clock.now > 10)[-1].ended == "stopped"
     assert clock.now < 11
 
 
 def test_who_has_come_while_tokens_were_owed_goes_first(clock: Clock) -> None:
-    device = Owing(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
+    device = ThrottledDevice(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
     told: list[str] = []
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
         if news.waiting and not device.busy and "another run has the device" not in told:

@@ -12,7 +12,7 @@ from workbench.bench import candidate_runs
 from workbench.bench import recommend as measuring
 from workbench.bench.contenders import EngineContender
 from workbench.bench.recommend import PromptIds, recommend
-from workbench.bench.recommendation import Choice, Recommendation
+from workbench.bench.recommendation import RankedMethod, Recommendation
 from workbench.bench.sample import Sample
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.engine import Models
@@ -39,7 +39,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(noise=None)
+    return worlds.make_small_models(noise=None)
 
 
 @pytest.fixture
@@ -189,10 +189,12 @@ def test_one_that_fails_is_named_and_the_others_go_on(
 
 
 def test_where_nothing_is_surely_faster_plain_decoding_is_the_answer() -> None:
-    def choice(low: float, high: float) -> Choice:
-        return Choice("suffix", "Suffix", {}, Estimate((low * high) ** 0.5, low, high, 9, 3), 1.5, 0.5, 1.4, 1.0, 9.0)
+    def choice(low: float, high: float) -> RankedMethod:
+        return RankedMethod(
+            "suffix", "Suffix", {}, Estimate((low * high) ** 0.5, low, high, 9, 3), 1.5, 0.5, 1.4, 1.0, 9.0
+        )
 
-    def made(*choices: Choice, repeats: float | None = None) -> Recommendation:
+    def made(*choices: RankedMethod, repeats: float | None = None) -> Recommendation:
         return Recommendation("t", ["a"], list(choices), repeats, 1.0, 1, True, {})
 
     assert made(choice(0.9, 1.3)).answer.startswith("Plain decoding: no method is surely faster yet.")
@@ -210,12 +212,12 @@ def test_repeats_are_counted_by_hand() -> None:
     """Behind [1 2 3 4 1 2 3]: 4 was told, 9 was not, then [4 9 7] and the like never stood before."""
     prompts = {0: [1, 2, 3, 4, 1, 2, 3]}
     sample = Sample("autoregressive", 0, 0, [4, 9, 7, 7], 1.0, 1.0, 4)
-    assert candidate_runs.repeats(prompts, [sample]) == 1 / 4
-    assert candidate_runs.repeats(prompts, []) is None
+    assert candidate_runs.repeated_share(prompts, [sample]) == 1 / 4
+    assert candidate_runs.repeated_share(prompts, []) is None
 
 
 def test_no_prompt_and_no_method_are_said() -> None:
-    models = worlds.small_world(noise=None)
+    models = worlds.make_small_models(noise=None)
     with pytest.raises(PromptError, match="--prompts"):
         recommend(models, [], 1.0)
     assert {c.name for c in measuring.candidates(models)} >= {"suffix", "rest", "prompt-lookup"}
@@ -224,7 +226,7 @@ def test_no_prompt_and_no_method_are_said() -> None:
 
 def test_all_that_run_are_measured() -> None:
     """For real, on a tiny target: two passes. Runs of four tokens vary so much that a figure may be refused."""
-    models = worlds.small_world(noise=None)
+    models = worlds.make_small_models(noise=None)
     n = len(measuring.candidates(models)) + 1
     many = iter([*[0.0] * 10 * n, *[99.0] * 99])
     found = recommend(models, PROMPTS[:1], 50.0, max_new_tokens=4, now=lambda: next(many))

@@ -18,7 +18,7 @@ from workbench.bench.contest import WARM_UP_RUNS, measure
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import build_groups, build_rows
-from workbench.bench.sample import ContenderLostError
+from workbench.bench.sample import ContenderFailedError
 from workbench.bench.saved import read_report, to_parquet
 from workbench.core.errors import WorkbenchError
 
@@ -45,7 +45,7 @@ class Scripted:
         if len(self.calls) == self.interrupt_at:
             raise KeyboardInterrupt
         if len(self.calls) == self.lost_at:
-            raise ContenderLostError("ended by signal 11")
+            raise ContenderFailedError("ended by signal 11")
         self.calls.append(prompt)
         slow = 1 + prompt  # the second prompt takes twice as long for everybody
         figures = {
@@ -67,13 +67,13 @@ def test_a_contender_that_is_lost_leaves_no_samples_and_is_asked_no_more(lost_at
     """While it warms up, and behind a run that counted."""
     sides = [Scripted("autoregressive", 2.0), Scripted("llama.cpp", 1.0, lost_at=lost_at), Scripted("medusa", 1.0)]
     told: list[str] = []
-    samples, complete = measure(sides, [[1]] * 2, 2, lost=lambda c, error: told.append(f"{c.name} {error}"))
+    samples, complete = measure(sides, [[1]] * 2, 2, on_failure=lambda c, error: told.append(f"{c.name} {error}"))
     assert complete
     assert told == ["llama.cpp ended by signal 11"]
     assert len(sides[1].calls) == lost_at
     assert [r.method for r in build_rows(samples, sides, greedy=True)] == ["autoregressive", "medusa"]
     assert len(samples) == 2 * 4
-    with pytest.raises(ContenderLostError, match="signal 11"):
+    with pytest.raises(ContenderFailedError, match="signal 11"):
         measure([Scripted("llama.cpp", 1.0, lost_at=0)], [[1]])
 
 

@@ -12,7 +12,7 @@ import torch
 
 from workbench.bench import claims, same_drafts, several_drafts, text_lab
 from workbench.bench.claims import Scale
-from workbench.bench.several_drafts import TextDistributions, Way
+from workbench.bench.several_drafts import TextDistributions, VerifierSetup
 from workbench.bench.text_lab import TextLab
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import Sampling
@@ -47,21 +47,23 @@ ALIKE = TextDistributions(*(torch.tensor([probs] * 100, dtype=torch.float64) for
     ],
     ids=lambda value: type(value[0]).__name__ if isinstance(value, tuple) else str(value),
 )
-def test_the_chance_of_a_place_is_the_golden_one(way: Way, siblings: int, golden: float) -> None:
+def test_the_chance_of_a_place_is_the_golden_one(way: VerifierSetup, siblings: int, golden: float) -> None:
     """Drafts are drawn, 6,400 sets of them; the chance given them is computed."""
-    assert several_drafts.accepted(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
+    assert several_drafts.acceptance_probability(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
 
 
 def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
-    drawn = several_drafts.accepted(ALIKE, (Independent(), Sampling.SAMPLED), 3)
-    followed = several_drafts.accepted(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
+    drawn = several_drafts.acceptance_probability(ALIKE, (Independent(), Sampling.SAMPLED), 3)
+    followed = several_drafts.acceptance_probability(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
     assert abs(drawn - followed) > 0.05
 
 
 def test_the_bound_is_that_of_theory() -> None:
     few = TextDistributions(ALIKE.p[:3], ALIKE.q[:3])
-    assert several_drafts.accepted(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
-    assert several_drafts.accepted(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(0.734524, abs=1e-5)
+    assert several_drafts.acceptance_probability(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
+    assert several_drafts.acceptance_probability(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(
+        0.734524, abs=1e-5
+    )
 
 
 def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
@@ -75,7 +77,10 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
 
 def test_two_rules_are_asked_about_the_same_chains() -> None:
     """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
-    assert same_drafts.expected(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long))) == 1.75
+    assert (
+        same_drafts.expected_tokens(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long)))
+        == 1.75
+    )
     lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on("maths")
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
@@ -99,7 +104,7 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
     own, read = lab.tau(), lab.with_code().tau()
     assert read.value > 1.5 * own.value, "what is written stands in the store"
-    store = open_store(text_lab.store_of_code(lab.models))
+    store = open_store(text_lab.code_datastore(lab.models))
     assert [name for name, _ in store.card.texts] == ["said.py"]
     (library / "said.py").write_text("pass\n")
     assert lab.with_code().tau().value == read.value, "it is not made again"
@@ -109,10 +114,10 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
 
 
 def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
-    (claim,) = claims.of("draft-tree-sampled", "k-seq")
+    (claim,) = claims.claims_of("draft-tree-sampled", "k-seq")
     assert claim.command() == "workbench claims --method draft-tree-sampled --key k-seq"
     assert "drafter" in claim.needs
-    (stop,) = claims.of("draft-model", "specdec++")
+    (stop,) = claims.claims_of("draft-model", "specdec++")
     assert stop.needs == ("drafter", "acceptance")
     assert stop.lacking("smollm2") == ""
     assert stop.lacking("nobody") == "no draft model for nobody yet"

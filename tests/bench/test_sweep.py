@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from workbench import Workbench
-from workbench.bench.conditions import fingerprint, identity
+from workbench.bench.conditions import fingerprint, measurement_id
 from workbench.bench.sweep import (
     DONE,
     END,
@@ -32,11 +32,11 @@ from workbench.bench.sweep import (
     Sweep,
     SweepFolder,
     WorkerGroup,
-    here,
-    opened,
+    backend_workers,
+    load_updates,
     run,
 )
-from workbench.bench.sweepfolder import LOCK, generations, next_generation, tidy
+from workbench.bench.sweepfolder import LOCK, delete_oldest, generations, next_generation
 from workbench.bench.tables import as_bytes
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.metrics import acceptance_by_depth
@@ -51,17 +51,17 @@ def bench() -> Iterator[Workbench]:
         yield made
 
 
-def nobody(bench: Workbench) -> WorkerGroup:
+def idle_workers(bench: Workbench) -> WorkerGroup:
     """A crew of the bench's conditions that must not be given anything."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         assert not cells, "a finished cell was to be measured again"
         yield from ()
 
-    return WorkerGroup(work, here(bench).conditions)
+    return WorkerGroup(work, backend_workers(bench).conditions)
 
 
-def under(**change: Any) -> WorkerGroup:
+def fake_workers(**change: Any) -> WorkerGroup:
     """A crew that measures nothing but says so at once, under conditions of its own."""
     usual = {"measuring": 1, "device": "cpu", "dtype": "float32", "machine": {"cpu": "x"}, "weights": {"t": "0"}}
 
@@ -161,7 +161,7 @@ def test_the_code_and_the_command_say_the_same_sweep() -> None:
 
 def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"method": ["draft-model", "autoregressive", "eagle-vlm"]}, **SHORT)
-    [*_, last] = run(sweep, here(bench), tmp_path)
+    [*_, last] = run(sweep, backend_workers(bench), tmp_path)
     assert last.complete
     good, plain, bad = (last.at(value) for value in ("draft-model", "autoregressive", "eagle-vlm"))
     assert (good.state, plain.state, bad.state) == (DONE, DONE, FAILED)
@@ -186,7 +186,9 @@ def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench
     assert as_bytes(rows, "csv").decode().splitlines()[0].startswith("method,setting,state")
     again = [
         update.done
-        for update in run(Sweep.of({"method": ["draft-model", "autoregressive"]}, **SHORT), nobody(bench), tmp_path)
+        for update in run(
+            Sweep.of({"method": ["draft-model", "autoregressive"]}, **SHORT), idle_workers(bench), tmp_path
+        )
     ]
     assert again == [2, 2]
 
@@ -195,7 +197,7 @@ def test_stopping_leaves_finished_cells_and_the_others_waiting(bench: Workbench,
     sweep = Sweep.of({"depth": [1, 2, 3]}, **SHORT)
     updates: list[int] = []
     last = None
-    for last in run(sweep, here(bench), tmp_path, stopped=lambda: 1 in updates):
+    for last in run(sweep, backend_workers(bench), tmp_path, stopped=lambda: 1 in updates):
         updates.append(last.done)
     assert last is not None
     assert last.last
@@ -207,10 +209,10 @@ def test_stopping_leaves_finished_cells_and_the_others_waiting(bench: Workbench,
 
 def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1]}, **SHORT)
-    [*_, first] = run(sweep, here(bench), tmp_path)
+    [*_, first] = run(sweep, backend_workers(bench), tmp_path)
     [cell] = (tmp_path / "cells").iterdir()
     cell.write_text(cell.read_text()[:40])
-    [*_, last] = run(sweep, here(bench), tmp_path)
+    [*_, last] = run(sweep, backend_workers(bench), tmp_path)
     assert last.kept == 0
     assert last.complete
     assert last.at(1).figures["tau"] == first.at(1).figures["tau"]
@@ -234,36 +236,36 @@ def test_cells_of_other_conditions_are_kept_said_and_never_mixed(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
-    [*_, first] = run(sweep, under(), tmp_path)
+    [*_, first] = run(sweep, fake_workers(), tmp_path)
     assert (first.kept, first.note) == (0, "")
-    [*_, other] = run(sweep, under(**change), tmp_path)
+    [*_, other] = run(sweep, fake_workers(**change), tmp_path)
     assert other.kept == 0, "a figure of other conditions was taken for one of these"
     assert other.complete
     assert other.note == f"2 cells are here from before, measured otherwise ({said}): kept, and not mixed with these."
-    [*_, again] = run(sweep, under(), tmp_path)
+    [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 2
 
 
 def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
-    for crew in (under(), under(dtype="bfloat16")):
+    for crew in (fake_workers(), fake_workers(dtype="bfloat16")):
         list(run(sweep, crew, tmp_path))
-    found = opened(SweepFolder(tmp_path))
+    found = load_updates(SweepFolder(tmp_path))
     assert {update.where["on"] for update in found} == {"CPU · float32 · x", "CPU · bfloat16 · x"}
     assert [update.complete for update in found] == [True, True]
 
 
 def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1]}, **SHORT)
-    [*_, made] = run(sweep, under(), tmp_path)
+    [*_, made] = run(sweep, fake_workers(), tmp_path)
     [path] = (tmp_path / "cells").glob("*.json")
     old = {name: value for name, value in json.loads(path.read_text()).items() if name != "conditions"}
     path.unlink()
     (tmp_path / "cells" / f"{made.at(1).id}.json").write_text(json.dumps(old))
-    [found] = opened(SweepFolder(tmp_path))
+    [found] = load_updates(SweepFolder(tmp_path))
     assert found.at(1).figures == made.at(1).figures
     assert found.where["on"] == "dtype not noted · x"
-    [*_, again] = run(sweep, under(), tmp_path)
+    [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 0
     assert "measuring conditions were not recorded" in again.note
 
@@ -292,7 +294,7 @@ def test_other_weights_under_the_same_name_are_other_weights(tmp_path: Path) -> 
 
 def test_two_who_start_the_same_sweep_measure_it_once(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
-    first, second = run(sweep, here(bench), tmp_path), run(sweep, nobody(bench), tmp_path)
+    first, second = run(sweep, backend_workers(bench), tmp_path), run(sweep, idle_workers(bench), tmp_path)
     next(first)  # it holds the folder from here on
     assert next(second).follows
     last, counts = None, list[int]()
@@ -309,7 +311,7 @@ def test_two_who_start_the_same_sweep_measure_it_once(bench: Workbench, tmp_path
 
 def test_who_reads_along_goes_on_where_the_other_one_stopped(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
-    first, second = run(sweep, here(bench), tmp_path), run(sweep, here(bench), tmp_path)
+    first, second = run(sweep, backend_workers(bench), tmp_path), run(sweep, backend_workers(bench), tmp_path)
     while next(first).done < 1:
         pass
     assert next(second).done == 1
@@ -321,17 +323,17 @@ def test_who_reads_along_goes_on_where_the_other_one_stopped(bench: Workbench, t
 
 def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tmp_path: Path) -> None:
     place, sweep = tmp_path / "abc", Sweep.of({"depth": [1]}, **SHORT)
-    list(run(sweep, under(), next_generation(place)))
-    writer = run(sweep, under(dtype="bfloat16"), place)
+    list(run(sweep, fake_workers(), next_generation(place)))
+    writer = run(sweep, fake_workers(dtype="bfloat16"), place)
     next(writer)
     again = next_generation(place)
     assert again.name == "abc.2"
-    list(run(sweep, under(), again))
+    list(run(sweep, fake_workers(), again))
     os.utime(place / "sweep.json", (1, 1))
-    tidy(tmp_path, 1)
+    delete_oldest(tmp_path, 1)
     assert generations(place) == [place, again], "the oldest is being written to"
     assert list(writer)[-1].complete
-    tidy(tmp_path, 1)
+    delete_oldest(tmp_path, 1)
     assert generations(place) == [again]
     assert (again / LOCK).exists()
     assert not SweepFolder(again).is_written
@@ -359,7 +361,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
     sweep = SweepFolder(tmp_path).sweep
     measured: list[str] = []
     last = None
-    for last in run(sweep, here(bench), tmp_path):
+    for last in run(sweep, backend_workers(bench), tmp_path):
         measured += [i for i in last.changed if last.results[i].state == DONE and i not in done and i not in measured]
     assert last is not None
     assert last.complete
@@ -373,7 +375,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
 def cells_in(folder: Path) -> dict[str, str]:
     """Finished cells by id. Whatever was killed, each of them can be read."""
     found = {path.stem: path.read_text() for path in (folder / "cells").glob("*.json")}
-    assert all(identity(said["id"], said["conditions"]) == name for name, said in read(found).items())
+    assert all(measurement_id(said["id"], said["conditions"]) == name for name, said in read(found).items())
     return found
 
 

@@ -10,9 +10,9 @@ from workbench.bench.verifier_suite import (
     KINDS,
     SIBLINGS,
     cases,
-    draft,
     page,
     run_suite,
+    sample_draft,
     share,
     states_of,
     table,
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.unchecked
 V, NODES = 40, 16
 
 
-def laws(n: int) -> torch.Tensor:
+def distributions(n: int) -> torch.Tensor:
     return torch.randn(n, V, generator=torch.Generator().manual_seed(0)).softmax(1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) -> None:
-    q = laws(NODES + 1)
-    tree = draft(kind, q, NODES)
+    q = distributions(NODES + 1)
+    tree = sample_draft(kind, q, NODES)
     assert len(tree) == NODES
     assert tree.fanout == (1 if kind is Sampling.CHAIN else SIBLINGS)
     assert tree.depth == (NODES if kind is Sampling.CHAIN else NODES // SIBLINGS)
@@ -42,7 +42,7 @@ def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) 
         assert all(len(set(row)) == SIBLINGS for row in siblings.tolist())
     if kind is Sampling.HEAD_AND_ONE:
         assert torch.equal(siblings[:, :-1], q[: len(siblings)].topk(SIBLINGS - 1).indices)
-    p, u = laws(NODES + 1).flip(1), torch.full((NODES + 1,), 0.5, dtype=torch.float64)
+    p, u = distributions(NODES + 1).flip(1), torch.full((NODES + 1,), 0.5, dtype=torch.float64)
     warm, timed = SamplingParams(temperature=1.0), cases(verifiers())[0]
     for case, state in states_of(timed, V, torch.device("cpu")).items():
         if case.kind is kind:

@@ -31,7 +31,7 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path / "boards"))
-    models = worlds.world("llama", noise=0.15, heads=tmp_path / "heads", context=128)
+    models = worlds.make_models("llama", noise=0.15, heads=tmp_path / "heads", context=128)
     prompts = [BenchPrompt(name, text) for name, text in (("a", "abcabcabc"), ("b", "adadad"), ("c", "cdcdcd"))]
     counted, rows = (whatif_suite.measure(models, prompts, tokens=12, timed=timed) for timed in (False, True))
     assert {key in whatif_errors.TIMED for key in rows} == {True}

@@ -25,7 +25,7 @@ SECONDS = {"autoregressive": 1.0, "suffix": 0.5, "prompt-lookup": 2.0}
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(noise=None)
+    return worlds.make_small_models(noise=None)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_needs_no_training_follows_from_what_methods_declare() -> None:
 
 def test_all_take_turns_and_each_kind_is_saved_as_it_comes(models: Models, ran: list[tuple[str, int]]) -> None:
     kept = dict[str, Any]()
-    found, complete = measure(models, saved=lambda key, row: kept.__setitem__(key, row))
+    found, complete = measure(models, save_row=lambda key, row: kept.__setitem__(key, row))
     assert complete
     assert kept == found
     assert list(found) == ["chat on tiny-llama", "copy-edit on tiny-llama"]
@@ -71,11 +71,11 @@ def test_a_stop_keeps_whole_kinds_and_it_goes_on_with_the_rest(models: Models, r
         if len(ran) == 15:
             raise KeyboardInterrupt
 
-    found, complete = measure(models, told=stop)
+    found, complete = measure(models, progress=stop)
     assert not complete
     assert list(found) == ["chat on tiny-llama"]
     ran.clear()
-    rest, complete = measure(models, done=found)
+    rest, complete = measure(models, finished_rows=found)
     assert complete
     assert len(ran) == 3 + 9, "what is there is not measured again"
     assert list(rest) == ["chat on tiny-llama", "copy-edit on tiny-llama"]
@@ -86,13 +86,13 @@ def test_only_what_would_be_measured_alike_is_taken_up(models: Models, ran: list
     prompts = {kind: [p.name for p in each] for kind, each in SUITE.items()}
     asked: dict[str, Any] = {"target": "tiny-llama", "dtype": "float64", "names": NAMES, "prompts": prompts}
     asked["tokens"] = 8
-    assert workboard.still_holds(found, **asked) == found
+    assert workboard.reusable_rows(found, **asked) == found
     for name, other in {"target": "x", "dtype": "x", "names": ["suffix"], "tokens": 9, "prompts": {}}.items():
-        assert not workboard.still_holds(found, **asked | {name: other}), name
+        assert not workboard.reusable_rows(found, **asked | {name: other}), name
     more = prompts | {"chat": [*prompts["chat"], "chat-9"]}
-    assert list(workboard.still_holds(found, **asked | {"prompts": more})) == ["copy-edit on tiny-llama"]
+    assert list(workboard.reusable_rows(found, **asked | {"prompts": more})) == ["copy-edit on tiny-llama"]
     for changed in ({"commit": "abc"}, {"machine": machine_facts() | {"cpu": "another"}}):
-        assert not workboard.still_holds({key: row | changed for key, row in found.items()}, **asked)
+        assert not workboard.reusable_rows({key: row | changed for key, row in found.items()}, **asked)
 
 
 def test_a_kind_that_the_context_has_no_room_for_is_said(models: Models) -> None:

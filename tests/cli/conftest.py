@@ -30,7 +30,7 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _facts_are_cached() -> None:
+def _cache_method_facts() -> None:
     """Cache the facts about methods and recipes: the first command that needs them imports PyTorch."""
     if known.is_stale():
         known.save()
@@ -38,7 +38,7 @@ def _facts_are_cached() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_defaults_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_user_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_CONFIG", os.devnull)
 
 

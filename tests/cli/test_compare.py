@@ -22,14 +22,14 @@ from workbench.views import scenes
 SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
 
 
-def there() -> list[str]:
+def connect_options() -> list[str]:
     """On the app that the tests share: its models are loaded."""
     return ["--connect", serving.app().url]
 
 
 @pytest.mark.slow
 def test_a_comparison_is_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [serving.STORY, "--lane", "draft-model:depth=2", "--lane", "eagle-vlm", *SHORT, *there()]
+    asked = [serving.STORY, "--lane", "draft-model:depth=2", "--lane", "eagle-vlm", *SHORT, *connect_options()]
     assert main(["compare", *asked, "--out", str(tmp_path / "made.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[:5:1]][2:] == [
@@ -76,7 +76,7 @@ def test_ctrl_c_writes_what_a_comparison_elsewhere_has_measured(
         return step(self, message)
 
     monkeypatch.setattr(StepDecoder, "step", enough)
-    asked = [serving.STORY, "--lane", "draft-model", "--max-new-tokens", "6", "--repeats", "9", *there()]
+    asked = [serving.STORY, "--lane", "draft-model", "--max-new-tokens", "6", "--repeats", "9", *connect_options()]
     assert main(["compare", *asked, "--out", str(tmp_path / "made.json")]) == 130
     assert "Stopped before the end." in capsys.readouterr().out
     back = Comparison.from_wire(json.loads((tmp_path / "made.json").read_text()))
@@ -89,7 +89,7 @@ def test_questions_about_a_picture_are_compared(tmp_path: Path, capsys: pytest.C
     picture.write_bytes(base64.b64decode(scenes.gallery()[0]["url"].partition(",")[2]))
     asked = ["--image", str(picture), "--question", "What is it?", "--question", "How many shapes are there?"]
     lanes = ["--lane", "vlm-draft", "--lane", "vlm-text-only", "--target", "vision-target"]
-    assert main(["compare", *asked, *lanes, *SHORT, *there(), "--out", str(tmp_path / "made.json")]) == 0
+    assert main(["compare", *asked, *lanes, *SHORT, *connect_options(), "--out", str(tmp_path / "made.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "identical, 2 of 2" in lines[3]
     assert "images 1" in "".join(lines[-2:])
@@ -104,13 +104,13 @@ def test_questions_about_a_picture_are_compared(tmp_path: Path, capsys: pytest.C
 def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--axis", "depth=1,2", "--axis", "temperature=0", "--prompt", serving.STORY, *SHORT, *there()]
+    asked = ["--axis", "depth=1,2", "--axis", "temperature=0", "--prompt", serving.STORY, *SHORT, *connect_options()]
     assert main(["sweep", *asked, "--out", str(tmp_path), "--export", str(tmp_path / "cells.csv")]) == 0
     out = capsys.readouterr().out
     assert "| speed-up: depth ↓ temperature → | 0.0 |" in out
     assert "2 of 2 cells." in out
     assert pl.read_csv(tmp_path / "cells.csv")["depth"].to_list() == [1, 2]
-    assert main(["sweep", "--out", str(tmp_path), *there()]) == 0
+    assert main(["sweep", "--out", str(tmp_path), *connect_options()]) == 0
     assert "2 of 2 cells; 2 were measured before" in capsys.readouterr().out
 
 

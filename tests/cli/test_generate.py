@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import output
-from workbench.cli.loading import Waiting
+from workbench.cli.loading import LoadingProgress
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.client import Workbench
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import Nodes
 from workbench.trace.store import RunStore
-from workbench.trace.tokens import Emitted
+from workbench.trace.tokens import EmittedToken
 
 from .conftest import Command
 
@@ -136,7 +136,7 @@ def test_sampling_is_reproduced_by_its_seed(workbench: Command) -> None:
 
 def round_of(text: str, kind: str, drafted: int) -> Round:
     nodes, own = Nodes(tokens=[1] * drafted), None if kind == "accepted" else kind
-    return Round(0, "draft-model", {}, nodes, [], None, own, [Emitted(1, text, 0, len(text), kind, None, 0, 1.0)])
+    return Round(0, "draft-model", {}, nodes, [], None, own, [EmittedToken(1, text, 0, len(text), kind, None, 0, 1.0)])
 
 
 class Terminal(io.StringIO):
@@ -146,7 +146,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(marks: Marks, stream: io.StringIO) -> str:
+def printed_tokens(marks: Marks, stream: io.StringIO) -> str:
     printer = TokenPrinter(marks, stream)
     printer.show(round_of(" yes\n", "accepted", 2))
     printer.show(round_of("no", "corrected", 2))
@@ -156,12 +156,12 @@ def shown(marks: Marks, stream: io.StringIO) -> str:
 
 
 def test_tokens_can_be_told_apart_in_colour_by_style_and_by_characters() -> None:
-    text = shown(Marks.colour, io.StringIO())
+    text = printed_tokens(Marks.colour, io.StringIO())
     assert "\x1b[4;38;2;31;35;40;48;2;217;236;252m yes\x1b[0m\n" in text
     assert text.endswith("\x1b[0mplain")
-    assert shown(Marks.style, io.StringIO()) == "\x1b[4m yes\x1b[0m\n\x1b[1mno\x1b[0m\x1b[3m so\x1b[0mplain"
-    assert shown(Marks.text, io.StringIO()) == " _yes_\n*no* /so/plain"
-    assert shown(Marks.none, io.StringIO()) == " yes\nno soplain"
+    assert printed_tokens(Marks.style, io.StringIO()) == "\x1b[4m yes\x1b[0m\n\x1b[1mno\x1b[0m\x1b[3m so\x1b[0mplain"
+    assert printed_tokens(Marks.text, io.StringIO()) == " _yes_\n*no* /so/plain"
+    assert printed_tokens(Marks.none, io.StringIO()) == " yes\nno soplain"
 
 
 def test_what_marks_there_are_follows_the_terminal_and_the_users_wish(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: py
             seen.set()
             return "reading, 1.0 of 2.0 MB"
 
-        with Waiting("text-target, 27.7 MB", stage):
+        with LoadingProgress("text-target, 27.7 MB", stage):
             if stream.isatty() and level == output.USUAL:
                 assert seen.wait(120)
         said = stream.getvalue()
@@ -223,7 +223,7 @@ def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.M
     monkeypatch.setattr("sys.stderr", pipe)
     output.set_level(quiet=False, verbose=True)
     asked = threading.Event()
-    with Waiting("text-target, 27.7 MB", lambda: asked.set() or "building"):
+    with LoadingProgress("text-target, 27.7 MB", lambda: asked.set() or "building"):
         assert asked.wait(120)
     output.reset()
     first, last = pipe.getvalue().splitlines()

@@ -10,7 +10,7 @@ import pytest
 from layouts import SMALL, SMALL3, write
 
 from workbench.cli.main import main
-from workbench.cli.options import refuse_idle_heads
+from workbench.cli.options import refuse_unused_heads
 from workbench.engine import load_models
 from workbench.methods import registry
 from workbench.models.bundle import bundled_folder
@@ -58,9 +58,9 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     compare = ["compare", "Once upon a time", "--lane", "prompt-lookup:depth=3", "--head", right, "--drafter", "none"]
     assert main(compare) == 2
     assert "which prompt-lookup does not draft with" in capsys.readouterr().err
-    refuse_idle_heads([str(bundled_folder() / "text-judge")], ["draft-model"])  # for verifier=judge
-    refuse_idle_heads([right], ["prompt-lookup", "eagle"])
-    user_heads.choose()
+    refuse_unused_heads([str(bundled_folder() / "text-judge")], ["draft-model"])  # for verifier=judge
+    refuse_unused_heads([right], ["prompt-lookup", "eagle"])
+    user_heads.use_heads()
     assert main([*words, "--method", "autoregressive"]) == 0
     assert drafted["text"] == json.loads(capsys.readouterr().out)["text"]
     assert drafted["method"] == "eagle-2"

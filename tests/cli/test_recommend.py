@@ -27,7 +27,7 @@ SHORT = ["--method", "suffix", "--minutes", "0.05", "--max-new-tokens", "4"]
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
-    found = worlds.small_world(noise=None)
+    found = worlds.make_small_models(noise=None)
     found.target_name = "text-target"
     monkeypatch.setattr(asking, "load", lambda *_: found)
     return found

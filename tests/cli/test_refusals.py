@@ -24,10 +24,10 @@ for words in json.load(sys.stdin):
         status = main(words)
     print(json.dumps([status, out.getvalue(), err.getvalue(), "torch" in sys.modules]))
 """
-Refused = tuple[int, str, str, bool]
+CommandResult = tuple[int, str, str, bool]
 
 
-def wrong(folder: Path) -> dict[tuple[str, ...], str]:
+def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
     """Wrong commands, and what each must be told."""
     files = {name: folder / name for name in ("text.txt", "latin.txt", "damaged.png", "cut.png", "empty.txt")}
     files["text.txt"].write_text("Once")
@@ -166,7 +166,7 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
     }
 
 
-def refused(commands: list[tuple[str, ...]], **env: str) -> list[Refused]:
+def run_commands(commands: list[tuple[str, ...]], **env: str) -> list[CommandResult]:
     """What commands answer, one after the other in one process of their own."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps([*commands]), capture_output=True, text=True, check=True,
@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_is_named_by_serve_and_by_the_app() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        ((status, _, err, torch),) = refused([("serve", "--port", port)], WORKBENCH_CONFIG=os.devnull)
+        ((status, _, err, torch),) = run_commands([("serve", "--port", port)], WORKBENCH_CONFIG=os.devnull)
         assert (status, torch) == (2, False)
         assert f"--port: Port {port} is in use" in err
         app = [sys.executable, "app.py", "--port", port]
@@ -198,8 +198,8 @@ def test_the_app_refuses_what_it_cannot_load_before_it_is_served() -> None:
 
 
 def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp_path: Path) -> None:
-    commands = wrong(tmp_path)
-    answers = refused(list(commands), WORKBENCH_CONFIG=os.devnull)
+    commands = invalid_commands(tmp_path)
+    answers = run_commands(list(commands), WORKBENCH_CONFIG=os.devnull)
     for (words, said), (status, out, err, torch) in zip(commands.items(), answers, strict=True):
         assert (status, out) == (2, ""), (words, err)
         assert err.startswith("error: "), (words, err)
@@ -223,7 +223,7 @@ def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> No
         (lane, "--lane: The Hub has no model owner/missing"),
     ]
     try:
-        answers = refused([words for words, _ in wanted], **home, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0")
+        answers = run_commands([words for words, _ in wanted], **home, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0")
     finally:
         hub.close()
     for (words, said), (status, out, err, torch) in zip(wanted, answers, strict=True):
@@ -231,14 +231,16 @@ def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> No
         assert said in err
         assert err.count("\n") == 1
     assert not any("/resolve/" in path for path in hub.asked), "nothing is downloaded"
-    ((status, _, err, torch),) = refused([unknown], **home, HF_HUB_OFFLINE="1")
+    ((status, _, err, torch),) = run_commands([unknown], **home, HF_HUB_OFFLINE="1")
     assert (status, torch) == (2, False)
     assert "--drafter: owner/missing is not on this machine, and the Hugging Face Hub cannot be reached" in err
 
 
 def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
-    commands = {words: said for words, said in wrong(tmp_path).items() if words[0] in ("generate", "methods")}
-    answers = refused([(*words, "--json") for words in commands], WORKBENCH_CONFIG=os.devnull)
+    commands = {
+        words: said for words, said in invalid_commands(tmp_path).items() if words[0] in ("generate", "methods")
+    }
+    answers = run_commands([(*words, "--json") for words in commands], WORKBENCH_CONFIG=os.devnull)
     for words, (status, out, err, _) in zip(commands, answers, strict=True):
         told: dict[str, Any] = json.loads(out)["error"]
         assert set(told) == {"type", "message", "remedy", "option", "exit_code"}, words
@@ -263,7 +265,7 @@ def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
 def test_a_mistake_in_the_users_defaults_is_named_by_file_and_line(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
-    ((status, out, err, torch),) = refused([("methods",)], WORKBENCH_CONFIG=str(file))
+    ((status, out, err, torch),) = run_commands([("methods",)], WORKBENCH_CONFIG=str(file))
     assert (status, out, torch) == (1, "", False)
     assert says in err
     assert str(file) in err

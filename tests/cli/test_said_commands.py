@@ -23,9 +23,9 @@ HEAD = "text-target-eagle"
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> str:
+def local_target(tmp_path: Path) -> str:
     """A target in a folder, by the short name that it goes by in this process."""
-    return local_models.named(str(worlds.save_stranger(tmp_path / "a b" / "model", layers=1)))
+    return local_models.short_name(str(worlds.save_random_llama(tmp_path / "a b" / "model", layers=1)))
 
 
 def test_a_short_name_of_a_folder_is_printed_as_its_path(stranger: str, tmp_path: Path) -> None:
@@ -56,14 +56,14 @@ def test_a_given_head_chooses_its_method(
     folder = str(bundled()[HEAD])
     monkeypatch.setattr(user_heads, "_chosen", [folder] if by == "--head" else [])
     monkeypatch.setenv(user_heads.ENV, folder if by == "WORKBENCH_HEADS" else "")
-    assert checks.method(None, {}, ("text-target", "text-drafter"), 0) == "eagle"
+    assert checks.resolve_method(None, {}, ("text-target", "text-drafter"), 0) == "eagle"
     assert "Decoding with eagle" in capsys.readouterr().err
 
 
 def test_heads_in_the_environment_for_another_target_choose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_heads, "_chosen", [])
     monkeypatch.setenv(user_heads.ENV, str(bundled()[HEAD]))
-    assert checks.method(None, {}, ("vision-target", None)) == "prompt-lookup"
+    assert checks.resolve_method(None, {}, ("vision-target", None)) == "prompt-lookup"
 
 
 def test_heads_that_another_target_has_are_named_with_it() -> None:

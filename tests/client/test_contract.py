@@ -13,12 +13,12 @@ from ui.fake_client import FakeWorkbench
 from ui.fake_vision import FakeVision
 
 from workbench.client import Client, RunHandle, Workbench
-from workbench.client.remote import Remote
+from workbench.client.remote import RemoteBackend
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
 from workbench.models.names import known_targets
 from workbench.service import Backend, zerogpu
 from workbench.service.limits import Limits
-from workbench.ui.later import Later
+from workbench.ui.later import LazyClient
 
 REAL = ("backend", "workbench", "app", "zerogpu")
 FAKES = {"fake": FakeWorkbench, "fake vision": FakeVision}
@@ -26,13 +26,13 @@ MEMBERS = [name for name in vars(Client) if not name.startswith("_")]
 ASKED: dict[str, Any] = {"max_new_tokens": 12, "seed": 3, "params": {"temperature": 0.8}}
 
 
-def zero() -> zerogpu.ZeroClient:
+def zero() -> zerogpu.ZeroGpuBackend:
     """ZeroGPU's client over the bundled text models, with the package's decorator as it is elsewhere."""
     spaces = pytest.importorskip("spaces")
     with pytest.MonkeyPatch.context() as patch:
         text = [entry for entry in known_targets() if entry[0] == "text-target"]
         patch.setattr(zerogpu, "known_targets", lambda: iter(text))
-        return zerogpu.ZeroClient(spaces.GPU, False, ["text-drafter"], device="cpu", dtype="float64")
+        return zerogpu.ZeroGpuBackend(spaces.GPU, False, ["text-drafter"], device="cpu", dtype="float64")
 
 
 @pytest.fixture(scope="module", params=[*REAL, *FAKES])
@@ -42,7 +42,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield app.bench._backend
         return
     if request.param == "workbench":  # as a page has it that was served before there was one
-        later = Later()
+        later = LazyClient()
         later.make(lambda: app.bench)
         yield later.client
         return
@@ -57,7 +57,7 @@ def pictures(client: Client) -> dict[str, Any]:
     return {"images": ["data:image/png;base64,"]} if isinstance(client, FakeVision) else {}
 
 
-@pytest.mark.parametrize("kind", [Workbench, Backend, Remote, zerogpu.ZeroClient, FakeWorkbench, FakeVision])
+@pytest.mark.parametrize("kind", [Workbench, Backend, RemoteBackend, zerogpu.ZeroGpuBackend, FakeWorkbench, FakeVision])
 def test_every_call_is_there_and_takes_what_the_protocol_says(kind: type) -> None:
     assert len(MEMBERS) > 25
     for name in MEMBERS:
@@ -71,7 +71,7 @@ def test_every_call_is_there_and_takes_what_the_protocol_says(kind: type) -> Non
 
 
 def test_what_there_is_is_told_in_one_form(client: Client) -> None:
-    assert isinstance(client, Client | Later)
+    assert isinstance(client, Client | LazyClient)
     targets, methods = client.targets(), client.methods()
     for entries, keys in (
         (targets, {"name", "title", "kind", "detail"}),
@@ -136,11 +136,11 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     run = client.start("Once", paused=True, max_new_tokens=8, **pictures)
     run.change(params={"temperature": 0.5}, pace=900.0)
     run.step()
-    assert serving.eventually(lambda: len(run.since(0)["rounds"]) == 1)
+    assert serving.wait_until(lambda: len(run.since(0)["rounds"]) == 1)
     run.resume()
     run.pause()
     run.cancel()
-    assert serving.eventually(lambda: run.ended)
+    assert serving.wait_until(lambda: run.ended)
     assert run.state in ("cancelled", "finished")
 
 
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_refused_alike(client: Client, pictures: dict[str, Any]
         assert refused.value.remedy
 
 
-def test_over_the_same_models_all_say_the_same() -> None:
+def test_all_clients_give_equal_answers_for_equal_models() -> None:
     bench = serving.app().bench
     with Workbench(serving.app().url) as remote:
         lent = zero()

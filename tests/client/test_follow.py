@@ -11,7 +11,7 @@ import pytest
 from workbench.client import follow as following
 
 
-class Writes:
+class GrowingRun:
     """A run that has one more round whenever it is asked.
 
     Args:
@@ -28,7 +28,7 @@ class Writes:
         return told | {"pace": self.pace}
 
 
-def told_in_a_second(run: Writes, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Rounds by message, counted by the seconds that it asks to sleep for, so that no load of the machine comes in."""
     slept: list[float] = []
 
@@ -51,11 +51,11 @@ def told_in_a_second(run: Writes, monkeypatch: pytest.MonkeyPatch) -> list[list[
 
 def test_a_fast_run_is_shown_ten_times_a_second_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """More would be paid by the engine, whose cores the server's and the browser's work is done on."""
-    told = told_in_a_second(Writes(), monkeypatch)
+    told = messages_in_one_second(GrowingRun(), monkeypatch)
     assert 10 <= len(told) <= 12
     assert [i for rounds in told for i in rounds] == list(range(len(told)))
 
 
 def test_of_a_run_that_is_held_back_each_round_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the fastest pace that is offered, 20 tokens a second, a round of two tokens comes ten times a second."""
-    assert len(told_in_a_second(Writes(pace=20.0), monkeypatch)) >= 15
+    assert len(messages_in_one_second(GrowingRun(pace=20.0), monkeypatch)) >= 15

@@ -66,26 +66,26 @@ def test_since_gives_what_is_new(bench: Workbench) -> None:
 def test_a_run_is_stepped_changed_resumed_and_cancelled(bench: Workbench) -> None:
     run = bench.start(STORY, "draft-model", max_new_tokens=60, paused=True)
     run.step()
-    assert serving.eventually(lambda: run.trace is not None and len(run.trace.rounds) == 1 and run.state == "paused")
+    assert serving.wait_until(lambda: run.trace is not None and len(run.trace.rounds) == 1 and run.state == "paused")
     run.change(method="prompt-lookup", params={"depth": 5, "temperature": 0.5})
     run.step()
-    assert serving.eventually(lambda: run.trace is not None and len(run.trace.rounds) == 2)
+    assert serving.wait_until(lambda: run.trace is not None and len(run.trace.rounds) == 2)
     assert run.trace is not None
     second = run.trace.rounds[1]
     assert (second.method, second.params["depth"], second.params["temperature"]) == ("prompt-lookup", 5, 0.5)
     assert {change.name for change in second.changes} >= {"method", "temperature"}
     run.resume()
     run.pause()
-    assert serving.eventually(lambda: run.state in ("paused", "finished"))
+    assert serving.wait_until(lambda: run.state in ("paused", "finished"))
     run.cancel()
-    assert serving.eventually(lambda: run.ended)
+    assert serving.wait_until(lambda: run.ended)
     assert run.wait().footer.reason in ("cancelled", "length")
     run.cancel()
 
 
 def test_a_wrong_change_leaves_the_run_as_it_was(bench: Workbench) -> None:
     run = bench.start(STORY, "draft-model", max_new_tokens=12, paused=True)
-    assert serving.eventually(lambda: run.state == "paused")
+    assert serving.wait_until(lambda: run.state == "paused")
     for change, kind in (
         ({"method": "nonsense"}, UnknownNameError),
         ({"params": {"depth": 99}}, ParameterError),

@@ -10,19 +10,19 @@ import gradio_client
 import pytest
 
 from workbench import Workbench
-from workbench.cli.loading import connected
+from workbench.cli.loading import connect_to_app
 from workbench.client.keys import CONNECT_KEY, KEY, key_for
 from workbench.core.errors import WorkbenchError
 
-HERE = ["http://localhost:7860", "http://127.0.0.1:7860/", "https://[::1]:7860", "http://LOCALHOST"]
-ELSEWHERE = ["https://lab.example.org", "https://10.0.0.7:7860", "https://localhost.example.org",
+LOCAL_SERVERS = ["http://localhost:7860", "http://127.0.0.1:7860/", "https://[::1]:7860", "http://LOCALHOST"]
+REMOTE_SERVERS = ["https://lab.example.org", "https://10.0.0.7:7860", "https://localhost.example.org",
              "https://owner-space.hf.space.example.org", "https://localhost@example.org",
              "https://localhost:80@example.org"]  # fmt: skip
 SPACES = ["owner/space", "https://owner-space.hf.space", "https://Owner-Space.HF.space:443/x",
           "https://huggingface.co/spaces/owner/space"]  # fmt: skip
 
 
-@pytest.mark.parametrize("url", HERE)
+@pytest.mark.parametrize("url", LOCAL_SERVERS)
 def test_a_server_of_this_machine_gets_the_machines_key(url: str) -> None:
     assert key_for(url, env={KEY: "mine"}) == "mine"
     assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "mine"
@@ -31,7 +31,7 @@ def test_a_server_of_this_machine_gets_the_machines_key(url: str) -> None:
     assert key_for(url, env={}) is None
 
 
-@pytest.mark.parametrize("url", ELSEWHERE)
+@pytest.mark.parametrize("url", REMOTE_SERVERS)
 def test_nobody_elsewhere_gets_it_but_a_key_that_is_meant_for_them(url: str) -> None:
     assert key_for(url, env={KEY: "mine"}) is None
     assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
@@ -53,7 +53,7 @@ def test_a_key_that_leaves_the_machine_unencrypted_is_warned_of() -> None:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+def sent_headers(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
     """The headers that a client was made with; none gets any further."""
     heard: list[Mapping[str, str]] = []
 
@@ -74,6 +74,6 @@ def test_the_client_and_the_command_line_send_no_other(
             Workbench(url)
     monkeypatch.setenv(CONNECT_KEY, "theirs")
     with pytest.raises(WorkbenchError):
-        connected("http://lab.example.org")
+        connect_to_app("http://lab.example.org")
     assert [headers.get("x-api-key") for headers in sent] == ["mine", None, "theirs"]
     assert capsys.readouterr().err.startswith("warning: The key goes to lab.example.org unencrypted")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from workbench.client.requests import Comparing, Generation, Request, Sweeping
-from workbench.client.values import PAGES
+from workbench.client.requests import ComparisonRequest, Generation, Request, SweepRequest
+from workbench.client.values import MAX_SAFE_INTEGER
 from workbench.core.errors import ParameterError
 
-NEEDED: dict[type[Request], dict[str, Any]] = {Comparing: {"prompts": ["a"], "lanes": ["draft-model"]}}
+NEEDED: dict[type[Request], dict[str, Any]] = {ComparisonRequest: {"prompts": ["a"], "lanes": ["draft-model"]}}
 
 
-@pytest.mark.parametrize("model", [Generation, Comparing, Sweeping])
+@pytest.mark.parametrize("model", [Generation, ComparisonRequest, SweepRequest])
 def test_a_number_at_its_limits_passes_and_none_beyond_them(model: type[Request]) -> None:
     numbers = model.numbers()
     assert {"max_new_tokens", "seed"} <= numbers.keys()
@@ -23,7 +23,7 @@ def test_a_number_at_its_limits_passes_and_none_beyond_them(model: type[Request]
                 model.model_validate({name: value, **NEEDED.get(model, {})}, context=lambda: ([], True)), name
             )
             assert found == value
-        beyond = [spec["ge"] - 1] + [spec["le"] + 1] * (spec["le"] < PAGES)
+        beyond = [spec["ge"] - 1] + [spec["le"] + 1] * (spec["le"] < MAX_SAFE_INTEGER)
         for value in beyond if name != "pace" else ():  # which the backend checks
             with pytest.raises(ParameterError, match=f"{name} is not a whole number from {spec['ge']}"):
                 model.model_validate({name: value, **NEEDED.get(model, {})}, context=lambda: ([], True))

@@ -39,14 +39,14 @@ runs = [bench.start({STORY!r}, "autoregressive", max_new_tokens={LONG}, paused=p
 print("started", flush=True)
 time.sleep(60)
 """
-    assert serving.eventually(lambda: serving.rows(bench) == 0)
+    assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "started\n"
-        assert serving.eventually(lambda: bench.health()["rows"] == 2)
+        assert serving.wait_until(lambda: bench.health()["rows"] == 2)
         client.kill()
         killed = time.monotonic()
-        assert serving.eventually(lambda: serving.rows(bench) == 0)
+        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
     assert time.monotonic() - killed < 4, "two seconds, and as much for a busy machine"
 
 
@@ -54,7 +54,7 @@ def test_a_script_that_ends_does_not_hang_on_its_run(bench: Workbench) -> None:
     code = f"from workbench import Workbench; Workbench({serving.app().url!r}).start({STORY!r}, paused=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert serving.eventually(lambda: serving.rows(bench) == 0)
+    assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
 
 
 def test_closing_a_client_ends_what_it_started_and_nothing_else(bench: Workbench) -> None:
@@ -62,7 +62,7 @@ def test_closing_a_client_ends_what_it_started_and_nothing_else(bench: Workbench
     with Workbench(serving.app().url) as remote:
         theirs = remote.start(STORY, paused=True)
         assert remote.run(mine.id).state in ("queued", "prefill", "paused")
-    assert serving.eventually(lambda: bench.run(theirs.id).state == "cancelled")
+    assert serving.wait_until(lambda: bench.run(theirs.id).state == "cancelled")
     assert not mine.ended
     mine.resume()
     assert mine.wait(timeout=60).footer.reason == "length"
@@ -89,7 +89,7 @@ def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there
         assert [sorted(lane.samples) for lane in found.lanes] == [[(0, 0)], [(0, 0)]]
         assert found.to_wire()["lanes"][1]["exact"]["identical"] == 1, "texts and traces came along"
         assert (steps[-1].last, steps[-1].text) == (True, "stopped")
-        assert serving.eventually(lambda: serving.rows(bench) == 0), "the comparison goes on there"
+        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "the comparison goes on there"
 
 
 def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
@@ -101,7 +101,7 @@ def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
         for client in (remote, bench):
             found = client.compare(STORY, ["draft-model"], max_new_tokens=8, repeats=9, progress=enough)
             assert [len(lane.samples) for lane in found.lanes] == [1, 1]
-            assert serving.eventually(lambda: serving.rows(bench) == 0)
+            assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
 
 
 def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench) -> None:
@@ -162,7 +162,7 @@ sys.stdin.read()
         remote = Workbench(server.stdout.readline().strip())
         run = remote.start(STORY, max_new_tokens=LONG, paused=True)
         run.step()
-        assert serving.eventually(lambda: run.trace is not None and len(run.trace.rounds) == 1)
+        assert serving.wait_until(lambda: run.trace is not None and len(run.trace.rounds) == 1)
         server.kill()
     with pytest.raises(WorkbenchError):
         run.wait(timeout=60)
@@ -233,7 +233,7 @@ def test_addresses_and_names_are_not_folders(told: str) -> None:
 
 def test_half_a_character_is_refused() -> None:
     with pytest.raises(PromptError):
-        wire.prompt("a\ud800b")
+        wire.check_prompt("a\ud800b")
 
 
 def test_the_metrics_are_prometheus_text() -> None:

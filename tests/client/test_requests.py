@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ui.fake_client import FakeWorkbench
 
-from workbench.client.requests import Changing, Comparing, Control, Generation
+from workbench.client.requests import ChangeRequest, ComparisonRequest, Control, Generation
 from workbench.core.errors import ModelError, ParameterError, PromptError, WorkbenchError
 
 
@@ -39,9 +39,9 @@ def test_what_is_missing_or_null_has_its_default() -> None:
     assert Generation.options(FakeWorkbench(), {"prompt": "Once", **dict.fromkeys(Generation.model_fields)} | {
         "prompt": "Once", "unheard-of": 1}) == wanted  # fmt: skip
     with pytest.raises(ParameterError, match="repeats is not a whole number from 1"):
-        Comparing.options(FakeWorkbench(), {"prompts": "Once", "lanes": ["autoregressive"], "repeats": 0})
+        ComparisonRequest.options(FakeWorkbench(), {"prompts": "Once", "lanes": ["autoregressive"], "repeats": 0})
     with pytest.raises(ParameterError, match="not a list of lanes"):
-        Comparing.options(FakeWorkbench(), {"prompts": "Once"})
+        ComparisonRequest.options(FakeWorkbench(), {"prompts": "Once"})
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_what_is_wrong_with_a_change_is_said_for_people(
     asked: dict[str, Any], kind: type[WorkbenchError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as refused:
-        Changing.options(FakeWorkbench(), {"run": "x"} | asked)
+        ChangeRequest.options(FakeWorkbench(), {"run": "x"} | asked)
     assert refused.value.remedy
 
 
 def test_a_change_leaves_what_it_does_not_name_and_holds_nothing_back_unasked() -> None:
     as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": [], "sees": "both"}
-    assert Changing.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
-    assert Changing.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
+    assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
+    assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
     with pytest.raises(ParameterError, match="There is no such action"):
         Control.options(FakeWorkbench(), {"run": "x", "action": "close"})
 
@@ -79,7 +79,7 @@ def test_models_are_listed_once_and_only_where_one_is_named() -> None:
             asked.append("targets")
             return super().targets()
 
-    Changing.options(Listing(), {"run": "x", "params": {"depth": 3}})
+    ChangeRequest.options(Listing(), {"run": "x", "params": {"depth": 3}})
     assert asked == []
     name = FakeWorkbench().targets()[0]["name"]
     asked.clear()

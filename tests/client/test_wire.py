@@ -47,8 +47,8 @@ def test_a_request_without_a_method_gets_one_that_runs(server: Server, asked: di
 @pytest.mark.parametrize("value", [2.7, -1, True, "3", None, 2**63, float("nan"), float("inf")])
 def test_what_is_no_whole_number_is_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match="whole number from 0"):
-        wire.whole("max_new_tokens", value)
-    assert wire.whole("max_new_tokens", 3.0) == 3
+        wire.check_integer("max_new_tokens", value)
+    assert wire.check_integer("max_new_tokens", 3.0) == 3
 
 
 def test_a_place_on_the_server_is_no_name_unless_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from workbench.core.draw import Draw, Purpose, numbers
+from workbench.core.draw import Purpose, RandomStream, seeded_uniforms
 
 PINNED = [0.24722974711661783, 0.4237363566778556, 0.00016549824388090162]
 seeds, purposes = st.integers(-(2**63), 2**64), st.sampled_from(Purpose)
@@ -19,8 +19,8 @@ addresses = st.tuples(st.integers(0, 2**31), purposes, st.integers(1, 60), st.in
 @settings(deadline=None)
 @given(seeds, st.lists(addresses, min_size=1, max_size=6), st.data())
 def test_a_number_depends_on_its_address_and_on_no_order(seed: int, asked: list[tuple], data: st.DataObject) -> None:
-    fresh = [Draw(seed).uniform(*address) for address in asked]
-    one = Draw(seed)
+    fresh = [RandomStream(seed).uniform(*address) for address in asked]
+    one = RandomStream(seed)
     for i in data.draw(st.permutations(range(len(asked)))):
         found = one.uniform(*asked[i])
         assert (found == fresh[i]).all()
@@ -32,22 +32,22 @@ def test_a_number_depends_on_its_address_and_on_no_order(seed: int, asked: list[
 def test_no_two_addresses_share_a_number() -> None:
     """Half of a run's neighbours differ in one word of the address: numbers of 53 bits must all differ."""
     found = [
-        Draw(seed).uniform(position, purpose, 64, level)
+        RandomStream(seed).uniform(position, purpose, 64, level)
         for seed, position, purpose, level in itertools.product((0, 1, 2**32), (0, 1, 7, 300), Purpose, (0, 1, 5))
     ]
     together = np.concatenate(found)
     assert len(np.unique(together)) == len(together)
     assert stats.kstest(together, "uniform").pvalue > 1e-5
-    firsts = np.array([Draw(0).uniform(position, Purpose.STOP, 1)[0] for position in range(2000)])
+    firsts = np.array([RandomStream(0).uniform(position, Purpose.STOP, 1)[0] for position in range(2000)])
     assert stats.kstest(firsts, "uniform").pvalue > 1e-5
     assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.1, "neighbouring places are independent"
 
 
 def test_what_a_seed_means_is_the_same_on_every_machine() -> None:
     """Worked out once: a change of these numbers changes every sampled text, and is to be said."""
-    assert Draw(7).uniform(12, Purpose.ACCEPT, 3, 1).tolist() == PINNED
+    assert RandomStream(7).uniform(12, Purpose.ACCEPT, 3, 1).tolist() == PINNED
 
 
-def test_numbers_of_no_place_belong_to_their_seed() -> None:
-    assert (numbers(3, 20)[:5] == numbers(3, 5)).all()
-    assert not (numbers(3, 5) == numbers(4, 5)).any()
+def test_numbers_without_an_address_depend_on_the_seed() -> None:
+    assert (seeded_uniforms(3, 20)[:5] == seeded_uniforms(3, 5)).all()
+    assert not (seeded_uniforms(3, 5) == seeded_uniforms(4, 5)).any()

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from workbench.bench.verifier_suite import WARM, Case, cases, draft, verifiers
+from workbench.bench.verifier_suite import TEMPERATURE_ONE, Case, cases, sample_draft, verifiers
 from workbench.core import places, relaxed, sampling, transfer
-from workbench.core.late import Late, some
-from workbench.core.places import by_row, fans_of, normalised
+from workbench.core.late import LazySequence, take
+from workbench.core.places import iter_sibling_groups, normalise_rows, where_rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.kernels import compilation, rejection
 from workbench.methods.verifiers import exact, optimal_two, sums
-from workbench.methods.verifiers.entropy_adaptive import Pen, Writing
+from workbench.methods.verifiers.entropy_adaptive import EntropyState, GeneratorState
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest, Neighbours
@@ -28,26 +28,26 @@ V = WIDE + 3 * BLOCK
 NODES = 12
 
 
-def judged(
+def run_verifier(
     case: Case, tree: DraftTree, logits: Tensor, late: bool = False, p: Tensor | None = None
 ) -> AcceptanceDecision:
-    state = NEAR if isinstance(case.verifier, Nearest) else Writing(Pen(small=True, since=0))
+    state = NEAR if isinstance(case.verifier, Nearest) else EntropyState(GeneratorState(small=True, since=0))
     u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    p = to_probs(logits, WARM) if p is None else p
-    return case.verifier.rule(Verification(tree, logits, p, WARM, u, state=state, late=late))
+    p = to_probs(logits, TEMPERATURE_ONE) if p is None else p
+    return case.verifier.rule(Verification(tree, logits, p, TEMPERATURE_ONE, u, state=state, late=late))
 
 
 NEAR = Neighbours(torch.randn(V, 3, generator=torch.Generator().manual_seed(2)))
 
 
-def elsewhere(patch: pytest.MonkeyPatch) -> None:
+def simulate_remote_device(patch: pytest.MonkeyPatch) -> None:
     """As if asking the device for a number cost a round."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
         patch.setattr(module, "on_host", lambda device: False)
 
 
-def uneven(q: Tensor) -> DraftTree:
+def mixed_tree(q: Tensor) -> DraftTree:
     """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
     tree = DraftTree.of([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     probs_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
@@ -60,19 +60,19 @@ MIXED = [Case(v, Sampling.MIXED) for v in (Lossless(), Nearest())]
 
 @pytest.mark.parametrize("case", [*CASES, *MIXED], ids=lambda case: f"{case.verifier.name}, {case.kind.value}")
 @pytest.mark.parametrize("rows", [1, 2])
-def test_in_pieces_and_all_at_once_are_one_decision(case: Case, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
     ahead[:, ::2] = logits[:, ::2]  # drafts that are often kept
     q = ahead.softmax(1)
-    tree = uneven(q) if case.kind is Sampling.MIXED else draft(case.kind, q, NODES)
+    tree = mixed_tree(q) if case.kind is Sampling.MIXED else sample_draft(case.kind, q, NODES)
     logits = logits[: len(tree) + 1]
     with monkeypatch.context() as patch:
-        elsewhere(patch)
-        wanted = judged(case, tree, logits)
+        simulate_remote_device(patch)
+        wanted = run_verifier(case, tree, logits)
     monkeypatch.setattr(sampling, "PIECE", rows * V)
-    assert len(list(fans_of(tree, logits))) > 1
-    found = judged(case, tree, logits)
+    assert len(list(iter_sibling_groups(tree, logits))) > 1
+    found = run_verifier(case, tree, logits)
     assert found.stop.tolist() == wanted.stop.tolist()
     torch.testing.assert_close(found.accept, wanted.accept)
     for name in ("score", "paid"):
@@ -86,39 +86,39 @@ def test_in_pieces_and_all_at_once_are_one_decision(case: Case, rows: int, monke
 
 
 @pytest.mark.parametrize("case", [*CASES, *MIXED], ids=lambda case: f"{case.verifier.name}, {case.kind.value}")
-def test_what_is_found_when_it_is_asked_for_is_what_would_have_been_found_at_once(case: Case) -> None:
+def test_lazy_results_equal_eager_results(case: Case) -> None:
     """Place by place, all together, and in another order than that of the tree."""
     generator = torch.Generator().manual_seed(6)
     logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
     ahead[:, ::2] = logits[:, ::2]
     q = ahead.softmax(1)
-    tree = uneven(q) if case.kind is Sampling.MIXED else draft(case.kind, q, NODES)
+    tree = mixed_tree(q) if case.kind is Sampling.MIXED else sample_draft(case.kind, q, NODES)
     logits = logits[: len(tree) + 1]
-    wanted = judged(case, tree, logits)
+    wanted = run_verifier(case, tree, logits)
     for order in ([0], list(range(len(tree) + 1)), list(range(len(tree), -1, -3))):
-        found = judged(case, tree, logits, late=True)
-        assert isinstance(found.stop, Late)
+        found = run_verifier(case, tree, logits, late=True)
+        assert isinstance(found.stop, LazySequence)
         assert torch.equal(found.accept, wanted.accept)
         assert found.stop.some(order) == [wanted.stop.tolist()[place] for place in order]
         assert [found.stop[place] for place in order] == found.stop.some(order)
         assert found.stop.tolist() == wanted.stop.tolist()
         assert (found.paid is None) == (wanted.paid is None)
-        if isinstance(found.paid, Late):
+        if isinstance(found.paid, LazySequence):
             assert isinstance(wanted.paid, Tensor)
             nodes = sorted(place - 1 for place in order if place)
-            assert some(found.paid, nodes) == pytest.approx([wanted.paid.tolist()[node] for node in nodes])
+            assert take(found.paid, nodes) == pytest.approx([wanted.paid.tolist()[node] for node in nodes])
             assert found.paid.tolist() == pytest.approx(wanted.paid.tolist())
 
 
-def drawn(kind: Sampling, q: Tensor) -> DraftTree:
+def sampled_tree(kind: Sampling, q: Tensor) -> DraftTree:
     """Three, one and two children; independent ones may be alike."""
     again = 5 if kind is Sampling.SAMPLED else 7
     tree = DraftTree.of([5, 9, again, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     return replace(tree, sampling=kind, q=q[:3], q_of=torch.tensor([0, -1, 1, -1, 2, -1, -1]))
 
 
-WORLDS = ["unlike", "filtered", "equal"]
-DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINISTIC for world in WORLDS]
+DISTRIBUTION_KINDS = ["unlike", "filtered", "equal"]
+DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINISTIC for world in DISTRIBUTION_KINDS]
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
@@ -128,7 +128,7 @@ DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINIS
     ids=lambda value: f"{value.verifier.name}, {value.kind.value}" if isinstance(value, Case) else value,
 )
 @pytest.mark.parametrize("shape", ["regular", "uneven"])
-def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
+def test_compiled_verification_equals_plain_verification(
     case: Case, world: str, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To 1e-6, of laws with and without zeros, and where nothing of p is left behind a draft."""
@@ -141,23 +141,23 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
         ahead[:2] = logits[:2]
     q = ahead.softmax(1)
     uneven = shape == "uneven" and case.kind in (Sampling.SAMPLED, Sampling.FIXED_NUMBER)
-    tree = drawn(case.kind, q) if uneven else draft(case.kind, q, NODES)
+    tree = sampled_tree(case.kind, q) if uneven else sample_draft(case.kind, q, NODES)
     logits = logits[: len(tree) + 1]
     assert tree.q is not None
-    assert rejection.passes(logits, tree.q)
-    found = judged(case, tree, logits, late=True)
-    p = to_probs(logits, WARM).double()
+    assert rejection.supports_distributions(logits, tree.q)
+    found = run_verifier(case, tree, logits, late=True)
+    p = to_probs(logits, TEMPERATURE_ONE).double()
     near = {"rtol": 1e-5, "atol": 3e-6 if case.verifier.name == "k-seq" else 1e-6}  # ρ is found to 1.4e-6
     is_double = case.verifier.name == "k-seq" and world == "equal"
     if is_double:  # ρ is a double root there: half the digits of single numbers count, and what is left of p has fewer
         near["atol"] = 2e-3
     if case.verifier.name != "optimal-two":
-        wanted = judged(case, replace(tree, q=tree.q.double()), logits.double(), p=p)
+        wanted = run_verifier(case, replace(tree, q=tree.q.double()), logits.double(), p=p)
     else:  # whose weights differ with the kind of number that they are searched with, and its law with none of them
         with monkeypatch.context() as patch:
             for module in (optimal_two, exact):
                 patch.setattr(module, "passes", lambda p, q: False)
-            wanted = judged(case, tree, logits)
+            wanted = run_verifier(case, tree, logits)
     assert found.reason is not None
     assert wanted.reason is not None
     # Where elders have nearly all of a place's token, what a younger one has of the rest is what rounding left of it.
@@ -177,21 +177,21 @@ def test_compiled_passes_give_the_numbers_of_the_forms_they_stand_for(
         torch.testing.assert_close(
             torch.tensor(paid.tolist()).double(), torch.tensor(wanted.paid.tolist()).double(), **near
         )
-    at_once = judged(case, tree, logits)
+    at_once = run_verifier(case, tree, logits)
     torch.testing.assert_close(at_once.accept[told], found.accept[told])
     assert at_once.stop.tolist() == found.stop.tolist()
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("siblings", [2, 3, 4, 5, 6])
-def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int) -> None:
+def test_compiled_error_equals_plain_error_for_any_number_of_siblings(siblings: int) -> None:
     """A pass adds up what up to four rejections leave; with more they are added up one after the other."""
     logits, ahead = 2.5 * torch.randn(2, 13, V, generator=torch.Generator().manual_seed(9))
-    tree = draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
+    tree = sample_draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
     assert tree.q is not None
     case, distributions = Case(Lenient(), Sampling.FIXED_NUMBER), logits[: len(tree) + 1]
-    found = judged(case, tree, distributions).paid
-    wanted = judged(case, replace(tree, q=tree.q.double()), distributions.double()).paid
+    found = run_verifier(case, tree, distributions).paid
+    wanted = run_verifier(case, replace(tree, q=tree.q.double()), distributions.double()).paid
     assert isinstance(found, Tensor)
     assert isinstance(wanted, Tensor)
     assert float(wanted.max()) > 0.01
@@ -199,20 +199,20 @@ def test_the_price_of_any_number_of_siblings_is_the_same_compiled(siblings: int)
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
-def test_what_a_block_has_left_is_told_where_hardly_anything_is() -> None:
+def test_excess_is_accurate_for_tiny_probabilities() -> None:
     """Products that are no normal numbers would have lost their digits, and take a hundred times as long."""
     logits = torch.randn(2, V, generator=torch.Generator().manual_seed(10))
     logits[0, :99] = -5.5  # alike, so that digits are lost in one direction
     p, q = logits.softmax(1).split(1)
     q = q.index_fill(1, torch.arange(99), 0.0)
-    assert rejection.passes(p, q)
+    assert rejection.supports_distributions(p, q)
     for by in (0.5, 1e-20, 3e-39):
         wanted = (by * p.double() - q).clamp(min=0).sum()
         assert float(sums.excess(p, q, torch.tensor([[by]]))) == pytest.approx(float(wanted), rel=0.01, abs=0)
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
-def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of tokens that a processor forbids, and of laws without zeros, where logits are not read."""
     logits, ahead = 2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))
     logits[3:, 5:900] = -torch.inf
@@ -228,11 +228,11 @@ def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch)
         ]
         return [
             sums.excess(p, q, by.to(p.dtype)),
-            *(sums.unseen(p, q, logits, sure) for sure in (0.0, 1e-4)),
+            *(sums.unverified_excess(p, q, logits, sure) for sure in (0.0, 1e-4)),
             *(price for price in kept if price is not None),
         ]
 
-    assert rejection.passes(p, q)
+    assert rejection.supports_distributions(p, q)
     wide = figures(p.double(), q.double(), logits.double())
     assert len(wide) == 5
     for mine, wanted in zip(figures(p, q, logits), wide, strict=True):
@@ -240,14 +240,14 @@ def test_sums_of_two_laws_are_the_same_compiled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(relaxed, "price_of_keeping", None)
     assert figures(p, q, logits), "it is the compiled ones that were asked"
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    assert not rejection.passes(p, q)
+    assert not rejection.supports_distributions(p, q)
     with pytest.raises(TypeError):
         figures(p, q, logits)
 
 
-def test_a_number_that_is_late_is_made_once_and_those_asked_for_together_are_made_together() -> None:
+def test_lazy_values_are_computed_once_and_in_batches() -> None:
     asked = list[list[int]]()
-    late = Late[int](5, lambda at: (asked.append(at.tolist()), at * at)[1])
+    late = LazySequence[int](5, lambda at: (asked.append(at.tolist()), at * at)[1])
     assert (late[3], late.some([1, 3, 1]), late[-1], len(late)) == (9, [1, 9, 1], 16, 5)
     assert asked == [[3], [1], [4]]
     assert list(late) == [0, 1, 4, 9, 16]
@@ -255,26 +255,26 @@ def test_a_number_that_is_late_is_made_once_and_those_asked_for_together_are_mad
         late[5]
 
 
-def test_a_law_and_its_entropy_in_pieces_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_probs_and_entropy_equal_those_of_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = 4 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     logits[:, 3] = -torch.inf
     monkeypatch.setattr(sampling, "PIECE", 2 * V)
-    for warm in (WARM, replace(WARM, temperature=0.7, top_k=9, min_p=0.05, top_p=0.9)):
+    for warm in (TEMPERATURE_ONE, replace(TEMPERATURE_ONE, temperature=0.7, top_k=9, min_p=0.05, top_p=0.9)):
         p = to_probs(logits, warm)
         assert p.tolist() == [to_probs(row[None], warm)[0].tolist() for row in logits]
         p_best, best = largest(p, 1)
         entropy = entropy_of(logits, p, best, p_best[:, 0], warm)
         torch.testing.assert_close(entropy, torch.special.entr(p).sum(1))
-    torch.testing.assert_close(to_probs(logits, WARM), logits.softmax(1))
-    half = to_probs(logits.bfloat16(), WARM)
+    torch.testing.assert_close(to_probs(logits, TEMPERATURE_ONE), logits.softmax(1))
+    half = to_probs(logits.bfloat16(), TEMPERATURE_ONE)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, logits.bfloat16().float().softmax(1))
 
 
 @pytest.mark.parametrize("host", [True, False])
-def test_rows_are_chosen_one_by_one(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_selected_independently(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "on_host", lambda device: host)
     one, other = torch.arange(6.0).view(3, 2), -torch.ones(3, 2)
-    assert by_row(torch.tensor([True, False, True]), one.clone(), other).tolist() == [[0, 1], [-1, -1], [4, 5]]
-    assert by_row(torch.ones(3, dtype=torch.bool), one.clone(), other).tolist() == one.tolist()
-    assert normalised(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), other[:2]).tolist() == [[0.25, 0.75], [-1, -1]]
+    assert where_rows(torch.tensor([True, False, True]), one.clone(), other).tolist() == [[0, 1], [-1, -1], [4, 5]]
+    assert where_rows(torch.ones(3, dtype=torch.bool), one.clone(), other).tolist() == one.tolist()
+    assert normalise_rows(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), other[:2]).tolist() == [[0.25, 0.75], [-1, -1]]

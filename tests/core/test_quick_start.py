@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.quick_start import uncollected, uncollected_and_frozen
+from workbench.core.quick_start import pause_and_freeze_gc, pause_gc
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_collector_stands_still_inside_and_runs_again_after_it() -> None:
+def test_garbage_collection_is_paused_inside_the_block_only() -> None:
     before = gc.get_freeze_count()
-    with uncollected():
+    with pause_gc():
         assert not gc.isenabled()
-        with uncollected():
+        with pause_gc():
             pass
         assert not gc.isenabled(), "the outer block goes on"
     assert gc.isenabled()
-    with pytest.raises(KeyError), uncollected():
+    with pytest.raises(KeyError), pause_gc():
         raise KeyError
     assert gc.isenabled(), "an error on the way leaves it running"
     assert gc.get_freeze_count() == before
 
 
-def test_a_long_lived_program_leaves_alone_what_was_made_meanwhile() -> None:
+def test_objects_created_during_start_are_frozen() -> None:
     before = gc.get_freeze_count()
     try:
-        with uncollected_and_frozen():
+        with pause_and_freeze_gc():
             assert not gc.isenabled()
             kept = [[i] for i in range(1000)]
         assert gc.isenabled()
@@ -41,7 +41,7 @@ def test_a_long_lived_program_leaves_alone_what_was_made_meanwhile() -> None:
         gc.unfreeze()
 
 
-def test_the_app_makes_its_page_and_its_backend_inside() -> None:
+def test_app_is_built_with_garbage_collection_paused() -> None:
     [main] = [f for f in ast.parse((ROOT / "app.py").read_text()).body if getattr(f, "name", "") == "main"]
     blocks = [
         block for block in ast.walk(main) if isinstance(block, ast.With) and "uncollected_and_frozen" in ast.dump(block)

@@ -72,7 +72,7 @@ def siblings(tokens: tuple[int, ...], q: Tensor | None, how: Sampling) -> DraftT
     )
 
 
-def emitted(
+def first_token_distribution(
     p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch, order: Callable | None = None,
     rule: Rule = recursive_rejection, as_if: Sampling | None = None, rest: Tensor | None = None,
 ) -> tuple[Tensor, float]:  # fmt: skip
@@ -139,7 +139,7 @@ SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampli
     ],
 )
 def test_golden_acceptance(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, kept = emitted(P, Q, n, how, monkeypatch)
+    probs, kept = first_token_distribution(P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=6e-7)
     assert distance(probs, P) < 1e-12
 
@@ -155,21 +155,23 @@ distributions = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_si
 
 @settings(max_examples=40, deadline=None)
 @given(distributions, distributions, st.integers(1, 3), st.sampled_from([SAMPLED, WITHOUT, FIXED]))
-def test_the_emitted_law_is_the_targets_for_any_two_laws(a: list[float], b: list[float], n: int, how: Sampling) -> None:
+def test_emitted_distribution_is_the_targets_for_any_p_and_q(
+    a: list[float], b: list[float], n: int, how: Sampling
+) -> None:
     p, q = (torch.tensor(w, dtype=torch.float64) / sum(w) for w in (a, b))
     n = min(n, int((q > 0).sum())) if how is WITHOUT else n
     with pytest.MonkeyPatch.context() as patch:
-        probs, kept = emitted(p, q, n, how, patch)
+        probs, kept = first_token_distribution(p, q, n, how, patch)
     assert distance(probs, p) < 1e-9
     if n == 1 and how is not FIXED:
         assert kept == pytest.approx(float(torch.minimum(p, q).sum()))
 
 
 @pytest.mark.parametrize("a", [0.0, 0.5, 0.7, 0.9, 1.0])
-def test_the_oracle_is_accepted_as_often_as_its_dial_says(a: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oracle_acceptance_rate_matches_its_parameter(a: float, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SimpleNamespace(drafter=SimpleNamespace(acceptance=a), sampling=SamplingParams(temperature=1.0))
     q = inspect.unwrap(mixture)(row, P.log()[None])[0]  # without the type check: a row needs a model
-    probs, kept = emitted(P, q, 1, SAMPLED, monkeypatch)
+    probs, kept = first_token_distribution(P, q, 1, SAMPLED, monkeypatch)
     assert kept == pytest.approx(a + (1 - a) * float(P.min()))
     assert distance(probs, P) < 1e-12
 
@@ -189,7 +191,7 @@ MIXES = {
 """Siblings in order: (row of the laws Q and R, without its elders' tokens), or (CHOSEN, its token)."""
 
 
-def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float]]:
+def mixed_draws(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float]]:
     """All ways that these siblings can come out, with their probabilities."""
     for tokens in itertools.product(range(4), repeat=len(kinds)):
         chance = 1.0
@@ -206,12 +208,14 @@ def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float
             yield tokens, chance
 
 
-def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]) -> Tensor:
+def first_token_distribution_of_mixed(
+    kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]
+) -> Tensor:
     """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `told` says."""
     leftover: list[Tensor] = []
     patch.setattr(places, "pick", lambda probs, u: leftover.append(probs) or torch.zeros(len(probs), dtype=torch.long))
     out, n = torch.zeros_like(P), len(kinds)
-    for tokens, chance in mixed(kinds):
+    for tokens, chance in mixed_draws(kinds):
         tree = DraftTree(
             torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
             probs_of=torch.tensor([probs for probs, _ in told]),
@@ -227,8 +231,10 @@ def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, to
 
 
 @pytest.mark.parametrize("kinds", MIXES.values(), ids=MIXES)
-def test_a_mixed_tree_keeps_the_targets_law(kinds: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert distance(emitted_by_mixed(kinds, monkeypatch, kinds), P) < 1e-12
+def test_mixed_tree_preserves_the_target_distribution(
+    kinds: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert distance(first_token_distribution_of_mixed(kinds, monkeypatch, kinds), P) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -240,18 +246,18 @@ def test_a_mixed_tree_keeps_the_targets_law(kinds: list[tuple[int, int]], monkey
     ],
     ids=["not without", "one drafter", "drawn"],
 )
-def test_a_mixed_tree_that_is_told_wrong_is_caught(
+def test_mixed_tree_with_wrong_declarations_is_detected(
     kinds: list[tuple[int, int]], told: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert distance(emitted_by_mixed(kinds, monkeypatch, told), P) > 0.01
+    assert distance(first_token_distribution_of_mixed(kinds, monkeypatch, told), P) > 0.01
 
 
-def test_a_chosen_node_that_comes_with_laws_for_display_is_judged_as_chosen() -> None:
+def test_deterministic_node_with_display_probs_is_verified_as_deterministic() -> None:
     tree = dataclasses.replace(siblings((1,), None, FIXED), q=Q[None])
     assert recursive_rejection(tree, P.expand(2, -1), torch.zeros(2, dtype=torch.float64)).accept.tolist() == [0.3]
 
 
-def test_a_mixed_tree_says_each_nodes_chance_under_its_own_law() -> None:
+def test_mixed_tree_reports_each_nodes_draft_probability() -> None:
     tree = DraftTree(
         torch.tensor([1, 3, 0]), torch.tensor([-1, -1, 0]), torch.zeros(3), Sampling.MIXED, 2, 2,
         q=torch.stack([Q, R]), probs_of=torch.tensor([CHOSEN, 1, 0]),
@@ -267,23 +273,23 @@ def test_a_mixed_tree_says_each_nodes_chance_under_its_own_law() -> None:
 
 @pytest.mark.parametrize(("n", "tv"), [(2, 0.2369), (3, 0.3917)])
 def test_siblings_sorted_by_q_are_caught(n: int, tv: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = emitted(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
+    probs, _ = first_token_distribution(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
     assert distance(probs, P) == pytest.approx(tv, abs=1e-4)
 
 
 def test_the_ratio_rule_on_deterministic_drafts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = emitted(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
+    probs, _ = first_token_distribution(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
     assert probs.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
     assert distance(probs, P) == pytest.approx(0.45)
 
 
-def test_a_draw_without_replacement_told_to_be_independent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = emitted(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
+def test_sampling_without_replacement_declared_independent_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, _ = first_token_distribution(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
     assert distance(probs, Q) > 0.01
 
 
 def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rest=P)
+    probs, _ = first_token_distribution(P, Q, 1, SAMPLED, monkeypatch, rest=P)
     assert probs.tolist() == pytest.approx((torch.minimum(P, Q) + 0.4 * P).tolist())
     assert distance(probs, P) == pytest.approx(0.2)
 
@@ -293,7 +299,7 @@ def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         ruling = recursive_rejection(tree, p, u)
         return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
 
-    probs, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rule=always)
+    probs, _ = first_token_distribution(P, Q, 1, SAMPLED, monkeypatch, rule=always)
     assert distance(probs, P) == pytest.approx(0.4)
 
 
@@ -354,7 +360,7 @@ def test_a_probability_of_one_is_always_kept_and_zero_never() -> None:
     assert walk([-1], [0.0], [0, 1], [0.0]).path == ()
 
 
-def test_little_that_elder_siblings_leave_is_shared_out_without_cancelling() -> None:
+def test_tiny_residual_after_siblings_is_normalised_without_cancellation() -> None:
     """Taken from 1, what is left of this law for the second sibling would be 20 % off in float32."""
     p = torch.tensor([[1 - 1e-7, 6e-8, 3e-8, 1e-8]], dtype=torch.float64).expand(3, -1)
     tree = siblings((0, 1), None, Sampling.DETERMINISTIC)
@@ -403,7 +409,7 @@ def test_typical_acceptance_golden_numbers() -> None:
     assert 0.3 * math.exp(float((sure * sure.log()).sum())) > 0.09
 
 
-def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> None:
+def test_typical_acceptance_uses_the_distribution_at_the_parent() -> None:
     """The target hesitates at the root (θ = 0.022) and is sure behind each draft (θ = ε = 0.09): 0.04 passes."""
     root = torch.tensor([0.5, 0.04] + [0.46 / 48] * 48, dtype=torch.float64)
     sure = torch.tensor([0.95] + [0.05 / 49] * 49, dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
-from workbench.core.relaxed import price_of_keeping
+from workbench.core.relaxed import threshold_rule_error
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
@@ -23,7 +23,7 @@ from workbench.methods.verifiers.nearest import Nearest, Neighbours
 V = 4
 G_P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 WARM = SamplingParams(temperature=1.0)
-NOBODY = Neighbours(torch.zeros(V, 1))
+NO_NEIGHBOURS = Neighbours(torch.zeros(V, 1))
 NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])
 
 
@@ -32,19 +32,21 @@ def distributions(seed: int, n: int) -> Tensor:
     return a / a.sum(1, keepdim=True)
 
 
-def judged(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = None) -> AcceptanceDecision:
+def run_verifier(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = None) -> AcceptanceDecision:
     n = len(tree)
     u = torch.zeros(n + 1, dtype=torch.float64)
     return verifier.rule(Verification(tree, p.log(), p, WARM, u, state=state))
 
 
-def drawn(token: int, q: Tensor) -> DraftTree:
+def sampled_draft(token: int, q: Tensor) -> DraftTree:
     """One token, drawn from q."""
     tree = DraftTree.chain([token])
     return replace(tree, sampling=Sampling.SAMPLED, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
 
 
-def left_behind(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def residual_weights(
+    verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> Tensor:
     """The weights at the root that the token is drawn from once all drafts are rejected."""
     seen: list[Tensor] = []
 
@@ -53,19 +55,21 @@ def left_behind(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monk
         return weights.argmax(1)
 
     monkeypatch.setattr("workbench.core.places.pick", see)
-    judged(verifier, tree, p, state)
+    run_verifier(verifier, tree, p, state)
     return seen[0][0] / seen[0][0].sum()
 
 
-def written(verifier: Verifier, p: Tensor, q: Tensor, state: Any, patch: pytest.MonkeyPatch) -> tuple[Tensor, float]:
+def first_token_distribution(
+    verifier: Verifier, p: Tensor, q: Tensor, state: Any, patch: pytest.MonkeyPatch
+) -> tuple[Tensor, float]:
     """(the law of the first token behind one draft drawn from q, what the rule says that it pays on the average)."""
     out, paid = torch.zeros(V, dtype=torch.float64), 0.0
     for x in range(V):
-        tree = drawn(x, q)
-        ruling = judged(verifier, tree, p.expand(2, V), state)
+        tree = sampled_draft(x, q)
+        ruling = run_verifier(verifier, tree, p.expand(2, V), state)
         accept = ruling.accept[0]
         out[x] += q[x] * accept
-        out += q[x] * (1 - accept) * left_behind(verifier, tree, p.expand(2, V), state, patch)
+        out += q[x] * (1 - accept) * residual_weights(verifier, tree, p.expand(2, V), state, patch)
         assert ruling.paid is not None
         paid += float(q[x] * ruling.paid[0])
     return out, paid
@@ -79,12 +83,12 @@ def tv(a: Tensor, b: Tensor) -> float:
     ("lenience", "wanted", "distance"),
     [(0.9, [0.4444, 0.3333, 0.1667, 0.0556], 0.0556), (0.7, None, 0.1952), (0.5, None, 0.318)],
 )
-def test_lenience_writes_the_law_of_its_card(
+def test_lenience_has_the_documented_distribution(
     lenience: float, wanted: list[float] | None, distance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The golden p and q of the cards; and the closed form of the docstring, entry for entry."""
     q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-    out, paid = written(Lenient(lenience), G_P, q, None, monkeypatch)
+    out, paid = first_token_distribution(Lenient(lenience), G_P, q, None, monkeypatch)
     kept, rest = torch.minimum(q, G_P / lenience), (G_P - lenience * q).clamp_min(0)
     closed = kept + (1 - kept.sum()) * rest / rest.sum()
     assert torch.allclose(out, closed, atol=1e-12)
@@ -98,7 +102,7 @@ def test_lenience_bounds_every_token_and_says_what_it_pays(
     lenience: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p, q = distributions(seed, 2)
-    out, paid = written(Lenient(lenience), p, q, None, monkeypatch)
+    out, paid = first_token_distribution(Lenient(lenience), p, q, None, monkeypatch)
     assert bool((out <= p / lenience + 1e-12).all())
     assert paid == pytest.approx(tv(out, p), abs=1e-12)
     assert paid > 0.01
@@ -115,17 +119,17 @@ def by_table(monkeypatch: pytest.MonkeyPatch) -> None:
     ("k", "mass", "lifted"),
     [(1, 0.1, [0.5, 0.3, 0.2, 0.05]), (1, 0.2, [0.5, 0.3, 0.2, 0.2]), (2, 0.4, [0.8, 0.3, 0.5, 0.2])],
 )
-def test_neighbours_lend_what_the_card_says(k: int, mass: float, lifted: list[float]) -> None:
+def test_neighbours_add_the_documented_probability(k: int, mass: float, lifted: list[float]) -> None:
     """The card's neighbours: 0: 1, 2, 3; 1: 0, 2, 3; 2: 3, 1, 0; 3: 2, 1, 0."""
     for x in range(V):
-        ruling = judged(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V), NOBODY)
+        ruling = run_verifier(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V), NO_NEIGHBOURS)
         assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9)
         assert ruling.paid is not None
         assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
 
 
 def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> AcceptanceDecision:
-    return verifier.rule(Verification(tree, p.log(), p, SamplingParams(**sampling), None, state=NOBODY))
+    return verifier.rule(Verification(tree, p.log(), p, SamplingParams(**sampling), None, state=NO_NEIGHBOURS))
 
 
 @pytest.mark.usefixtures("by_table")
@@ -149,35 +153,35 @@ def test_a_greedy_draft_is_accepted_if_it_is_likelier_with_its_neighbours_than_t
 
 @pytest.mark.usefixtures("by_table")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_neighbours_lend_nothing_to_a_token_that_a_processor_forbids(temperature: float) -> None:
+def test_neighbours_add_no_probability_to_forbidden_tokens(temperature: float) -> None:
     p = torch.tensor([0.45, 0.0, 0.3, 0.25], dtype=torch.float64)
     u = torch.zeros(2, dtype=torch.float64) if temperature else None
     sampling = SamplingParams(temperature, processors=(lambda ids, scores: scores,))
-    v = Verification(DraftTree.chain([1]), p.log().expand(2, V), p.expand(2, V), sampling, u, state=NOBODY)
+    v = Verification(DraftTree.chain([1]), p.log().expand(2, V), p.expand(2, V), sampling, u, state=NO_NEIGHBOURS)
     assert Nearest(2, 1.0).rule(v).accept.tolist() == [0]
 
 
 @pytest.mark.usefixtures("by_table")
-def test_lantern_plus_plus_bounds_what_neighbours_lend_by_the_drafts_own_probability() -> None:
+def test_lantern_plus_plus_caps_neighbour_probability_by_the_drafts_own() -> None:
     """Σ ≤ λ·p(x). Of p = (.5, .3, .15, .05), λ = 1: token 2 has one neighbour within .15, token 3 none within .05."""
     for ratio, lifted in ((1.0, [0.95, 0.3, 0.2, 0.05]), (3.5, [0.95, 0.95, 0.5, 0.2]), (0.0, G_P.tolist())):
         for x in range(V):
-            ruling = judged(Nearest(2, 0.0, ratio), DraftTree.chain([x]), G_P.expand(2, V), NOBODY)
+            ruling = run_verifier(Nearest(2, 0.0, ratio), DraftTree.chain([x]), G_P.expand(2, V), NO_NEIGHBOURS)
             assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9), (ratio, x)
 
 
 @pytest.mark.usefixtures("by_table")
 @pytest.mark.parametrize("seed", range(6))
-def test_what_neighbours_cost_is_never_more_than_what_is_said(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_error_bounds_the_total_variation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the average over the draws; for a chosen draft it is the total variation itself."""
     p, q = distributions(seed, 2)
     verifier = Nearest(2, 0.3)
-    out, paid = written(verifier, p, q, NOBODY, monkeypatch)
+    out, paid = first_token_distribution(verifier, p, q, NO_NEIGHBOURS, monkeypatch)
     assert tv(out, p) <= paid + 1e-12
     for x in range(V):
         tree = DraftTree.chain([x])
-        ruling = judged(verifier, tree, p.expand(2, V), NOBODY)
-        point = (1 - ruling.accept[0]) * left_behind(verifier, tree, p.expand(2, V), NOBODY, monkeypatch)
+        ruling = run_verifier(verifier, tree, p.expand(2, V), NO_NEIGHBOURS)
+        point = (1 - ruling.accept[0]) * residual_weights(verifier, tree, p.expand(2, V), NO_NEIGHBOURS, monkeypatch)
         point[x] += ruling.accept[0]
         assert ruling.paid is not None
         assert tv(point, p) == pytest.approx(float(ruling.paid[0]), abs=1e-12)
@@ -224,11 +228,11 @@ EXACT: list[Callable[[], Verifier]] = [lambda: Lenient(1.0), lambda: Nearest(0, 
 
 
 @pytest.mark.parametrize(("seed", "exact"), list(itertools.product(range(2), range(len(EXACT)))))
-def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: int) -> None:
+def test_exact_parameter_value_preserves_the_target_distribution(seed: int, exact: int) -> None:
     """However siblings were chosen, the tests are those of recursive rejection, and nothing is paid."""
     p, near = distributions(seed + 9, 4), Neighbours(distributions(3, V))
     for tree in trees(seed):
-        ruling = judged(EXACT[exact](), tree, p, near)
+        ruling = run_verifier(EXACT[exact](), tree, p, near)
         wanted = recursive_rejection(tree, p, torch.zeros(4, dtype=torch.float64))
         assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
         assert torch.equal(ruling.stop, wanted.stop)
@@ -236,7 +240,7 @@ def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: 
         assert float(ruling.paid.abs().max()) < 1e-12
 
 
-def test_a_greedy_round_is_the_targets() -> None:
+def test_greedy_round_equals_the_targets_choice() -> None:
     tree, p = DraftTree.chain([0, 1]), distributions(1, 3)
     for verifier in (Lenient(0.1), Nearest(3, 0.0), Nearest(0, 1.0)):
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
@@ -250,6 +254,6 @@ def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn(
     tree = replace(
         DraftTree.chain([0, 1]), q=torch.tensor([[0.9, 0.1]]), q_of=torch.tensor([0, -1, -1]), sampling=Sampling.MIXED
     )
-    found = price_of_keeping(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.zeros(3))
+    found = threshold_rule_error(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.zeros(3))
     assert found is not None
     assert found.tolist() == pytest.approx([0.4, 0.75])

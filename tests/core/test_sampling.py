@@ -20,7 +20,16 @@ from transformers import (
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param, params_of
-from workbench.core.sampling import BLOCK, WIDE, SamplingParams, entropy_of, largest, pick, to_probs, with_history
+from workbench.core.sampling import (
+    BLOCK,
+    WIDE,
+    SamplingParams,
+    apply_logits_processors,
+    entropy_of,
+    largest,
+    pick,
+    to_probs,
+)
 
 
 def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
@@ -35,7 +44,7 @@ def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
     st.sampled_from([0.1, 0.5, 0.9, 0.999, 1.0]),
     st.sampled_from([0.0, 0.05, 0.5, 1.0]),
 )
-def test_the_law_is_that_of_hugging_faces_warpers(
+def test_probs_equal_those_of_hugging_faces_warpers(
     seed: int, temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
     logits, ids = logits_of(seed), torch.zeros(4, 1, dtype=torch.long)
@@ -69,7 +78,7 @@ def test_the_repetition_penalty_is_hugging_faces(seed: int, history: list[int], 
     logits, ids = logits_of(seed, rows=2), torch.tensor(history)
     processor: Any = RepetitionPenaltyLogitsProcessor(penalty)
     wanted = processor(ids[None].expand(2, -1), logits.clone())
-    found = with_history(logits, SamplingParams(repetition_penalty=penalty), [ids, ids])
+    found = apply_logits_processors(logits, SamplingParams(repetition_penalty=penalty), [ids, ids])
     assert torch.allclose(found, wanted)
 
 
@@ -78,7 +87,7 @@ def test_each_row_is_scored_with_its_own_history() -> None:
         return scores + ids.shape[1] * 100 + ids.sum()
 
     histories = [torch.tensor([1]), torch.tensor([2, 3])]
-    found = with_history(torch.zeros(2, 3), SamplingParams(processors=(shift,)), histories)
+    found = apply_logits_processors(torch.zeros(2, 3), SamplingParams(processors=(shift,)), histories)
     assert found.tolist() == [[101.0] * 3, [205.0] * 3]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.templates import best_paths, parents_of
-from workbench.core.tree import DraftTree, Sampling, ancestors, children_of, depths_of
+from workbench.core.tree import DraftTree, Sampling, children_of, depths_of, tree_attention_mask
 
 
 @st.composite
@@ -27,7 +27,7 @@ def test_ancestors_are_found_by_walking_up(parents: list[int]) -> None:
     naive = [[j in worlds.path_to(parents, i) for j in range(len(parents))] for i in range(len(parents))]
     tensor = torch.tensor(parents, dtype=torch.long)
     for bound in (depth, depth + 1, depth + 7):
-        assert ancestors(tensor, bound).tolist() == naive
+        assert tree_attention_mask(tensor, bound).tolist() == naive
 
 
 @settings(deadline=None)

@@ -14,12 +14,18 @@ from workbench.methods import registry
 from workbench.models.bundle import bundled
 from workbench.models.loading import load_models
 from workbench.models.pretrained import load_tokenizer
-from workbench.models.published import PUBLISHED, SMOLLM2, Published
-from workbench.models.tokenizer_source import FILES, VOCABULARY, spoken, tokenizer_source_for, tokenizer_source_of
-from workbench.service.choices import same_words
+from workbench.models.published import MODEL_INDEX, SMOLLM2, IndexedModel
+from workbench.models.tokenizer_source import (
+    FILES,
+    VOCABULARY,
+    tokenizer_source_for,
+    tokenizer_source_of,
+    vocabulary_hash_of,
+)
+from workbench.service.choices import have_same_vocabulary
 
 
-def say(folder: Path, **told: object) -> None:
+def edit_config(folder: Path, **told: object) -> None:
     """Let a model's configuration say something else."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | told))
@@ -28,27 +34,27 @@ def say(folder: Path, **told: object) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The bundled draft model without its tokenizer, as if its target were a published one."""
-    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)
+    monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
     place = Path(shutil.copytree(bundled()["text-drafter"], tmp_path / "borrower"))
-    vocabulary = spoken(place)
+    vocabulary = vocabulary_hash_of(place)
     for name in FILES:
         (place / name).unlink()
-    say(place, **{VOCABULARY: vocabulary})
+    edit_config(place, **{VOCABULARY: vocabulary})
     return place
 
 
-def test_smollm2s_drafter_keeps_no_copy_and_says_whose_words_it_speaks() -> None:
+def test_smollm2_drafter_names_its_tokenizer_source() -> None:
     place = bundled()["smollm2-drafter"]
     assert not [name for name in FILES if (place / name).exists()]
-    assert spoken(place) == SMOLLM2.vocabulary
+    assert vocabulary_hash_of(place) == SMOLLM2.vocabulary
     assert tokenizer_source_for("smollm2-drafter")
     assert tokenizer_source_for("text-drafter") is None
 
 
-def test_it_speaks_its_targets_tokenizer_and_drafts(folder: Path) -> None:
+def test_drafter_without_a_tokenizer_uses_the_targets(folder: Path) -> None:
     words = load_tokenizer("text-target").get_vocab()
     assert load_tokenizer(str(folder)).get_vocab() == words
-    assert same_words("text-target", str(folder))
+    assert have_same_vocabulary("text-target", str(folder))
     models = load_models("text-target", str(folder), "cpu", "float64", strict=True)
     plain, drafted = (
         Engine(models).generate(Request([1, 2, 3], registry.get(name), max_new_tokens=12))
@@ -58,8 +64,8 @@ def test_it_speaks_its_targets_tokenizer_and_drafts(folder: Path) -> None:
 
 
 def test_another_tokenizer_than_it_learnt_with_is_refused(folder: Path) -> None:
-    say(folder, **{VOCABULARY: SMOLLM2.vocabulary})
-    assert same_words("text-target", str(folder)) is False
+    edit_config(folder, **{VOCABULARY: SMOLLM2.vocabulary})
+    assert have_same_vocabulary("text-target", str(folder)) is False
     with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary"):
         load_models("text-target", str(folder), "cpu", "float32", strict=True)
     with pytest.raises(TokenizerMismatchError, match="trained with another tokenizer than this text-target's"):
@@ -67,35 +73,35 @@ def test_another_tokenizer_than_it_learnt_with_is_refused(folder: Path) -> None:
 
 
 def test_a_tokenizer_of_its_own_comes_first(folder: Path) -> None:
-    say(folder, **{VOCABULARY: "0" * 64})
+    edit_config(folder, **{VOCABULARY: "0" * 64})
     for name in FILES:
         shutil.copyfile(bundled()["text-drafter"] / name, folder / name)
     assert tokenizer_source_of(folder) is None
     assert load_tokenizer(str(folder)).get_vocab() == load_tokenizer("text-target").get_vocab()
 
 
-def test_a_folder_of_ones_own_lends_nothing(folder: Path) -> None:
+def test_local_folder_is_no_tokenizer_source(folder: Path) -> None:
     """What a stranger's file names is not looked for on this machine."""
-    say(folder, target=str(bundled()["text-target"]))
+    edit_config(folder, target=str(bundled()["text-target"]))
     assert tokenizer_source_of(folder) is None
-    assert spoken(folder) == ""
+    assert vocabulary_hash_of(folder) == ""
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize("target", [["text-target"], {"text-target": 1}, 7, None])
-def test_a_name_that_is_none_lends_nothing(folder: Path, target: object) -> None:
-    say(folder, target=target)
+def test_invalid_target_name_is_no_tokenizer_source(folder: Path, target: object) -> None:
+    edit_config(folder, target=target)
     assert tokenizer_source_of(folder) is None
-    assert spoken(folder) == ""
+    assert vocabulary_hash_of(folder) == ""
 
 
 def test_a_target_that_is_not_here_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shape = ("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", "tiny.gguf", "0" * 64, 1, 1, "MIT", ())
-    monkeypatch.setitem(PUBLISHED, "tiny", Published(*shape, spoken(folder)))
-    say(folder, target="tiny")
+    monkeypatch.setitem(MODEL_INDEX, "tiny", IndexedModel(*shape, vocabulary_hash_of(folder)))
+    edit_config(folder, target="tiny")
     with pytest.raises(ModelError, match=r"uses the tokenizer of tiny\. tiny is not on this machine") as caught:
         load_tokenizer(str(folder))
     assert "no-such-package==1.0" in caught.value.remedy

@@ -17,10 +17,18 @@ from workbench.kernels.reduced_vocabulary import trim
 from workbench.kernels.segment import Segment
 from workbench.models.bundle import bundled
 from workbench.models.pretrained import load_model, resolve_drafter_dtype
-from workbench.models.published import PUBLISHED, SMOLLM2
+from workbench.models.published import MODEL_INDEX, SMOLLM2
 from workbench.models.runner import Runner
-from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS, borrows, tensors_of, through_matrices, written_out
-from workbench.models.tokenizer_source import VOCABULARY, spoken
+from workbench.models.shared_embeddings import (
+    ENTER,
+    LEAVE,
+    ROWS,
+    expand_rows,
+    factor_rows,
+    shares_embeddings,
+    tensors_of,
+)
+from workbench.models.tokenizer_source import VOCABULARY, vocabulary_hash_of
 from workbench.service.memory import Need
 from workbench.training.family.borrower import DrafterInTraining
 
@@ -29,14 +37,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def theirs(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     """The bundled target's rows, as if it were a published one."""
-    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)
+    monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
     return tensors_of(bundled()["text-target"])["model.embed_tokens.weight"].float()
 
 
 @pytest.fixture
-def learner(theirs: torch.Tensor) -> DrafterInTraining:
+def drafter_in_training(theirs: torch.Tensor) -> DrafterInTraining:
     config = LlamaConfig(
         vocab_size=len(theirs), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, tie_word_embeddings=False,
@@ -47,14 +55,18 @@ def learner(theirs: torch.Tensor) -> DrafterInTraining:
 @pytest.fixture
 def folder(tmp_path: Path, learner: DrafterInTraining) -> Path:
     """The learner as it is kept."""
-    told = {"target": "text-target", VOCABULARY: spoken(bundled()["text-target"]), ROWS: learner.enter.in_features}
+    told = {
+        "target": "text-target",
+        VOCABULARY: vocabulary_hash_of(bundled()["text-target"]),
+        ROWS: learner.enter.in_features,
+    }
     said = learner.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(said))
     save_file({name: weight.contiguous() for name, weight in learner.weights().items()}, tmp_path / "model.safetensors")
     return tmp_path
 
 
-def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: DrafterInTraining) -> None:
+def test_loaded_model_has_the_logits_of_training(folder: Path, learner: DrafterInTraining) -> None:
     ids = torch.tensor([[5, 7, 7, 1, 90]])
     model = load_model(str(folder), CPU, torch.float32)
     with torch.inference_mode():
@@ -64,17 +76,17 @@ def test_what_is_loaded_says_what_the_learner_said(folder: Path, learner: Drafte
     assert said.std() > 0.1, "and that is something"
 
 
-def test_rows_written_out_can_be_taken_back(learner: DrafterInTraining, theirs: torch.Tensor) -> None:
+def test_full_embedding_converts_back_to_a_projection(learner: DrafterInTraining, theirs: torch.Tensor) -> None:
     weights = learner.weights()
-    whole = {name: weight.half() for name, weight in written_out(weights, theirs, theirs).items()}
+    whole = {name: weight.half() for name, weight in expand_rows(weights, theirs, theirs).items()}
     assert ENTER not in whole
-    found = through_matrices(whole, theirs, theirs)
+    found = factor_rows(whole, theirs, theirs)
     assert found.keys() == weights.keys()
     for name in (ENTER, LEAVE):
         torch.testing.assert_close(found[name], weights[name], atol=2e-3, rtol=2e-2)
     own = whole | {"lm_head.weight": torch.randn_like(whole["lm_head.weight"])}
     with pytest.raises(ValueError, match="its rows are its own"):
-        through_matrices(own, theirs, theirs)
+        factor_rows(own, theirs, theirs)
 
 
 def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
@@ -106,7 +118,7 @@ def test_its_need_of_memory_counts_the_rows(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not may_compile(), reason="passes are compiled on Linux on x86-64")
-def test_kin_goes_in_bfloat16_where_passes_are_compiled_for_its_sizes(folder: Path) -> None:
+def test_related_drafter_is_bfloat16_where_its_forward_is_compiled(folder: Path) -> None:
     half, single = torch.bfloat16, torch.float32
     said = json.loads((folder / "config.json").read_text())
     fits = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "draft_vocabulary": list(range(24))}
@@ -122,7 +134,7 @@ def test_kin_goes_in_bfloat16_where_passes_are_compiled_for_its_sizes(folder: Pa
 
 
 @pytest.mark.skipif(not may_compile(), reason="passes are compiled on Linux on x86-64")
-def test_a_trimmed_one_is_compiled_and_says_nothing_of_the_rest() -> None:
+def test_reduced_vocabulary_drafter_is_compiled_and_masks_other_tokens() -> None:
     kept = list(range(1, 48, 2))
     model = worlds.family("llama", hidden_size=128, intermediate_size=96, vocab_size=64).to(torch.bfloat16)
     model.config.draft_vocabulary = kept
@@ -141,7 +153,7 @@ def test_a_trimmed_one_is_compiled_and_says_nothing_of_the_rest() -> None:
 
 def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a stranger's file could name what is read on this machine."""
-    assert borrows(LlamaConfig.from_pretrained(folder))
-    monkeypatch.delitem(PUBLISHED, "text-target")
+    assert shares_embeddings(LlamaConfig.from_pretrained(folder))
+    monkeypatch.delitem(MODEL_INDEX, "text-target")
     with pytest.raises(ModelError, match="does not name the target"):
         load_model(str(folder), CPU, torch.float32)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import CapacityError
-from workbench.core.tree import ancestors, depths_of
+from workbench.core.tree import depths_of, tree_attention_mask
 from workbench.engine import Runner
 from workbench.kernels.attention_span import AttentionSpan, AttentionSpans, attention_spans
 from workbench.kernels.kv_cache import TreeCache, Window
@@ -30,7 +30,7 @@ class Reference:
     def __init__(self, seed: int, name: str = "llama", context: int = 96) -> None:
         self.model = worlds.family(name, seed, "cpu", **(SHAPE if name == "llama" else {}))
         self.runner = Runner(self.model, context)
-        self.ask = worlds.ask_model(self.model)
+        self.ask = worlds.next_logits_function(self.model)
 
 
 @settings(max_examples=12, deadline=None)
@@ -43,7 +43,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
         action = rng.choice(["open", "tree", "tree", "tree", "chain", "rewind", "close"])
         if action == "open" and len(texts) < 4:
             slot, text = runner.open(), worlds.random_prompt(rng.randint(1, 9), seed=rng.randint(0, 99))
-            assert not written(runner, slot.index, 0), "nothing stale"
+            assert not has_nonzero_entries(runner, slot.index, 0), "nothing stale"
             runner.prefill(slot, text, chunk=rng.randint(1, 5))
             texts[id(slot)] = (slot, text)
         elif texts:
@@ -62,7 +62,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
                 text += new
             else:
                 grow_trees(world, [rng.choice(list(texts.values())), (slot, text)], rng)
-        assert not any(written(runner, row, reached) for row, reached in enumerate(runner.cache._reached))
+        assert not any(has_nonzero_entries(runner, row, reached) for row, reached in enumerate(runner.cache._reached))
     for slot, text in texts.values():
         probe = rng.randint(1, 63)
         out = runner.forward([Segment(slot, torch.tensor([probe]))])
@@ -72,7 +72,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
     assert sorted(slot.index for slot, _ in texts.values()) == list(range(len(texts)))
 
 
-def written(runner: Runner, row: int, start: int) -> bool:
+def has_nonzero_entries(runner: Runner, row: int, start: int) -> bool:
     """Whether anything but zeros stands in a row's cache from a position on."""
     return any(bool(stack[:, :, row, :, start:].any()) for stack in runner.cache._stacks)
 
@@ -122,7 +122,7 @@ def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
     assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
 
 
-def test_what_no_text_reached_is_neither_written_nor_copied(device: str) -> None:
+def test_unused_cache_memory_is_neither_written_nor_copied(device: str) -> None:
     """A row of a long context is mostly untouched memory; to zero it, or to copy it for another row, took seconds."""
     runner = Runner(worlds.family("llama", device=device, **SHAPE), context=64)
     runner.prefill(runner.open(), [1, 2, 3])
@@ -142,7 +142,9 @@ def test_what_no_text_reached_is_neither_written_nor_copied(device: str) -> None
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.integers(0, 1000)), min_size=1, max_size=3),
        st.sampled_from([None, 3, 5]), st.sampled_from([None, 4]))  # fmt: skip
-def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int | None, chunk: int | None) -> None:
+def test_masks_allow_committed_tokens_and_ancestors_only(
+    rows: list[tuple[int, int, int]], window: int | None, chunk: int | None
+) -> None:
     """Every entry of a mask, from first principles: committed, or an ancestor; and near enough for a sliding layer."""
     trees = []
     for start, n, seed in rows:
@@ -154,7 +156,7 @@ def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int |
     spans |= {"sliding_attention": AttentionSpan(window)} if window else {}
     spans |= {"chunked_attention": AttentionSpan(None, chunk)} if chunk else {}
     maker = MaskMaker(AttentionSpans(spans, len(spans) > 1), torch.float32, torch.device("cpu"))
-    sees = [ancestors(torch.tensor(parents), len(parents)) for _, parents in trees]
+    sees = [tree_attention_mask(torch.tensor(parents), len(parents)) for _, parents in trees]
     full = maker.tree([start for start, _ in trees], sees, n, used)
     query, key = torch.zeros(len(trees), n, dtype=torch.long), torch.arange(used).repeat(len(trees), 1)
     for b, (start, parents) in enumerate(trees):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from vision_worlds import IMAGE, noise_picture, tiny_vision_models
+from vision_worlds import IMAGE, noise_image, tiny_vision_models
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
@@ -20,15 +20,15 @@ from workbench.decoders import Method
 from workbench.decoders.declarations import DRAFTERS
 from workbench.decoders.draft_verify import switching
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine import Engine, Models, Request, Row, Runner
-from workbench.engine.image_inputs import read, swapped
+from workbench.engine import Engine, Models, Request, Runner, Sequence
+from workbench.engine.image_inputs import create_image_change, process_prompt
 from workbench.engine.request import ENDED
-from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
+from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, ImageChange
 from workbench.kernels.kv_cache import TreeCache
-from workbench.kernels.positions import Geometry
+from workbench.kernels.positions import ForwardInputBuilder
 from workbench.methods import registry
 from workbench.methods.drafters import catching_up
-from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.drafters.nothing import EmptyDrafter
 from workbench.models.runner import SCRATCH
 
 pytestmark = pytest.mark.unchecked
@@ -41,22 +41,22 @@ every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
-def seeing(device: str) -> Models:
+def vision_models(device: str) -> Models:
     """For methods that need a picture; positions of target and drafter differ."""
     return tiny_vision_models(vocabulary=20, device=device)
 
 
-def asked(method: Any, models: Models, n: int, **more: Any) -> Request:
+def make_request(method: Any, models: Models, n: int, **more: Any) -> Request:
     """A request in text, or with a picture where the method needs one."""
     needs = getattr(method, "needs", ())
     if "pictures" not in needs:
         return Request(PROMPT, method, max_new_tokens=n, stop_at_eos=False, **more)
-    picture = noise_picture(3)
-    prompt, images = read(models, f"abc{IMAGE}deab", (picture,))
+    picture = noise_image(3)
+    prompt, images = process_prompt(models, f"abc{IMAGE}deab", (picture,))
     return Request(
         prompt, method, images=images, pictures=(picture,), max_new_tokens=n, stop_at_eos=False, **more
     )  # fmt: skip
@@ -81,13 +81,13 @@ def extremes(method: Method) -> list[dict[str, Any]]:
     return found
 
 
-def refusals(row: Row) -> list[str]:
+def refusals(row: Sequence) -> list[str]:
     """What the trace says was refused, round by round."""
     assert row.trace is not None
     return [note for r in row.trace.rounds for note in r.notes if note.startswith(REFUSED)]
 
 
-def no_slots_left(models: Models) -> bool:
+def are_slots_released(models: Models) -> bool:
     return not models.target.slots and (models.drafter is None or not models.drafter.slots)
 
 
@@ -98,14 +98,16 @@ def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
     @cache
     def write(pictures: bool) -> list[int]:
         models, like = (seeing, "vlm-draft") if pictures else (text, "draft-model")
-        request = dataclasses.replace(asked(registry.get(like), models, MANY), method=registry.get("autoregressive"))
+        request = dataclasses.replace(
+            make_request(registry.get(like), models, MANY), method=registry.get("autoregressive")
+        )
         return Engine(models, record=False).generate(request).token_ids
 
     return write
 
 
 @pytest.mark.parametrize(
-    "name", worlds.others_on_demand(registry.names(), [m.with_params() for m in registry.methods()])
+    "name", worlds.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
 )
 def test_no_value_of_a_parameter_ends_a_run(
     name: str, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
@@ -114,15 +116,15 @@ def test_no_value_of_a_parameter_ends_a_run(
     method = registry.get(name)
     models, cases = seeing if "pictures" in method.needs else text, extremes(method)
     for first in range(0, len(cases), CASES):  # a text has rounds for so many
-        go_through(cases[first : first + CASES], method, models, plain_text)
+        run_with_changes(cases[first : first + CASES], method, models, plain_text)
 
 
-def go_through(
+def run_with_changes(
     cases: list[dict[str, Any]], method: Method, models: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
     """One run, changed before each round."""
     engine = Engine(models, record=False)
-    row = engine.submit(asked(method, models, MANY))
+    row = engine.submit(make_request(method, models, MANY))
     impossible = 0
     for case in cases:
         engine.step()
@@ -142,7 +144,7 @@ def go_through(
     assert set(refusals(row)) <= set(row.trace.footer.warnings), "a run's warnings are what the command line prints"
     row.cancel()
     engine.step()
-    assert no_slots_left(models)
+    assert are_slots_released(models)
 
 
 @pytest.mark.parametrize("name", SAMPLING_NAMES)
@@ -150,7 +152,7 @@ def go_through(
 def test_no_allowed_value_of_the_sampling_ends_a_run(method: str, name: str, text: Models) -> None:
     spec = params_of(SamplingParams())[name]
     engine = Engine(text)
-    row = engine.submit(asked(registry.get(method), text, 40))
+    row = engine.submit(make_request(registry.get(method), text, 40))
     for value in (spec.ge, spec.le):
         engine.step()
         row.change(sampling=SamplingParams(**{"temperature": 1.0, name: value}))
@@ -162,7 +164,7 @@ def test_no_allowed_value_of_the_sampling_ends_a_run(method: str, name: str, tex
 def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_not(text: Models) -> None:
     """Several requests for change before one round: only the impossible one is left out."""
     engine = Engine(text)
-    row = engine.submit(asked(registry.get("early-exit"), text, 30))
+    row = engine.submit(make_request(registry.get("early-exit"), text, 30))
     while not row.trace or not row.trace.rounds:
         engine.step()
     row.change(params={"depth": 2})
@@ -178,7 +180,7 @@ def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_n
 
 
 @dataclasses.dataclass(frozen=True)
-class Refuses(Nothing):
+class Refuses(EmptyDrafter):
     """A drafter that cannot be primed."""
 
     def prime(self, row: Any, models: Any) -> Any:
@@ -188,9 +190,9 @@ class Refuses(Nothing):
 @pytest.mark.parametrize("before", ["draft-model", "draft-tree", "token-recycling", "eagle-vlm"])
 def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work(before: str, text: Models) -> None:
     broken = dataclasses.replace(registry.get("draft-model"), name="broken", title="Broken", drafter=Refuses())
-    alone = Engine(text).generate(asked(registry.get(before), text, 30))
+    alone = Engine(text).generate(make_request(registry.get(before), text, 30))
     engine = Engine(text)
-    row = engine.submit(asked(registry.get(before), text, 30))
+    row = engine.submit(make_request(registry.get(before), text, 30))
     while not row.trace or len(row.trace.rounds) < 2:
         engine.step()
     row.change(broken)
@@ -200,7 +202,7 @@ def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work
     assert ["ZeroDivisionError: in prime" in note for note in refusals(row)] == [True]
     assert row.trace.token_ids == alone.token_ids
     assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds], "its state is what it was"
-    assert no_slots_left(text)
+    assert are_slots_released(text)
 
 
 @pytest.mark.parametrize("sees", [BOTH, DRAFTER])
@@ -208,9 +210,9 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     sees: str, seeing: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = registry.get("vlm-draft")
-    alone = Engine(seeing).generate(asked(method, seeing, 20))
+    alone = Engine(seeing).generate(make_request(method, seeing, 20))
     engine = Engine(seeing)
-    request = asked(method, seeing, 20)
+    request = make_request(method, seeing, 20)
     row = engine.submit(request)
     while not row.trace or len(row.trace.rounds) < 2:
         engine.step()
@@ -221,7 +223,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
         raise ZeroDivisionError("blind now")
 
     monkeypatch.setattr(type(row.drafter), "prime", fail)
-    row.change(swap=swapped(seeing, request, (noise_picture(9),), sees))
+    row.change(image_change=create_image_change(seeing, request, (noise_image(9),), sees))
     while row.status not in ENDED:
         engine.step()
     assert row.status == "finished", row.error
@@ -229,10 +231,10 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     assert row.trace.token_ids == alone.token_ids
     assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds]
     assert request.swaps == []
-    assert no_slots_left(seeing)
+    assert are_slots_released(seeing)
 
 
-def in_mid_run(models: Models, request: Request) -> tuple[Engine, Row]:
+def run_two_rounds(models: Models, request: Request) -> tuple[Engine, Sequence]:
     """A row behind its second round."""
     engine = Engine(models)
     row = engine.submit(request)
@@ -244,10 +246,12 @@ def in_mid_run(models: Models, request: Request) -> tuple[Engine, Row]:
 @pytest.mark.parametrize("sees", [BOTH, DRAFTER])
 def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touched(sees: str, text: Models) -> None:
     method = registry.get("draft-model")
-    alone = Engine(text).generate(asked(method, text, 20))
-    request = asked(method, text, 20)
-    engine, row = in_mid_run(text, request)
-    row.change(swap=Swap((), {"input_ids": torch.tensor([[1, 2, 3]]), "pixel_values": torch.zeros(1)}, sees))
+    alone = Engine(text).generate(make_request(method, text, 20))
+    request = make_request(method, text, 20)
+    engine, row = run_two_rounds(text, request)
+    row.change(
+        image_change=ImageChange((), {"input_ids": torch.tensor([[1, 2, 3]]), "pixel_values": torch.zeros(1)}, sees)
+    )
     while row.status not in ENDED:
         engine.step()
     assert row.status == "finished", row.error
@@ -261,14 +265,14 @@ def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touche
 def test_a_row_whose_cache_cannot_be_restored_ends(
     n_asks: int, seeing: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = asked(registry.get("vlm-draft"), seeing, 20)
-    engine, row = in_mid_run(seeing, request)
+    request = make_request(registry.get("vlm-draft"), seeing, 20)
+    engine, row = run_two_rounds(seeing, request)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(switching, "prefill_pictures", fail)
-    row.change(swap=swapped(seeing, request, (noise_picture(9),), BOTH))
+    row.change(image_change=create_image_change(seeing, request, (noise_image(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))
     while row.status not in ENDED:
@@ -277,7 +281,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     assert "Out of memory" in str(row.trace and row.trace.footer.error)
     assert row.trace is not None
     assert len(row.trace.rounds) == 2, "no round without what stands before it"
-    assert no_slots_left(seeing)
+    assert are_slots_released(seeing)
 
 
 class PanicException(BaseException):
@@ -285,7 +289,7 @@ class PanicException(BaseException):
 
 
 @dataclasses.dataclass(frozen=True)
-class Panics(Nothing):
+class Panics(EmptyDrafter):
     """A drafter that moves in the target's cache, and panics."""
 
     def prime(self, row: Any, models: Any) -> Any:
@@ -295,8 +299,8 @@ class Panics(Nothing):
 
 def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
     broken = dataclasses.replace(registry.get("draft-model"), name="panics", title="Panics", drafter=Panics())
-    alone = Engine(text).generate(asked(registry.get("draft-tree"), text, 20))
-    engine, row = in_mid_run(text, asked(registry.get("draft-tree"), text, 20))
+    alone = Engine(text).generate(make_request(registry.get("draft-tree"), text, 20))
+    engine, row = run_two_rounds(text, make_request(registry.get("draft-tree"), text, 20))
     row.change(broken)
     while row.status not in ENDED:
         engine.step()
@@ -304,7 +308,7 @@ def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
     assert len(refusals(row)) == 1
     assert row.trace is not None
     assert row.trace.token_ids == alone.token_ids
-    assert no_slots_left(text)
+    assert are_slots_released(text)
 
 
 # -- slots ------------------------------------------------------------------------------------------------------------
@@ -328,14 +332,14 @@ def test_a_prefill_that_fails_gives_its_slot_back(
         return fail
 
     monkeypatch.setattr(runner, "forward", failing(runner.forward))
-    monkeypatch.setattr(catching_up, "prefill_pictures", failing(catching_up.prefill_pictures))
+    monkeypatch.setattr(catching_up, "prefill_pictures", failing(catching_up.prefill_images))
     engine = Engine(models)
-    row = engine.submit(asked(method, models, 8))
+    row = engine.submit(make_request(method, models, 8))
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
     assert "Out of memory" in row.trace.footer.error
-    assert no_slots_left(models)
+    assert are_slots_released(models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,11 +353,11 @@ class NoStart(Policy):
 def test_a_policy_that_fails_to_start_gives_the_drafters_slot_back(text: Models) -> None:
     configured = dataclasses.replace(registry.get("draft-model").with_params(), policy=NoStart())
     engine = Engine(text)
-    row = engine.submit(asked(configured, text, 8))
+    row = engine.submit(make_request(configured, text, 8))
     while row.status not in ENDED:
         engine.step()
     assert "ZeroDivisionError: in start" in str(row.trace and row.trace.footer.error)
-    assert no_slots_left(text)
+    assert are_slots_released(text)
 
 
 # -- a drafter with fewer positions than the target -------------------------------------------------------------------
@@ -361,7 +365,7 @@ def test_a_policy_that_fails_to_start_gives_the_drafters_slot_back(text: Models)
 SHORT = 24
 
 
-def short_of_breath(models: Models, context: int) -> Models:
+def with_short_drafter(models: Models, context: int) -> Models:
     """The same models with a drafter of fewer positions."""
     assert models.drafter is not None
     drafter = Runner(models.drafter.model, context)
@@ -369,18 +373,18 @@ def short_of_breath(models: Models, context: int) -> Models:
 
 
 @pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The furthest position that any forward of a runner with `SHORT` positions was asked for."""
-    furthest, geometry = [0], Geometry.of
+    furthest, geometry = [0], ForwardInputBuilder.of
 
-    def spy(self: Geometry, rows: Any, slots: Any, lo: int, cache: TreeCache, n: int) -> Any:
+    def spy(self: ForwardInputBuilder, rows: Any, slots: Any, lo: int, cache: TreeCache, n: int) -> Any:
         mask, positions = geometry(self, rows, slots, lo, cache, n)
         if cache.capacity == SHORT + SCRATCH:
             asked = [b for b, segment in enumerate(rows) if segment is not None]
             furthest[0] = max(furthest[0], *(int(positions[..., b, : len(rows[b].tokens)].max()) for b in asked))
         return mask, positions
 
-    monkeypatch.setattr(Geometry, "of", spy)
+    monkeypatch.setattr(ForwardInputBuilder, "of", spy)
     return furthest
 
 
@@ -394,10 +398,10 @@ def test_a_drafter_stops_where_its_positions_end(
             pytest.skip("the tiny vision models are Llama's")
         models = seeing
     else:
-        models = worlds.world(family, noise=0.0, device=device)
-    wanted = Engine(models).generate(asked(method, models, 60)).token_ids
-    short = short_of_breath(models, SHORT)
-    trace = Engine(short).generate(asked(method, short, 60))
+        models = worlds.make_models(family, noise=0.0, device=device)
+    wanted = Engine(models).generate(make_request(method, models, 60)).token_ids
+    short = with_short_drafter(models, SHORT)
+    trace = Engine(short).generate(make_request(method, short, 60))
     assert trace.token_ids == wanted
     assert 0 < places[0] < SHORT
     drafting = [len(r.nodes) > 0 for r in trace.rounds]
@@ -407,29 +411,29 @@ def test_a_drafter_stops_where_its_positions_end(
     said = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
     assert len(said) == 1
     assert [r.index for r in trace.rounds if said[0] in r.notes] == [stopped]
-    assert no_slots_left(short)
+    assert are_slots_released(short)
 
 
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "draft-tree-sampled"])
 def test_a_prompt_longer_than_the_drafter_is_decoded_plainly(method: str, text: Models) -> None:
-    short = short_of_breath(text, 8)
-    trace = Engine(short).generate(asked(registry.get(method), short, 20))
+    short = with_short_drafter(text, 8)
+    trace = Engine(short).generate(make_request(registry.get(method), short, 20))
     assert trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT, 20)
     assert not any(len(r.nodes) for r in trace.rounds)
     assert any("has 8 positions" in w for w in trace.footer.warnings)
     engine = Engine(short)
-    row = engine.submit(asked(registry.get(method), short, 20))
+    row = engine.submit(make_request(registry.get(method), short, 20))
     engine.step()
     row.change(registry.get("prompt-lookup"))
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
     assert any(len(r.nodes) for r in row.trace.rounds), "another method drafts on"
-    assert no_slots_left(short)
+    assert are_slots_released(short)
 
 
-def test_a_silent_row_leaves_its_batch_mates_drafting(text: Models) -> None:
-    short = short_of_breath(text, SHORT)
+def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None:
+    short = with_short_drafter(text, SHORT)
     engine = Engine(short)
     long, brief = (engine.submit(Request(PROMPT[:n], registry.get("draft-model"), max_new_tokens=19)) for n in (11, 2))
     while not engine.idle:
@@ -443,7 +447,7 @@ def test_a_silent_row_leaves_its_batch_mates_drafting(text: Models) -> None:
 
 def test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name(text: Models) -> None:
     def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        row = Engine(text, record=False).submit(asked(before, text, 4))
+        row = Engine(text, record=False).submit(make_request(before, text, 4))
         row.change(method=registry.get(to))
         return row.asked().configured.values, registry.get(to).with_params().values
 

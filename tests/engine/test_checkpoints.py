@@ -14,8 +14,8 @@ import torch
 from layouts import PUBLISHED, SMALL, SMALL3, write
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.compatibility import HeadRequirements, lines, why_not
-from workbench.models.checkpoints.layouts import read
+from workbench.models.checkpoints.compatibility import HeadRequirements, check_compatibility, mismatch_reason
+from workbench.models.checkpoints.layouts import read_checkpoint
 
 TEXT = HeadRequirements("text-target", 288, 4096, 12, {})
 
@@ -23,7 +23,7 @@ TEXT = HeadRequirements("text-target", 288, 4096, 12, {})
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) -> None:
     layout, architecture, config, shapes = PUBLISHED[name]
-    found = read(write(tmp_path / name, config, shapes, full=True))
+    found = read_checkpoint(write(tmp_path / name, config, shapes, full=True))
     assert (found.layout, found.architecture) == (layout, architecture)
     inner = config.get("transformer_layer_config", config)
     assert found.facts["hidden_size"] == inner.get("hidden_size", 4096)
@@ -35,7 +35,7 @@ def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) ->
 
 def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
     def facts(name: str) -> Any:
-        return read(write(tmp_path / name, *PUBLISHED[name][2:], full=True)).facts
+        return read_checkpoint(write(tmp_path / name, *PUBLISHED[name][2:], full=True)).facts
 
     assert (llama3 := facts("eagle-llama3"))["kv_heads"] == 8
     assert llama3["eps"] == 1e-5
@@ -49,31 +49,31 @@ def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
     assert qwen["rope"] == {"rope_theta": 1e6, "rope_type": "default"}
     assert facts("speculators-eagle3")["norm_before_residual"] is True
     assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
-    medusa = read(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
+    medusa = read_checkpoint(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
     assert medusa.facts["n_heads"] == 5
     assert "says 2 heads, the file has 5" in medusa.says[0]
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
 def test_what_fits_and_what_would(tmp_path: Path) -> None:
-    eagle = read(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
-    assert why_not(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
-    said = why_not(eagle, TEXT)
+    eagle = read_checkpoint(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
+    assert mismatch_reason(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
+    said = mismatch_reason(eagle, TEXT)
     assert "it reads 4,096 numbers and the target gives 288; it is for a target of hidden size 4,096" in said
     assert "it knows 32,000 tokens and the target has 4,096" in said
-    eagle3 = read(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
+    eagle3 = read_checkpoint(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
     llama = HeadRequirements("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
-    told = {line.what: line for line in lines(eagle3, llama)}
+    told = {line.what: line for line in check_compatibility(eagle3, llama)}
     assert told["layers"].fits
     assert "2, 16, 29" in told["layers"].says
     assert "32,000" in told["draft vocabulary"].says
     assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].says
-    shallow = {line.what: line for line in lines(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
+    shallow = {line.what: line for line in check_compatibility(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
     assert not shallow["layers"].fits
     assert "2, 3, 3 of 6" in shallow["layers"].says
     config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}
-    deep = read(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
-    assert "a target of 41 layers or more" in why_not(deep, llama)
+    deep = read_checkpoint(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
+    assert "a target of 41 layers or more" in mismatch_reason(deep, llama)
 
 
 Spoil = Callable[[Path, dict[str, Any], layouts.Shapes], Path]
@@ -96,11 +96,11 @@ def without(name: str) -> Spoil:
     return lambda f, c, s: write(f, c, {n: shape for n, shape in s.items() if n != name})
 
 
-def says(**more: Any) -> Spoil:
+def with_config(**more: Any) -> Spoil:
     return lambda f, c, s: write(f, c | more, s)
 
 
-def given(**tensors: torch.Tensor) -> Spoil:
+def with_tensors(**tensors: torch.Tensor) -> Spoil:
     return lambda f, c, s: write(f, c, s, **tensors)
 
 
@@ -116,23 +116,23 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
         "has the unknown layers.0.input_layernorm.weight",
     ),
     "width": (
-        EAGLE, says(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
+        EAGLE, with_config(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
     ),
-    "no-width": (EAGLE, says(hidden_size=None), "does not say `hidden_size`"),
-    "two-layers": (EAGLE, says(num_hidden_layers=2), "it has 2 layers; one is supported"),
-    "rope": (EAGLE, says(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
-    "head-size": (EAGLE, says(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
-    "activation": (EAGLE, says(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
+    "no-width": (EAGLE, with_config(hidden_size=None), "does not say `hidden_size`"),
+    "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; one is supported"),
+    "rope": (EAGLE, with_config(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
+    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
+    "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
-    "speculators-type": (EAGLE, says(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known layouts:"),
-    "d2t-out": (EAGLE3, given(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
-    "d2t-twice": (EAGLE3, given(d2t=-torch.arange(32)), "has token 0 twice"),
-    "t2d": (EAGLE3, given(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
+    "speculators-type": (EAGLE, with_config(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known layouts:"),
+    "d2t-out": (EAGLE3, with_tensors(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
+    "d2t-twice": (EAGLE3, with_tensors(d2t=-torch.arange(32)), "has token 0 twice"),
+    "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
     "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks the map `d2t`"),
-    "draft-size": (EAGLE3, says(draft_vocab_size=64), "says 64 tokens of a draft vocabulary; its LM head has 32"),
-    "taps": (EAGLE3, says(eagle_aux_hidden_state_layer_ids=[5, 2]), r"\[5, 2\]: no increasing list of layers"),
+    "draft-size": (EAGLE3, with_config(draft_vocab_size=64), "says 64 tokens of a draft vocabulary; its LM head has 32"),
+    "taps": (EAGLE3, with_config(eagle_aux_hidden_state_layer_ids=[5, 2]), r"\[5, 2\]: no increasing list of layers"),
     "hydra": (
-        (layouts.HYDRA, layouts.hydra(8, 16)), says(hydra_head_arch="cross-attn"), "of the kind 'cross-attn'",
+        (layouts.HYDRA, layouts.hydra(8, 16)), with_config(hydra_head_arch="cross-attn"), "of the kind 'cross-attn'",
     ),
 }  # fmt: skip
 
@@ -146,16 +146,16 @@ def _damaged(folder: Path) -> Path:
 def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     (config, shapes), spoil, message = BAD[name]
     with pytest.raises(ModelError, match=f"(?s){message}"):
-        read(spoil(tmp_path / "heads", dict(config), dict(shapes)))
+        read_checkpoint(spoil(tmp_path / "heads", dict(config), dict(shapes)))
 
 
 def test_a_file_alone_is_read_and_a_pickle_alone_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a", *EAGLE) / "model.safetensors"
-    assert read(file).architecture == "eagle"
+    assert read_checkpoint(file).architecture == "eagle"
     with pytest.raises(ModelError, match=r"(?s)is a pickle.*medusa_lm_head\.safetensors"):
-        read(_pt(tmp_path))
+        read_checkpoint(_pt(tmp_path))
     with pytest.raises(ModelError, match="There is no"):
-        read(tmp_path / "nowhere")
+        read_checkpoint(tmp_path / "nowhere")
 
 
 def _pt(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from workbench.engine import load_models
 from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import load_trained
 from workbench.models.bundle import bundled, bundled_folder
-from workbench.models.checksums import NAME, check_weights, write_sums
+from workbench.models.checksums import SUMS_FILE, check_weights, write_sums
 from workbench.models.names import locate
 from workbench.models.pretrained import load_model
 from workbench.service.checks import check_model
@@ -26,7 +26,7 @@ SHARD = "model.safetensors"
 
 def test_every_bundled_folder_has_sums_of_all_its_weights_and_they_hold() -> None:
     for folder in bundled().values():
-        said = {line.split()[1] for line in (folder / NAME).read_text().splitlines()}
+        said = {line.split()[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
         assert said == {file.name for file in folder.glob("*.safetensors")} != set()
         check_weights(folder)
 

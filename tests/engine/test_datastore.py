@@ -248,7 +248,7 @@ def test_places_that_are_none_harm_nobody() -> None:
 def test_the_store_of_another_tokenizer_is_refused(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = worlds.small_world(noise=None)
+    models = worlds.make_small_models(noise=None)
     build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
     build(files, tmp_path / "t", models.tokenizer, "letters")
     monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "s"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from workbench.models.int8_checkpoint import count_weights, from_bytes, read_weights, to_bytes
+from workbench.models.int8_checkpoint import count_weights, dequantise_weights, quantise_weights, read_weights
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -27,8 +27,8 @@ def weights() -> dict[str, torch.Tensor]:
 
 def test_a_matrix_comes_back_within_half_a_step_of_its_group() -> None:
     given = weights()
-    stored = to_bytes(given)
-    found = from_bytes(stored)
+    stored = quantise_weights(given)
+    found = dequantise_weights(stored)
     assert found.keys() == given.keys()
     for name, group in (("wide", 64), ("narrow", 32), ("tiny", 64)):
         assert stored[name].dtype is torch.int8
@@ -42,7 +42,7 @@ def test_a_matrix_comes_back_within_half_a_step_of_its_group() -> None:
 
 
 def test_what_is_no_matrix_of_some_size_stays_as_it_is() -> None:
-    given, stored = weights(), to_bytes(weights())
+    given, stored = weights(), quantise_weights(weights())
     for name in ("odd", "small", "norm.weight", "d2t"):
         assert torch.equal(stored[name], given[name])
         assert name + "_scale" not in stored
@@ -50,7 +50,7 @@ def test_what_is_no_matrix_of_some_size_stays_as_it_is() -> None:
 
 def test_a_file_of_either_kind_is_read_and_counted(tmp_path: Path) -> None:
     given = weights()
-    for kind, held in (("plain", given), ("bytes", to_bytes(given))):
+    for kind, held in (("plain", given), ("bytes", quantise_weights(given))):
         save_file(held, tmp_path / kind)
         assert read_weights(tmp_path / kind).keys() == given.keys()
         assert count_weights(tmp_path / kind) == sum(weight.numel() for weight in given.values())
@@ -61,6 +61,6 @@ def test_a_file_of_either_kind_is_read_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [torch.ones(64, 3), torch.ones(63, 2), torch.ones(64, 0), torch.ones(64)])
 def test_scales_that_do_not_fit_are_refused(scale: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="do not fit"):
-        from_bytes({"w": torch.ones(64, 128, dtype=torch.int8), "w_scale": scale.half()})
+        dequantise_weights({"w": torch.ones(64, 128, dtype=torch.int8), "w_scale": scale.half()})
     with pytest.raises(ValueError, match="do not fit"):
-        from_bytes({"w": torch.ones(64, 128), "w_scale": torch.ones(64, 2)})
+        dequantise_weights({"w": torch.ones(64, 128), "w_scale": torch.ones(64, 2)})

@@ -15,7 +15,7 @@ def run(models: worlds.Models, method: str = "draft-model", **options: object) -
 
 
 def test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_cuts() -> None:
-    models = worlds.small_world(26)
+    models = worlds.make_small_models(26)
     text = run(models, "autoregressive").text
     at = next(i for i in range(3, len(text)) if text[i] not in text[:i])
     late, early = text[at], text[at - 2 : at + 1]

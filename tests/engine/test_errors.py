@@ -30,7 +30,7 @@ from workbench.decoders import Method
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
-from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.drafters.nothing import EmptyDrafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.models.runner import SCRATCH
 from workbench.trace.metrics import summary
@@ -40,7 +40,7 @@ PROMPT = worlds.repeating_prompt(10)
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device, context=64)
+    return worlds.make_models("llama", noise=0.15, device=device, context=64)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_parameter_out_of_range_says_what_is_allowed(name: str, value: Any) ->
 
 
 def test_a_method_without_what_it_needs_says_why(device: str) -> None:
-    engine = Engine(worlds.world("llama", noise=None, device=device))
+    engine = Engine(worlds.make_models("llama", noise=None, device=device))
     with pytest.raises(MethodUnavailableError, match="No draft model was chosen"):
         engine.submit(Request(PROMPT, registry.get("draft-tree")))
     with pytest.raises(MethodUnavailableError, match="no medusa heads"):
@@ -185,13 +185,13 @@ def test_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_p
 
 def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
-    shallow = worlds.world("llama", noise=None)
-    info = worlds.random_medusa(tmp_path / "medusa", dataclasses.replace(shallow, target_name="target"))
+    shallow = worlds.make_models("llama", noise=None)
+    info = worlds.write_random_medusa(tmp_path / "medusa", dataclasses.replace(shallow, target_name="target"))
     assert load_models("target", None, "cpu").heads["medusa"].folder == info.folder
     (info.folder / "config.json").write_text(json.dumps(info.config | {"hidden_size": 31}))
     loaded = load_models("target", None, "cpu")
     assert "no medusa heads" in loaded.why_not(("medusa",))
-    wide = worlds.world("llama", noise=None, hidden_size=64)
+    wide = worlds.make_models("llama", noise=None, hidden_size=64)
     wide.heads = {"medusa": info}
     engine = Engine(wide)
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
@@ -199,7 +199,7 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
     assert row.trace is not None
     assert "read hidden states of width 32; the target's are 64" in row.trace.footer.error
     (info.folder / "model.safetensors").write_bytes(b"nonsense")
-    broken = worlds.world("llama", noise=None)
+    broken = worlds.make_models("llama", noise=None)
     broken.heads = {"medusa": info}
     engine = Engine(broken)
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
@@ -249,7 +249,7 @@ def test_nan_in_one_row(name: str, temperature: float, engine: Engine, device: s
 
 def test_nan_in_the_target_itself(device: str) -> None:
     """One token's embedding is NaN: whoever reads it fails, the others do not."""
-    models = worlds.world("llama", noise=0.15, device=device)
+    models = worlds.make_models("llama", noise=0.15, device=device)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 20)
     poison = next(t for t in range(1, 64) if t not in {*PROMPT, *wanted})
     embed: Any = models.target.embed
@@ -261,7 +261,7 @@ def test_nan_in_the_target_itself(device: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Broken(Nothing):
+class Broken(EmptyDrafter):
     """A drafter with a bug in one of its methods, or one that misbehaves."""
 
     at: str = "propose"
@@ -420,7 +420,7 @@ def warnings_of(models: Models, name: str, prompt: list[int], n: int = 80, **opt
 
 
 def test_a_drafter_that_is_never_right_is_said(device: str) -> None:
-    models = worlds.world("llama", seed=0, noise=None, device=device)
+    models = worlds.make_models("llama", seed=0, noise=None, device=device)
     models.drafter, models.drafter_name = Runner(worlds.family("llama", seed=9, device=device)), "random"
     models.drafter_problem = ""
 
@@ -434,14 +434,14 @@ def test_nothing_to_propose_is_said(device: str) -> None:
     def fresh(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores.scatter(1, ids, -torch.inf)
 
-    models = worlds.world("llama", noise=None, device=device, vocab_size=120)
+    models = worlds.make_models("llama", noise=None, device=device, vocab_size=120)
     found = warnings_of(models, "prompt-lookup", [1, 2, 3], 70, sampling=SamplingParams(processors=(fresh,)))
     assert any("Speculation is inactive" in w for w in found), found
     assert warnings_of(models, "autoregressive", [1, 2, 3], 70) == []
 
 
 def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) -> None:
-    models = worlds.world("llama", noise=0.0, device=device)
+    models = worlds.make_models("llama", noise=0.0, device=device)
     models.drafter_name = models.target_name
     for name in ("draft-model", "draft-tree-sampled"):
         assert warnings_of(models, name, PROMPT) == []
@@ -449,7 +449,7 @@ def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) ->
 
 
 def test_a_copy_that_is_rejected_is_said(device: str) -> None:
-    models = worlds.world("llama", noise=0.3, device=device)
+    models = worlds.make_models("llama", noise=0.3, device=device)
     models.drafter_name = models.target_name
     assert any("copy of the target" in w for w in warnings_of(models, "draft-model", PROMPT))
 

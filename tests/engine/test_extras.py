@@ -13,27 +13,27 @@ import worlds
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request_options import Extras
+from workbench.engine.request_options import RequestOptions
 from workbench.methods import registry
 from workbench.trace.events import Trace
 
 SIZE = 8
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 METHODS = ("autoregressive", "prompt-lookup", "draft-model", "draft-tree")
-WISHES = [
-    Extras(presence_penalty=0.9),
-    Extras(frequency_penalty=0.4),
-    Extras(presence_penalty=-0.7, frequency_penalty=1.1, logit_bias=((2, -100.0), (5, 1.5))),
-    Extras(min_tokens=9, stop_tokens=(4, 6), frequency_penalty=0.3),
+OPTIONS = [
+    RequestOptions(presence_penalty=0.9),
+    RequestOptions(frequency_penalty=0.4),
+    RequestOptions(presence_penalty=-0.7, frequency_penalty=1.1, logit_bias=((2, -100.0), (5, 1.5))),
+    RequestOptions(min_tokens=9, stop_tokens=(4, 6), frequency_penalty=0.3),
 ]
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(SIZE)
+    return worlds.make_small_models(SIZE)
 
 
-def shaped(logits: torch.Tensor, new: list[int], wish: Extras, ends: tuple[int, ...]) -> torch.Tensor:
+def penalised_logits(logits: torch.Tensor, new: list[int], wish: RequestOptions, ends: tuple[int, ...]) -> torch.Tensor:
     """OpenAI's formula, token by token: mu[j] − c[j]·frequency − (c[j] > 0)·presence + bias[j]."""
     out = logits.clone()
     for token, count in Counter(new).items():
@@ -45,24 +45,24 @@ def shaped(logits: torch.Tensor, new: list[int], wish: Extras, ends: tuple[int, 
     return out
 
 
-def plain(models: Models, wish: Extras, n: int) -> list[int]:
+def plain(models: Models, wish: RequestOptions, n: int) -> list[int]:
     """Greedy decoding without a cache, a draft or an engine."""
-    ask, new = worlds.ask_model(models.target.model), []
+    ask, new = worlds.next_logits_function(models.target.model), []
     ends = (*wish.stop_tokens, *models.eos)
     while len(new) < n and not (new and new[-1] in wish.stop_tokens):
-        new.append(int(shaped(ask([*PROMPT, *new]), new, wish, ends).argmax()))
+        new.append(int(penalised_logits(ask([*PROMPT, *new]), new, wish, ends).argmax()))
     return new
 
 
-def run(models: Models, method: str, wish: Extras, n: int = 14, **more: Any) -> tuple[Trace, Request]:
+def run(models: Models, method: str, wish: RequestOptions, n: int = 14, **more: Any) -> tuple[Trace, Request]:
     request = Request(PROMPT, registry.get(method), max_new_tokens=n, extras=wish, stop_at_eos=False, **more)
     return Engine(models).generate(request), request
 
 
-@pytest.mark.parametrize("wish", WISHES, ids=str)
-def test_greedy_text_is_the_plain_loops_under_every_method(models: Models, wish: Extras) -> None:
+@pytest.mark.parametrize("wish", OPTIONS, ids=str)
+def test_greedy_text_is_the_plain_loops_under_every_method(models: Models, wish: RequestOptions) -> None:
     wanted = plain(models, wish, 14)
-    assert wanted != plain(models, Extras(stop_tokens=wish.stop_tokens), 14), "the wish changes nothing here"
+    assert wanted != plain(models, RequestOptions(stop_tokens=wish.stop_tokens), 14), "the wish changes nothing here"
     for method in METHODS:
         trace, _ = run(models, method, wish)
         assert trace.token_ids == wanted, method
@@ -70,23 +70,23 @@ def test_greedy_text_is_the_plain_loops_under_every_method(models: Models, wish:
 
 def test_speculation_goes_on_under_penalties(models: Models) -> None:
     """Every node has its own counts; a tree that shared the root's would accept another text, or nothing."""
-    trace, _ = run(models, "draft-tree", WISHES[1])
+    trace, _ = run(models, "draft-tree", OPTIONS[1])
     assert max(len(r.path) for r in trace.rounds) > 1
     assert len({r.nodes.parents[-1] for r in trace.rounds if r.nodes.parents}) > 1
 
 
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "draft-tree-sampled", "prompt-lookup"])
-@pytest.mark.parametrize("wish", WISHES[2:], ids=str)
-def test_the_law_at_every_node_is_the_plain_loops(models: Models, method: str, wish: Extras) -> None:
+@pytest.mark.parametrize("wish", OPTIONS[2:], ids=str)
+def test_node_probabilities_equal_those_of_a_plain_loop(models: Models, method: str, wish: RequestOptions) -> None:
     """What the rules of acceptance read, and what is drawn from after a rejection: each from its own history. That the
     rules keep the law they are given is tested, to the last digit, in tests/core/test_rejection.py."""
-    ask, n_nodes = worlds.ask_model(models.target.model), 0
+    ask, n_nodes = worlds.next_logits_function(models.target.model), 0
     before: list[int] = []
     ends = (*wish.stop_tokens, *models.eos)
     trace, _ = run(models, method, wish, 10, sampling=SamplingParams(temperature=1.0), seed=3)
 
     def p_of(new: list[int], token: int) -> float:
-        return float(shaped(ask([*PROMPT, *new]), new, wish, ends).softmax(0)[token])
+        return float(penalised_logits(ask([*PROMPT, *new]), new, wish, ends).softmax(0)[token])
 
     for r in trace.rounds:
         for i, (token, p) in enumerate(zip(r.nodes.tokens, r.nodes.p, strict=True)):
@@ -101,41 +101,41 @@ def test_the_law_at_every_node_is_the_plain_loops(models: Models, method: str, w
 
 def test_a_change_of_sampling_in_mid_run_keeps_the_penalties(models: Models) -> None:
     engine = Engine(models)
-    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=WISHES[2]))
+    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=OPTIONS[2]))
     while not row.n_new:
         engine.step()
     row.change(sampling=SamplingParams(top_k=3))
     while not engine.idle:
         engine.step()
-    assert row.committed[len(PROMPT) :] == plain(models, WISHES[2], 14)
+    assert row.committed[len(PROMPT) :] == plain(models, OPTIONS[2], 14)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_stop_token_ends_the_text_before_it(models: Models, method: str) -> None:
-    free, _ = run(models, method, Extras())
+    free, _ = run(models, method, RequestOptions())
     stop = free.token_ids[6]
     at = free.token_ids.index(stop)
-    trace, _ = run(models, method, Extras(stop_tokens=(stop,)))
+    trace, _ = run(models, method, RequestOptions(stop_tokens=(stop,)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == free.token_ids[: at + 1]
     assert trace.text == "".join(models.tokenizer.decode([token]) for token in free.token_ids[:at])
 
 
 def test_stop_strings_do_not_count_before_the_least_length(models: Models) -> None:
-    free, _ = run(models, "draft-model", Extras())
+    free, _ = run(models, "draft-model", RequestOptions())
     stop = free.text[1]
-    trace, _ = run(models, "draft-model", Extras(min_tokens=5), stop=(stop,))
+    trace, _ = run(models, "draft-model", RequestOptions(min_tokens=5), stop=(stop,))
     later = free.text.find(stop, 5)
     assert trace.text == (free.text[:later] if later >= 0 else free.text)
-    assert run(models, "draft-model", Extras(), stop=(stop,))[0].text == free.text[: free.text.index(stop)]
+    assert run(models, "draft-model", RequestOptions(), stop=(stop,))[0].text == free.text[: free.text.index(stop)]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> None:
     """Before penalties and temperature, for prompt and text, by whole forwards without a cache."""
-    wish = Extras(logprobs=3, prompt_logprobs=2, frequency_penalty=0.4)
+    wish = RequestOptions(logprobs=3, prompt_logprobs=2, frequency_penalty=0.4)
     trace, request = run(models, method, wish, sampling=SamplingParams(temperature=0.7, top_k=3), seed=5)
-    ask = worlds.ask_model(models.target.model)
+    ask = worlds.next_logits_function(models.target.model)
     everything = [*PROMPT, *trace.token_ids]
     scores = [*request.prompt_scores, *request.scores]
     assert [one.token for one in scores] == everything[1:]
@@ -152,7 +152,7 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
 
 def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     def scores() -> list[Any]:
-        wish = Extras(prompt_logprobs=1)
+        wish = RequestOptions(prompt_logprobs=1)
         request = Request(PROMPT * 3, registry.get("autoregressive"), max_new_tokens=2, extras=wish)
         Engine(models).generate(request)
         return request.prompt_scores
@@ -165,17 +165,17 @@ def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatc
 
 
 def test_a_prompt_is_cut_to_its_last_tokens(models: Models) -> None:
-    trace, _ = run(models, "draft-model", Extras(truncate_prompt=4))
+    trace, _ = run(models, "draft-model", RequestOptions(truncate_prompt=4))
     assert trace.header.prompt_tokens == PROMPT[-4:]
 
 
 def test_the_text_of_a_prompt_that_is_cut_is_that_of_its_tokens(models: Models) -> None:
-    header = run(models, "draft-model", Extras(truncate_prompt=4))[0].header
+    header = run(models, "draft-model", RequestOptions(truncate_prompt=4))[0].header
     assert header.prompt == models.tokenizer.decode(PROMPT[-4:])
 
 
 def test_a_request_that_is_run_again_has_the_scores_of_one_run(models: Models) -> None:
-    wish = Extras(logprobs=0, prompt_logprobs=0)
+    wish = RequestOptions(logprobs=0, prompt_logprobs=0)
     trace, request = run(models, "draft-model", wish)
     first = [*request.scores], [*request.prompt_scores]
     assert len(first[0]) == len(trace.token_ids)
@@ -186,11 +186,11 @@ def test_a_request_that_is_run_again_has_the_scores_of_one_run(models: Models) -
 def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free, _ = run(models, "autoregressive", Extras())
+    free, _ = run(models, "autoregressive", RequestOptions())
     monkeypatch.setattr(Models, "eos", property(lambda _: frozenset({free.token_ids[2]})))
     for stops in (True, False):
         request = Request(
-            PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=Extras(min_tokens=6), stop_at_eos=stops
+            PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=RequestOptions(min_tokens=6), stop_at_eos=stops
         )  # fmt: skip
         ids = Engine(models).generate(request).token_ids
         assert (free.token_ids[2] in ids[:6]) is not stops
@@ -198,7 +198,10 @@ def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
 
 
 def test_token_ids_that_the_target_does_not_have_are_refused(models: Models) -> None:
-    wishes = {"stop_token_ids": Extras(stop_tokens=(SIZE,)), "logit_bias": Extras(logit_bias=((-1, 1.0),))}
+    wishes = {
+        "stop_token_ids": RequestOptions(stop_tokens=(SIZE,)),
+        "logit_bias": RequestOptions(logit_bias=((-1, 1.0),)),
+    }
     for name, wish in wishes.items():
         with pytest.raises(ParameterError, match=name):
             run(models, "autoregressive", wish)

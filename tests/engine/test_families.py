@@ -48,7 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) -> None:
     family, values = VARIANTS[name]
     model = worlds.family(family, device=device, **values)
-    runner, ask = Runner(model), worlds.ask_model(model)
+    runner, ask = Runner(model), worlds.next_logits_function(model)
     texts = [worlds.random_prompt(11, seed=1), worlds.random_prompt(5, seed=2)]
     drafts = [worlds.random_prompt(7, seed=3), worlds.random_prompt(3, seed=4)]
     slots = [runner.open(), runner.open()]
@@ -78,10 +78,12 @@ def test_a_given_embedding_is_read_as_its_token_is(name: str, device: str) -> No
     with torch.inference_mode():
         states = runner.embed(tokens)
     out = runner.forward([Segment(slot, torch.full_like(tokens, 7), states=states)])
-    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE
+    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE
     slot.scratch = 0
     out = runner.forward([Segment(slot, tokens)])
-    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE, "and it is over then"
+    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE, (
+        "and it is over then"
+    )
 
 
 @pytest.mark.parametrize("name", worlds.FAMILIES)
@@ -98,18 +100,18 @@ def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: s
     config = worlds.FAMILIES[name](**fewer)
     shallow: Any = worlds.random_model(config, device=device)
     shallow.load_state_dict(model.state_dict(), strict=False)
-    wanted = worlds.ask_model(shallow)(text)
+    wanted = worlds.next_logits_function(shallow)(text)
     assert float((out.logits[0, -1] - wanted).abs().max()) < TOLERANCE
 
     runner.rewind(slot, len(text) - 2)  # what the first layers wrote is overwritten by the whole model
     out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))])
-    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE
+    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE
 
 
 def test_a_draft_continues_over_several_forwards(device: str) -> None:
     """Scratch nodes of earlier forwards are seen by later ones, with their own positions, in sliding layers too."""
     model = worlds.family("gemma3_text", device=device)
-    runner, ask = Runner(model), worlds.ask_model(model)
+    runner, ask = Runner(model), worlds.next_logits_function(model)
     text, draft, parents = worlds.random_prompt(9), worlds.random_prompt(5, seed=5), [-1, -1, 0, 1, 2]
     slot = runner.open()
     runner.prefill(slot, text[:-1])
@@ -126,7 +128,7 @@ def test_a_draft_continues_over_several_forwards(device: str) -> None:
 
 def test_closing_a_row_moves_the_last_one_into_its_place(device: str) -> None:
     model = worlds.family("llama", device=device)
-    runner, ask = Runner(model), worlds.ask_model(model)
+    runner, ask = Runner(model), worlds.next_logits_function(model)
     texts = [worlds.random_prompt(4 + i, seed=i) for i in range(3)]
     slots = [runner.open() for _ in texts]
     for slot, text in zip(slots, texts, strict=True):

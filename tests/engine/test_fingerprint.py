@@ -15,7 +15,7 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.engine import Engine, Request, load_models
 from workbench.methods import registry
 from workbench.models.bundle import bundled, bundled_folder
-from workbench.models.fingerprint import N_BITS, TOLERATED, WEIGHTS, differ, fingerprint
+from workbench.models.fingerprint import N_BITS, TOLERATED, WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import find_heads
 from workbench.models.pretrained import load_model
 
@@ -24,25 +24,25 @@ def model(seed: int = 0) -> torch.nn.Module:
     return worlds.family("llama", seed, vocab_size=257)
 
 
-def test_rounding_leaves_it_and_another_training_does_not() -> None:
+def test_fingerprint_survives_rounding_but_not_retraining() -> None:
     one, other = model(), model(1)
     mine = fingerprint(one)
     assert len(mine) == N_BITS // 4
     assert fingerprint(copy.deepcopy(one).float()) == mine
     rounded = copy.deepcopy(one).to(torch.bfloat16)
-    assert not differ(fingerprint(rounded), mine)
+    assert not fingerprints_differ(fingerprint(rounded), mine)
     embedding = rounded.float().get_input_embeddings().weight  # type: ignore[operator]
     scale = embedding.abs().amax(1, keepdim=True) / 7
     embedding.data.copy_((embedding / scale).round() * scale)
-    assert not differ(fingerprint(rounded.float()), mine), "four bits a weight"
-    assert differ(fingerprint(other), mine)
+    assert not fingerprints_differ(fingerprint(rounded.float()), mine), "four bits a weight"
+    assert fingerprints_differ(fingerprint(other), mine)
 
 
-def test_so_many_bits_may_differ_and_nonsense_is_of_no_weights() -> None:
+def test_fingerprints_within_tolerance_match_and_invalid_ones_do_not() -> None:
     mine = int(fingerprint(model()), 16)
     changed = [f"{mine ^ (1 << n) - 1:064x}" for n in (TOLERATED, TOLERATED + 1)]
-    assert [differ(f"{mine:064x}", other) for other in changed] == [False, True]
-    assert differ(f"{mine:064x}", "x")
+    assert [fingerprints_differ(f"{mine:064x}", other) for other in changed] == [False, True]
+    assert fingerprints_differ(f"{mine:064x}", "x")
 
 
 @pytest.mark.parametrize("name", ["text-target", "vision-target"])
@@ -51,7 +51,7 @@ def test_every_bundled_head_says_for_which_weights_it_is(name: str) -> None:
     configs = [json.loads((folder / "config.json").read_text()) for folder in bundled().values()]
     heads = [c for c in configs if "workbench_head" in c and c["target"] == name]
     assert heads
-    assert all(not differ(c[WEIGHTS], mine) for c in heads)
+    assert all(not fingerprints_differ(c[WEIGHTS], mine) for c in heads)
 
 
 def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_on(
@@ -83,4 +83,4 @@ def test_added_tokens_leave_it() -> None:
     one = model()
     mine, size = fingerprint(one), one.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     one.resize_token_embeddings(size + 7)  # type: ignore[operator]
-    assert not differ(fingerprint(one), mine)
+    assert not fingerprints_differ(fingerprint(one), mine)

@@ -18,7 +18,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels import compilation, fused
 from workbench.kernels.lean import LeanDecoder
 from workbench.kernels.segment import Segment
-from workbench.kernels.self_test import difference, lean_of
+from workbench.kernels.self_test import describe_difference, make_lean_decoder
 from workbench.methods import registry
 from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models import loading as models_module
@@ -84,13 +84,13 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
             worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2]),
             worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0]),
         ]
-        whole = runner.forward(batch, taps={1, 2})
+        whole = runner.forward(batch, capture_layers={1, 2})
         for slot in slots:
             runner.rewind(slot, slot.length)
         some = runner.forward([Segment(slots[1], torch.tensor([7, 8]))], layers=(0, 2), last_only=True)
         bare = runner.forward([Segment(slots[1], torch.tensor([9]))], head=False)
         runner.rewind(slots[0], slots[0].length)
-        thin = runner.forward([Segment(slots[0], torch.tensor([7, 8]))], without={2, 5})
+        thin = runner.forward([Segment(slots[0], torch.tensor([7, 8]))], skipped_halves={2, 5})
         outputs.append([whole.logits[0], whole.logits[1, :3], whole.taps[1], whole.taps[2], whole.hidden[0],
                         some.logits, some.hidden, bare.logits, bare.hidden.bfloat16(), thin.logits])  # fmt: skip
     for mine, own, exact in zip(*outputs, strict=True):
@@ -101,7 +101,7 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
             assert error <= 1.2 * usual
 
 
-def spoiled(decoder: Any, part: str) -> None:
+def corrupt_decoder(decoder: Any, part: str) -> None:
     if part == "scale":
         decoder._scale *= 1.5
     elif part == "order":
@@ -135,19 +135,19 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
                 weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
             if name.endswith("proj.bias"):
                 weight.add_(torch.linspace(-1, 1, weight.shape[0]))
-    decoder = lean_of(model, 64)
+    decoder = make_lean_decoder(model, 64)
     assert decoder is not None
     assert decoder.fused is not None
-    made = fused.Fused.of
+    made = fused.FusedDecoder.of
 
     def make(*given: Any) -> Any:
         wrong = made(*given)
-        spoiled(wrong, part)
+        corrupt_decoder(wrong, part)
         return wrong
 
-    monkeypatch.setattr(fused.Fused, "of", make)
+    monkeypatch.setattr(fused.FusedDecoder, "of", make)
     with caplog.at_level(logging.WARNING):
-        assert lean_of(model, 64).fused is None  # type: ignore[union-attr]
+        assert make_lean_decoder(model, 64).fused is None  # type: ignore[union-attr]
     assert "is not compiled" in caplog.text
 
 
@@ -160,31 +160,31 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
             layer.mlp.down_proj.weight.mul_(4.0)
             layer.self_attn.v_proj.weight.mul_(4.0)
     decoder = LeanDecoder(model, 64)
-    decoder.fused = fused.Fused.of(model, 64)
-    assert difference(decoder, model) == ""
+    decoder.fused = fused.FusedDecoder.of(model, 64)
+    assert describe_difference(decoder, model) == ""
 
 
 @WAYS
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
     runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
-    alone = worlds.logits_after(runner, text, [1] * 40)
+    alone = worlds.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
-        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
+        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
 
 
 def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: True)  # torch's alone
     runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
-    alone = worlds.logits_after(runner, text, [1] * 40)
+    alone = worlds.chunked_logits(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
-        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
+        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
 
 
 @WAYS
 def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
     runner, text = compiled(small()), worlds.random_prompt(30, seed=3)
-    alone = worlds.logits_after(runner, text, [1] * 30)
+    alone = worlds.chunked_logits(runner, text, [1] * 30)
     slot, other = runner.open(), runner.open()
     runner.prefill(slot, text[:20])
     runner.prefill(other, worlds.random_prompt(11, seed=4))
@@ -208,15 +208,15 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
 ) -> None:
     runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
     torch.set_num_threads(1)
-    alone = worlds.logits_after(runner, text, [24])
+    alone = worlds.chunked_logits(runner, text, [24])
     for threads in (2, 3, 5):
         torch.set_num_threads(threads)
-        assert torch.equal(worlds.logits_after(runner, text, [8, 8, 8]), alone)
+        assert torch.equal(worlds.chunked_logits(runner, text, [8, 8, 8]), alone)
     gate = threading.Event()
     assert compilation._workers is not None
     busy = [compilation._workers.submit(gate.wait) for _ in range(64)]
     try:
-        assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
+        assert torch.equal(worlds.chunked_logits(runner, text, [24]), alone)
     finally:
         gate.set()
     assert all(task.result() for task in busy)
@@ -224,7 +224,7 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
 
 def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
-    alone = worlds.logits_after(runner, text, [24])
+    alone = worlds.chunked_logits(runner, text, [24])
 
     class Closed:
         def submit(self, work: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
 
     torch.set_num_threads(3)
     monkeypatch.setattr(compilation, "_workers", Closed())
-    assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
+    assert torch.equal(worlds.chunked_logits(runner, text, [24]), alone)
 
 
 def test_trees_of_the_most_nodes_are_compiled() -> None:
@@ -299,7 +299,7 @@ def test_no_folder_for_machine_code_is_said_and_stops_nothing(
         compilation, "_imported", compilation._imported.__wrapped__
     )  # as if nothing had been imported yet
     with caplog.at_level(logging.WARNING):
-        decoder = lean_of(small(), 64)
+        decoder = make_lean_decoder(small(), 64)
     assert decoder is not None
     assert decoder.fused is None
     assert "not compiled" in caplog.text
@@ -309,7 +309,7 @@ def test_layers_of_several_shapes_are_not_compiled() -> None:
     model = small()
     for name, size in (("gate_proj", (64, 64)), ("up_proj", (64, 64)), ("down_proj", (64, 64))):
         setattr(model.model.layers[2].mlp, name, torch.nn.Linear(*size, bias=False, dtype=torch.bfloat16))
-    assert fused.Fused.of(model, 64) is None
+    assert fused.FusedDecoder.of(model, 64) is None
 
 
 def test_weights_that_are_replaced_stay_in_memory_until_the_next_row() -> None:
@@ -331,9 +331,9 @@ def test_a_compilation_that_fails_is_said_and_stops_nothing(
     def full(self: Any, *given: Any) -> Any:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(fused.Fused, "__call__", full)
+    monkeypatch.setattr(fused.FusedDecoder, "__call__", full)
     with caplog.at_level(logging.WARNING):
-        decoder = lean_of(small(), 64)
+        decoder = make_lean_decoder(small(), 64)
     assert decoder is not None
     assert decoder.fused is None
     assert "No space left on device" in caplog.text
@@ -341,13 +341,13 @@ def test_a_compilation_that_fails_is_said_and_stops_nothing(
 
 def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    whole = fused.Fused.__call__
+    whole = fused.FusedDecoder.__call__
 
     def count(self: Any, x: torch.Tensor, *rest: Any) -> Any:
         asked.append(x.shape[0])
         return whole(self, x, *rest)
 
-    monkeypatch.setattr(fused.Fused, "__call__", count)
+    monkeypatch.setattr(fused.FusedDecoder, "__call__", count)
     whole_range = [1, 16, 17, fused.MOST]
     ways = [(False, False, whole_range), (True, False, [1, 16])]
     if may_use_tiles():
@@ -367,12 +367,15 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """A target and a drafter of middling quality in bfloat16, and heads for it."""
-    found, target = worlds.world("llama", noise=None, **SIZES), small()
-    drafter = worlds.noisy(target, 0.15)
+    found, target = worlds.make_models("llama", noise=None, **SIZES), small()
+    drafter = worlds.noisy_copy(target, 0.15)
     found.target, found.drafter = compiled(target), compiled(drafter)
     found.drafter_name, found.drafter_problem = "noisy", ""
     folder = tmp_path_factory.mktemp("medusa")
-    found.heads = {"medusa": worlds.random_medusa(folder, found), **worlds.random_features(folder.parent, found)}
+    found.heads = {
+        "medusa": worlds.write_random_medusa(folder, found),
+        **worlds.write_random_heads(folder.parent, found),
+    }
     return found
 
 
@@ -382,7 +385,7 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models)
     """All methods at once in one batch, and every third one alone."""
     methods, prompt = worlds.text_methods(), worlds.repeating_prompt(13, period=5)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
-    engine = Engine(models, max_rows=len(methods))
+    engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(prompt, method, max_new_tokens=40)) for method in methods}
     while not engine.idle:
         engine.step()

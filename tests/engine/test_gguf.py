@@ -232,7 +232,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeyp
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(cache.parent))
     assert [p.name for p in cache.iterdir() if p.is_dir()] == []
-    assert converted.is_whole(converted.convert(file)), "with room again it goes on"
+    assert converted.is_intact(converted.convert(file)), "with room again it goes on"
 
 
 CONVERT = (
@@ -319,7 +319,7 @@ def test_whoever_waits_for_a_copy_that_another_process_makes_is_told_and_may_lea
         if len(told) == 2:
             raise Left
 
-    place = converted.place_of(file.stem, converted.sum_of(file))
+    place = converted.copy_folder(file.stem, converted.sum_of(file))
     place.parent.mkdir(parents=True, exist_ok=True)
     ended = threading.Event()
 
@@ -340,9 +340,9 @@ def test_a_damaged_copy_is_made_anew(file: Path) -> None:
     data = bytearray((place / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (place / "model.safetensors").write_bytes(data)
-    assert not converted.is_whole(place)
+    assert not converted.is_intact(place)
     assert converted.convert(file) == place
-    assert converted.is_whole(place)
+    assert converted.is_intact(place)
 
 
 def test_a_copy_as_it_was_made_before_goes_when_it_is_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

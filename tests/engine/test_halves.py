@@ -10,17 +10,17 @@ import torch
 import worlds
 from torch import Tensor
 
-from workbench.kernels.layers import HALVES, VIEWS, decoder_layers
+from workbench.kernels.layers import HALVES, MAX_CACHED_SUBSETS, decoder_layers
 from workbench.kernels.segment import Segment
 from workbench.models.runner import Runner
-from workbench.models.side_passes import exit_logits, read_again
+from workbench.models.side_passes import exit_logits, recompute_logits
 
 KINDS = ["llama", "gpt2", "gemma3_text"]
 """A lean decoder; positions added to embeddings; scaled embeddings, sliding windows, norms behind the halves."""
 TEXT = worlds.random_prompt(12)
 
 
-def silenced(model: Any, without: Collection[int], ids: list[int]) -> Tensor:
+def logits_without_sublayers(model: Any, without: Collection[int], ids: list[int]) -> Tensor:
     """The model's own logits of a text while the outputs of some halves are zeros."""
 
     def zeros(module: Any, args: Any, made: Any) -> Any:
@@ -46,23 +46,23 @@ def test_a_half_that_is_left_out_adds_nothing(kind: str, without: set[int], devi
     """From the first token on, so that what the others read is thinned as well."""
     runner = Runner(worlds.family(kind, device=device))
     slot, ids = runner.open(), torch.tensor(TEXT, device=device)
-    found = runner.forward([Segment(slot, ids)], without=without).logits[0]
-    torch.testing.assert_close(found, silenced(runner.model, without, TEXT), rtol=0, atol=1e-12)
+    found = runner.forward([Segment(slot, ids)], skipped_halves=without).logits[0]
+    torch.testing.assert_close(found, logits_without_sublayers(runner.model, without, TEXT), rtol=0, atol=1e-12)
     slot.scratch = 0
     whole = runner.forward([Segment(slot, ids)]).logits[0]  # the model itself is as it was
-    torch.testing.assert_close(whole, silenced(runner.model, (), TEXT), rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole, logits_without_sublayers(runner.model, (), TEXT), rtol=0, atol=1e-12)
     assert float((whole - found).abs().max()) > 1e-3
 
 
 def test_few_ways_of_cutting_a_model_are_kept() -> None:
     runner = Runner(worlds.family("gpt2"))
     slot, ids = runner.open(), torch.tensor([1])
-    for i in range(VIEWS + 3):
+    for i in range(MAX_CACHED_SUBSETS + 3):
         slot.scratch = 0
         runner.forward(
-            [Segment(slot, ids)], without={h for h in range(6) if (i >> h) & 1}, layers=[0, 1, 2][: 3 - i % 2]
+            [Segment(slot, ids)], skipped_halves={h for h in range(6) if (i >> h) & 1}, layers=[0, 1, 2][: 3 - i % 2]
         )
-    assert len(runner._views._kept) <= VIEWS
+    assert len(runner._views._kept) <= MAX_CACHED_SUBSETS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,15 +73,15 @@ def test_passes_beside_the_rounds_leave_nothing_behind(kind: str, device: str) -
     runner.prefill(slot, TEXT)
     slot.scratch = 2
     before = [stack.clone() for stack in runner.cache._stacks]
-    again = read_again(runner, slot, 4, TEXT[4:9], ())
-    torch.testing.assert_close(again, silenced(runner.model, (), TEXT)[4:9], rtol=0, atol=1e-12)
-    thin = read_again(runner, slot, 4, TEXT[4:9], {2, 5})
+    again = recompute_logits(runner, slot, 4, TEXT[4:9], ())
+    torch.testing.assert_close(again, logits_without_sublayers(runner.model, (), TEXT)[4:9], rtol=0, atol=1e-12)
+    thin = recompute_logits(runner, slot, 4, TEXT[4:9], {2, 5})
     assert float((again - thin).abs().max()) > 1e-3
     with torch.inference_mode():
         read = runner.model(input_ids=torch.tensor([TEXT], device=device), use_cache=False, output_hidden_states=True)
     streams = read.hidden_states[2][0].repeat(9, 1)  # more than the head reads at once
     said = exit_logits(runner, slot, streams)
-    wanted = silenced(runner.model, {4, 5}, TEXT).repeat(9, 1)
+    wanted = logits_without_sublayers(runner.model, {4, 5}, TEXT).repeat(9, 1)
     torch.testing.assert_close(said, wanted, rtol=0, atol=1e-12)
     assert all(torch.equal(was, now) for was, now in zip(before, runner.cache._stacks, strict=True))
     assert (slot.length, slot.scratch, first.length) == (12, 2, 5)

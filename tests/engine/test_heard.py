@@ -13,7 +13,7 @@ import worlds
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine import Engine, Models, Request, scheduler
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.methods import registry
 from workbench.models.runner import Runner
@@ -29,10 +29,10 @@ PROMPT = worlds.random_prompt(23)
 
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+    return worlds.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
-def submitted(models: Models, method: str) -> tuple[Engine, Row]:
+def submit(models: Models, method: str) -> tuple[Engine, Sequence]:
     engine = Engine(models)
     request = Request(PROMPT, registry.get(method).with_params(), max_new_tokens=8, stop_at_eos=False)
     return engine, engine.submit(request)
@@ -40,9 +40,7 @@ def submitted(models: Models, method: str) -> tuple[Engine, Row]:
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
 @pytest.mark.parametrize("method", [*READERS, "hydra", "medusa"])
-def test_the_target_reads_a_prompt_once(
-    models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     forward = Runner.forward
 
@@ -54,7 +52,7 @@ def test_the_target_reads_a_prompt_once(
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
     if not lean:
         models.target._lean = None
-    engine, row = submitted(models, method)
+    engine, row = submit(models, method)
     while not row.primed and not engine.idle:
         engine.step()
     assert row.error is None
@@ -71,11 +69,11 @@ def test_the_target_reads_a_prompt_once(
         *(pytest.param(name, True, id=f"{name}-lean") for name in READERS),
         *(
             pytest.param(*one.values, False, id=f"{one.id}-transformers", marks=one.marks)
-            for one in worlds.on_demand_unless(READERS[::4], READERS)
+            for one in worlds.mark_on_demand_unless(READERS[::4], READERS)
         ),
     ],
 )
-def test_what_was_kept_is_what_a_second_reading_gives(
+def test_prefill_states_equal_those_of_a_second_prefill(
     models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
@@ -85,7 +83,7 @@ def test_what_was_kept_is_what_a_second_reading_gives(
     drafter = type(registry.get(method).drafter)
     prime = drafter.prime
 
-    def primed(self: Any, row: Row, models: Models) -> Any:
+    def primed(self: Any, row: Sequence, models: Models) -> Any:
         wanted = self.captures(models)
         kept = states_of(row, models, wanted, 3)
         row.place.prefill_states, prefill_states = PrefillHiddenStates(), row.place.prefill_states
@@ -94,7 +92,7 @@ def test_what_was_kept_is_what_a_second_reading_gives(
         return prime(self, row, models)
 
     monkeypatch.setattr(drafter, "prime", primed)
-    engine, row = submitted(models, method)
+    engine, row = submit(models, method)
     while not engine.idle:
         engine.step()
     assert row.error is None
@@ -110,12 +108,12 @@ def test_what_was_kept_is_what_a_second_reading_gives(
         torch.testing.assert_close(stream, again.streams[layer], rtol=0, atol=1e-10)
 
 
-def test_what_was_kept_for_others_is_not_taken(models: Models) -> None:
+def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:
     """A drafter that asks for other layers than those that were kept reads them itself."""
-    engine, row = submitted(models, "kangaroo")
+    engine, row = submit(models, "kangaroo")
     asked = []
 
-    def primed(row: Row, models: Models) -> None:
+    def primed(row: Sequence, models: Models) -> None:
         wanted = dataclasses.replace(row.drafter.captures(models), layers=frozenset({1}))
         asked.append(states_of(row, models, wanted))
 

@@ -13,21 +13,21 @@ from workbench.core.errors import ModelError
 from workbench.models.checksums import write_sums
 from workbench.models.names import locate
 from workbench.models.pretrained import load_model, load_tokenizer
-from workbench.models.shards import PIECES, joined, take_apart
+from workbench.models.shards import SHARD_PATTERN, join_shards, split_into_shards
 
 
 @pytest.fixture
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sharded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The bundled draft model in pieces of 100 kB, and a cache of its own."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     folder = shutil.copytree(Path("assets/models/text-drafter"), tmp_path / "mine")
-    take_apart(folder, 100_000)
+    split_into_shards(folder, 100_000)
     return folder
 
 
 def test_a_model_in_pieces_loads_as_it_was(apart: Path) -> None:
     files = [*apart.glob("*.safetensors")]
-    assert files == [*apart.glob(PIECES)] != []
+    assert files == [*apart.glob(SHARD_PATTERN)] != []
     assert all(file.stat().st_size < 110_000 for file in files)
     whole = load_model("text-drafter", torch.device("cpu"), torch.float32).state_dict()
     found = load_model(str(apart), torch.device("cpu"), torch.float32).state_dict()
@@ -43,12 +43,14 @@ def test_it_is_joined_once_and_anew_where_the_copy_is_damaged(apart: Path) -> No
     assert Path(locate(str(apart))) == place
     assert file.stat().st_mtime_ns == first.st_mtime_ns
     file.write_bytes(file.read_bytes()[:-1])
-    assert joined(apart) == place
+    assert join_shards(apart) == place
     assert file.stat().st_size == first.st_size
 
 
 def test_a_piece_that_is_not_there_is_named(apart: Path) -> None:
-    cut = next(file for file in sorted(apart.glob(PIECES)) if any(name.endswith("#1") for name in load_file(file)))
+    cut = next(
+        file for file in sorted(apart.glob(SHARD_PATTERN)) if any(name.endswith("#1") for name in load_file(file))
+    )
     save_file({n: t for n, t in load_file(cut).items() if not n.endswith("#1")} or {"x": torch.zeros(1)}, cut)
     write_sums(apart)
     with pytest.raises(ModelError, match="cannot be joined"):

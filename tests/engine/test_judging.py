@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from worlds import sequence, small_world
+from worlds import make_sequence, make_small_models
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
@@ -48,7 +48,9 @@ class Passes(TorchDispatchMode):
 def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
     """Return the operations over whole distributions in `accept`, on random logits in bfloat16."""
     method = registry.get("autoregressive").with_params()
-    row = sequence(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    row = make_sequence(
+        Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], make_small_models(noise=None)
+    )
     n = len(tree)
     logits = (4 * torch.randn(n + 1, V, generator=torch.Generator().manual_seed(1))).bfloat16()
     with torch.inference_mode(), Passes((n + 1) * V) as counted:
@@ -65,7 +67,7 @@ TREES = {
 
 @pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize(("temperature", "most"), [(0.0, 6), (0.7, 9)], ids=["greedy", "sampled"])
-def test_a_round_passes_few_times_over_whole_laws_and_never_slowly(kind: str, temperature: float, most: int) -> None:
+def test_verification_makes_few_passes_over_full_distributions(kind: str, temperature: float, most: int) -> None:
     found = passes(TREES[kind], temperature)
     names = [name for name, _ in found]
     assert not [name for name in names if name in SLOW], names
@@ -76,14 +78,18 @@ def test_a_round_passes_few_times_over_whole_laws_and_never_slowly(kind: str, te
 @pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "sampled"])
 def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> None:
     method = registry.get("autoregressive").with_params()
-    row = sequence(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    row = make_sequence(
+        Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], make_small_models(noise=None)
+    )
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
     found = accept(row, DraftTree.empty(), logits, logits, {}, record=True)
     assert found.entropy.tolist() == pytest.approx([math.log(2)])
 
 
 @pytest.mark.parametrize("vocabulary", [6, 2048])
-def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_kernels_are_compiled_before_the_first_round(
+    vocabulary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What wide laws are looked at with is loaded with the engine, optimal-two's search when a row takes it."""
     called: list[str] = []
 
@@ -94,7 +100,7 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
     noted(distributions, "look")
     noted(distributions, "weigh")
     noted(optimal_two, "_found_compiled")
-    engine = Engine(small_world(vocabulary))
+    engine = Engine(make_small_models(vocabulary))
     assert called == ["look", "weigh", "weigh"] * (vocabulary == 2048)
     called.clear()
     method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")

@@ -15,7 +15,7 @@ from workbench.kernels import lean
 from workbench.kernels.lean import FEW, LeanDecoder, attend
 from workbench.kernels.packed import Matrix, PackedLinear, pack
 from workbench.kernels.segment import Segment
-from workbench.kernels.self_test import difference, lean_of
+from workbench.kernels.self_test import describe_difference, make_lean_decoder
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -38,7 +38,7 @@ def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
             worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2], "cpu"),
             worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0], "cpu"),
         ]
-        whole = runner.forward(batch, taps={1})
+        whole = runner.forward(batch, capture_layers={1})
         for slot in slots:
             runner.rewind(slot, slot.length)
         first = runner.forward([Segment(slots[1], torch.tensor([7, 8]))], layers=(0, 2), last_only=True)
@@ -55,15 +55,15 @@ def test_a_model_whose_arithmetic_differs_keeps_its_own_forward(
 ) -> None:
     monkeypatch.setattr(lean, "KINDS", ("GraniteModel",))  # Llama's parts, multipliers between
     model = worlds.family("granite")
-    assert lean_of(model, 64) is not None
+    assert make_lean_decoder(model, 64) is not None
     model.model.embedding_multiplier = 3.0
     with caplog.at_level(logging.WARNING):
-        assert lean_of(model, 64) is None
+        assert make_lean_decoder(model, 64) is None
     assert "keeps its own forward" in caplog.text
-    assert lean_of(worlds.family("llama"), 64) is None  # not among KINDS now
+    assert make_lean_decoder(worlds.family("llama"), 64) is None  # not among KINDS now
 
 
-def with_a_sink(kind: str) -> PreTrainedModel:
+def attention_sink_model(kind: str) -> PreTrainedModel:
     """A model whose first layer makes one direction huge, as the attention sinks of trained models are."""
     model = worlds.family(kind)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def with_a_sink(kind: str) -> PreTrainedModel:
     return model.to(torch.bfloat16)
 
 
-def spoiled(decoder: LeanDecoder, kind: str) -> None:
+def corrupt_decoder(decoder: LeanDecoder, kind: str) -> None:
     last = decoder.layers[-1]
     if kind == "scale":
         last.scale *= 1.5
@@ -104,7 +104,7 @@ def last_mlp(decoder: LeanDecoder) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", ["scale", "order", "gate and up", "norms of heads", "rope", "norms", "one weight",
                                   "embeddings", "head"])  # fmt: skip
-@pytest.mark.parametrize("make", [with_a_sink, lambda kind: worlds.family(kind).to(torch.bfloat16)])
+@pytest.mark.parametrize("make", [attention_sink_model, lambda kind: worlds.family(kind).to(torch.bfloat16)])
 def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
     kind: str, make: Callable[[str], PreTrainedModel]
 ) -> None:
@@ -115,9 +115,9 @@ def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
                 if "norm" in name:
                     weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
     decoder = LeanDecoder(model, 64)
-    assert difference(decoder, model) == ""
-    spoiled(decoder, kind)
-    assert difference(decoder, model) != ""
+    assert describe_difference(decoder, model) == ""
+    corrupt_decoder(decoder, kind)
+    assert describe_difference(decoder, model) != ""
 
 
 def test_changed_weights_are_seen_by_the_next_row() -> None:
@@ -128,7 +128,7 @@ def test_changed_weights_are_seen_by_the_next_row() -> None:
         model.model.layers[1].mlp.down_proj.weight.mul_(1.5)
     after = runner.forward([Segment(runner.open(), torch.tensor(text))]).logits
     assert not torch.allclose(before, after)
-    torch.testing.assert_close(after[0, -1], worlds.ask_model(model)(text))
+    torch.testing.assert_close(after[0, -1], worlds.next_logits_function(model)(text))
 
 
 def test_a_changed_head_is_seen_by_the_next_row() -> None:

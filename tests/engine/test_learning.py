@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
@@ -21,17 +21,17 @@ N = 40
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device)
+    return worlds.make_models("llama", noise=0.15, device=device)
 
 
-def steps(engine: Engine, row: Row, method: str, n: int, **params: Any) -> None:
+def steps(engine: Engine, row: Sequence, method: str, n: int, **params: Any) -> None:
     """Rounds with a method."""
     row.change(method=registry.get(method), params=params)
     for _ in range(n):
         engine.step()
 
 
-def run(models: Models, first: str) -> tuple[Engine, Row]:
+def run(models: Models, first: str) -> tuple[Engine, Sequence]:
     """A row that drafted with one method for two rounds."""
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get(first), max_new_tokens=N, stop_at_eos=False))
@@ -40,7 +40,7 @@ def run(models: Models, first: str) -> tuple[Engine, Row]:
     return engine, row
 
 
-def table_of(row: Row, size: int) -> np.ndarray:
+def table_of(row: Sequence, size: int) -> np.ndarray:
     """The table of successors that the trace's rounds give, whoever drafted in them."""
     assert row.trace is not None
     table = np.full((size, RANKS), -1, dtype=np.int32)
@@ -53,7 +53,7 @@ def table_of(row: Row, size: int) -> np.ndarray:
     return table
 
 
-def test_a_table_learns_from_rounds_of_others_and_is_found_again(models: Models) -> None:
+def test_inactive_recycling_table_is_updated_and_reused(models: Models) -> None:
     engine, row = run(models, "token-recycling")
     table = row.state.drafter
     steps(engine, row, "draft-model", 2)
@@ -73,7 +73,7 @@ def test_a_table_learns_from_rounds_of_others_and_is_found_again(models: Models)
     assert not models.drafter.slots
 
 
-def test_an_index_and_a_trie_follow_the_text_while_others_write_it(models: Models) -> None:
+def test_inactive_index_and_trie_follow_the_text(models: Models) -> None:
     engine, row = run(models, "prompt-lookup")
     index = row.state.drafter
     steps(engine, row, "lookahead-trie", 2)
@@ -90,8 +90,8 @@ def test_an_index_and_a_trie_follow_the_text_while_others_write_it(models: Model
     assert row.state.drafter is not index, "another index is needed for other lengths"
 
 
-def test_a_warm_trie_that_watched_gives_its_prompt_back(device: str) -> None:
-    models = worlds.world("llama", noise=0.15, device=device)
+def test_inactive_shared_trie_drops_the_prompt_at_the_end(device: str) -> None:
+    models = worlds.make_models("llama", noise=0.15, device=device)
     engine = Engine(models)
     warm = registry.get("lookahead-trie").with_params(warm=True)
     row = engine.submit(Request(PROMPT, warm, max_new_tokens=N, stop_at_eos=False))
@@ -106,11 +106,11 @@ def test_a_warm_trie_that_watched_gives_its_prompt_back(device: str) -> None:
     assert not any(child.prompt for child in trie.root.children.values())
 
 
-def test_one_that_fails_while_it_watches_ends_nothing(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_an_inactive_drafter_does_not_end_the_run(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, row = run(models, "token-recycling")
     steps(engine, row, "prompt-lookup", 1)
 
-    def fails(self: TokenRecycling, row: Row, outcome: RoundFeedback) -> None:
+    def fails(self: TokenRecycling, row: Sequence, outcome: RoundFeedback) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(TokenRecycling, "observe", fails)

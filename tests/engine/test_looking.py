@@ -11,7 +11,14 @@ import torch
 
 from workbench.core.sampling import BLOCK, WIDE, SamplingParams, to_probs
 from workbench.kernels import compilation, distributions
-from workbench.kernels.distributions import ALONE, FEW, TOP, look, see, weigh
+from workbench.kernels.distributions import (
+    FEW,
+    MAX_SINGLE_THREADED,
+    TOP,
+    summarise_logits,
+    summarise_softmax,
+    top_and_entropy,
+)
 
 pytestmark = pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
 WARM = SamplingParams(temperature=0.7)
@@ -21,20 +28,20 @@ WARM = SamplingParams(temperature=0.7)
     "sampling", [SamplingParams(), WARM, replace(WARM, top_k=3), replace(WARM, min_p=1.0)], ids=str
 )
 @pytest.mark.parametrize("size", [WIDE + 3 * BLOCK, WIDE + 37])
-@pytest.mark.parametrize("n", [1, ALONE + 3])
-def test_compiled_and_not_it_sees_the_same(
+@pytest.mark.parametrize("n", [1, MAX_SINGLE_THREADED + 3])
+def test_compiled_and_plain_look_agree(
     n: int, size: int, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = 3 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))
     logits[:, 5] = -torch.inf
     p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
     asked: list[str] = []
-    really = compilation.compiled
+    really = compilation.load_kernels
     monkeypatch.setattr(distributions, "compiled", lambda part: (asked.append(part), really(part))[1])
-    p_top, top, entropy = look(logits, p, sampling)
+    p_top, top, entropy = top_and_entropy(logits, p, sampling)
     assert asked == ["distributions"]
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    plainly, likeliest, wanted = look(logits, p, sampling)
+    plainly, likeliest, wanted = top_and_entropy(logits, p, sampling)
     assert p_top.tolist() == plainly.tolist()
     held = plainly > 0
     assert top[held].tolist() == likeliest[held].tolist()
@@ -43,24 +50,24 @@ def test_compiled_and_not_it_sees_the_same(
     torch.testing.assert_close(entropy, torch.special.entr(p.double()).sum(1).float(), atol=2e-5, rtol=1e-5)
 
 
-def test_a_law_that_is_none_shows_in_its_entropy() -> None:
+def test_nan_probs_give_nan_entropy() -> None:
     logits = torch.full((1, WIDE), torch.nan)
-    assert look(logits, logits.softmax(1), SamplingParams())[2].isnan().all()
+    assert top_and_entropy(logits, logits.softmax(1), SamplingParams())[2].isnan().all()
 
 
-def test_other_dtypes_are_looked_at_plainly() -> None:
+def test_other_dtypes_use_the_plain_version() -> None:
     logits = torch.randn(2, WIDE, dtype=torch.float64)
-    p_top, _, entropy = look(logits, logits.softmax(1), SamplingParams())
+    p_top, _, entropy = top_and_entropy(logits, logits.softmax(1), SamplingParams())
     assert p_top.dtype == entropy.dtype == torch.float64
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", [WIDE, WIDE + 37, 5 * WIDE + 300])
-@pytest.mark.parametrize("n", [1, ALONE + 3])
+@pytest.mark.parametrize("n", [1, MAX_SINGLE_THREADED + 3])
 def test_logits_are_weighed_as_their_softmax_is(n: int, size: int, dtype: torch.dtype) -> None:
     logits = (4 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))).to(dtype)
     logits[:, 5], logits[0, 7:] = -torch.inf, logits[0, 7:] - 200
-    found = weigh(logits, TOP)
+    found = summarise_softmax(logits, TOP)
     assert found is not None
     p = logits.double().softmax(1)
     order = logits.double().sort(dim=1, descending=True, stable=True).indices[:, :TOP]  # of equal logits the first
@@ -75,36 +82,36 @@ def test_logits_are_weighed_as_their_softmax_is(n: int, size: int, dtype: torch.
     torch.testing.assert_close(found.chances(tokens).double(), p[torch.arange(n), tokens], rtol=1e-5, atol=1e-30)
 
 
-def test_where_little_can_be_said_no_token_is_named_twice() -> None:
+def test_top_tokens_are_distinct_with_few_finite_logits() -> None:
     logits = torch.full((1, WIDE), -torch.inf)
     logits[0, [1999, 3]] = torch.tensor([0.5, 1.0])
-    found = weigh(logits, TOP)
+    found = summarise_softmax(logits, TOP)
     assert found is not None
     assert found.top.tolist() == [[3, 1999, 0, 1, 2, 4, 5, 6]]
     assert found.p_top[0, 2:].tolist() == [0.0] * (TOP - 2)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_logits_that_are_none_show_in_the_entropy(sign: float) -> None:
+def test_nan_logits_give_nan_entropy(sign: float) -> None:
     logits = torch.randn(1, WIDE)
     logits[0, 700] = sign * torch.nan
-    found = weigh(logits, 1)
+    found = summarise_softmax(logits, 1)
     assert found is not None
     assert found.entropy.isnan().all()
 
 
-def test_greedy_rounds_make_a_law_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_rounds_compute_probs_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what they know is the same wherever it comes from."""
     logits = (4 * torch.randn(3, WIDE, generator=torch.Generator().manual_seed(1))).bfloat16()
     logits[1] = logits[1].roll(1)
-    seen = see(logits, SamplingParams())
+    seen = summarise_logits(logits, SamplingParams())
     assert not isinstance(seen.probs, torch.Tensor)
     assert seen.best is not None
     assert seen.best.tolist() == logits.float().numpy().argmax(1).tolist()
     torch.testing.assert_close(seen.probs(), logits.float().softmax(1))
     assert seen.probs() is seen.probs()
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    plain, tokens, at = see(logits, SamplingParams()), torch.tensor([4, 9]), torch.tensor([2, 0])
+    plain, tokens, at = summarise_logits(logits, SamplingParams()), torch.tensor([4, 9]), torch.tensor([2, 0])
     assert isinstance(plain.probs, torch.Tensor)
     torch.testing.assert_close(seen.entropy, plain.entropy, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(seen.p_top, plain.p_top, atol=0, rtol=2e-5)
@@ -112,13 +119,13 @@ def test_greedy_rounds_make_a_law_only_for_who_asks(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(seen.chances(tokens, rows), plain.chances(tokens, rows), atol=0, rtol=2e-5)
 
 
-def test_what_is_not_wide_or_asks_for_many_is_sorted() -> None:
-    assert weigh(torch.randn(1, WIDE - 1), 1) is None
-    assert weigh(torch.randn(1, WIDE), FEW + 1) is None
-    assert weigh(torch.randn(1, WIDE, dtype=torch.float64), 1) is None
+def test_compiled_weighing_declines_unsupported_inputs() -> None:
+    assert summarise_softmax(torch.randn(1, WIDE - 1), 1) is None
+    assert summarise_softmax(torch.randn(1, WIDE), FEW + 1) is None
+    assert summarise_softmax(torch.randn(1, WIDE, dtype=torch.float64), 1) is None
 
 
 def test_each_part_asked_for_by_name_is_a_compiled_module() -> None:
     """A name without a module looks like a machine on which nothing is compiled, only slower."""
     folder = Path(compilation.__file__).with_name("compiled")
-    assert [part for part in get_args(compilation.Part) if not (folder / f"{part}.py").is_file()] == []
+    assert [part for part in get_args(compilation.KernelModule) if not (folder / f"{part}.py").is_file()] == []

@@ -14,8 +14,8 @@ import worlds
 from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured, Method, Promise
-from workbench.engine import Engine, Models, Request, Row, load_models
+from workbench.decoders import ConfiguredMethod, Method, Promise
+from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.models.bundle import bundled
@@ -30,13 +30,13 @@ every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lamb
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A target, a drafter of middling quality, and heads."""
-    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+def copy_models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A target whose drafter is a copy of it: every path is accepted to its end."""
-    return worlds.world("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def greedy_text(llama: Models) -> list[int]:
     return worlds.hf_greedy(llama.target.model, PROMPT, 48)
 
 
-def run(models: Models, method: Method | Configured, n: int = 24, prompt: Any = PROMPT, **options: Any) -> Any:
+def run(models: Models, method: Method | ConfiguredMethod, n: int = 24, prompt: Any = PROMPT, **options: Any) -> Any:
     """Generate alone, on a fresh engine."""
     return Engine(models).generate(Request(prompt, method, max_new_tokens=n, **options))
 
@@ -58,13 +58,13 @@ MORE_FAMILIES = ("llama", "mistral", "qwen3_moe", "gpt_oss")
 """Tested on demand: test_contract.py tests every method on a Llama, test_families.py the trees of the others."""
 
 
-@pytest.mark.parametrize("family", worlds.on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
+@pytest.mark.parametrize("family", worlds.mark_on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
 def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
     """All at once behind a prompt, and alone behind a single token; that is dealt out: each on two families."""
-    models = worlds.world(family, seed=2, noise=0.15, device=device, heads=tmp_path)
+    models = worlds.make_models(family, seed=2, noise=0.15, device=device, heads=tmp_path)
     methods, single = worlds.text_methods(), worlds.random_prompt(1, seed=5)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
-    engine = Engine(models, max_rows=len(methods))
+    engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(PROMPT, method, max_new_tokens=24)) for method in methods}
     while not engine.idle:
         engine.step()
@@ -87,7 +87,9 @@ def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
 @pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
 @pytest.mark.parametrize(
     "method",
-    worlds.on_demand_unless(worlds.kinds() | {"autoregressive"}, worlds.text_methods(), lambda method: method.name),
+    worlds.mark_on_demand_unless(
+        worlds.representative_names() | {"autoregressive"}, worlds.text_methods(), lambda method: method.name
+    ),
 )
 def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
     prompt, wanted = bundled_text
@@ -126,7 +128,7 @@ def requests(seed: int) -> list[Request]:
     return found
 
 
-def random_setting(method: Method, rng: random.Random) -> Configured:
+def random_setting(method: Method, rng: random.Random) -> ConfiguredMethod:
     """Any allowed parameters, trees at most 24 nodes large (for time)."""
     values: dict[str, Any] = {}
     for name, spec in method.params.items():
@@ -150,7 +152,7 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.on_demand)])
 def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: Models) -> None:
     wanted = [Engine(llama).generate(request).token_ids for request in requests(seed)]
-    engine, rng = Engine(llama, max_rows=6), random.Random(seed)
+    engine, rng = Engine(llama, max_sequences=6), random.Random(seed)
     todo, rows = requests(seed), []
     while todo or not engine.idle:
         some = rng.choice((0, 0, 1, 3))
@@ -212,7 +214,7 @@ def test_the_trace_records_a_switch_at_the_round_it_takes_effect(llama: Models, 
 
 
 def test_a_change_that_cannot_be_is_said_and_the_run_goes_on(device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=20))
     engine.step()
@@ -275,7 +277,7 @@ def test_pause_step_resume_and_cancel(llama: Models, greedy_text: list[int]) -> 
     assert engine.idle
 
 
-def finish(engine: Engine, row: Row) -> None:
+def finish(engine: Engine, row: Sequence) -> None:
     """Run until a row has ended."""
     while row.status not in ENDED:
         engine.step()

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 from workbench.core.errors import ModelError, PromptError
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
-from workbench.models.image_prefill import prefill_pictures
+from workbench.models.image_prefill import prefill_images
 
 hf: Any = transformers  # configurations take more than their stubs know
 IMAGE, START, END = 60, 61, 62
@@ -181,7 +181,7 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
     other, slot = runner.open(), runner.open()  # a row of plain text beside the one with pictures
     words = worlds.random_prompt(5, 60, seed=9)
     runner.prefill(other, words[:-1])
-    prefill_pictures(runner, slot, inputs)
+    prefill_images(runner, slot, inputs)
     text = inputs["input_ids"][0].tolist()
     seen = slot.pictured
     assert seen is not None
@@ -197,7 +197,7 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
         error = worlds.tree_error(out.logits[1], text, draft, parents, ask)
         assert error < 1e-12, f"turn {turn}: {error}"
         if name != "paligemma":  # which reads no text alone
-            plain = worlds.ask_model(model)
+            plain = worlds.next_logits_function(model)
             assert float((out.logits[0, 1] - plain([*words, draft[0]])).abs().max()) < 1e-12
         runner.commit(slot, [0, *(node + 1 for node in path)])
         text += [draft[i] for i in path] + worlds.random_prompt(1, 60, seed=40 + turn)
@@ -214,7 +214,7 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
         config = hf.GenerationConfig(max_new_tokens=20, do_sample=False, pad_token_id=0)
         wanted = model.generate(**inputs, generation_config=config)[0, inputs["input_ids"].shape[1] :].tolist()
     models = Models(Runner(model), worlds.letter_tokenizer(64), name)
-    models.heads = {"medusa": worlds.random_medusa(tmp_path / "medusa", models)}
+    models.heads = {"medusa": worlds.write_random_medusa(tmp_path / "medusa", models)}
     models.drafter = Runner(worlds.family("llama", seed=3, device=device))
     engine = Engine(models)
     thorough = name in ("llava", "qwen2.5-vl")
@@ -242,7 +242,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
     model = worlds.random_model(config, device=device, auto=AutoModelForImageTextToText)
     runner = Runner(model)
     with pytest.raises(ModelError, match=r"Mllama.*cross-attention"):
-        prefill_pictures(runner, runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
+        prefill_images(runner, runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
     # A model that counts positions its own way is found out, whatever it is called.
     model, inputs = paligemma(device)
     runner = Runner(model)
@@ -252,7 +252,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
         lambda *a, position_ids, **kw: forward(*a, position_ids=position_ids**2, **kw),
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"PaliGemma.* cannot verify drafts after images"):
-        prefill_pictures(runner, runner.open(), inputs)
+        prefill_images(runner, runner.open(), inputs)
 
 
 def test_a_prompt_with_pictures_that_does_not_fit_is_an_error(device: str) -> None:

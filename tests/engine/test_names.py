@@ -9,7 +9,7 @@ import pytest
 
 from workbench.models.bundle import bundled
 from workbench.models.loading import load_models
-from workbench.models.names import heads_of, known_targets, own_drafter
+from workbench.models.names import bundled_drafter, heads_of, known_targets
 from workbench.service.choices import static_reasons
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
@@ -35,8 +35,8 @@ def test_a_configuration_that_is_none_hurts_no_other_model(text: str, folder: Pa
 
 
 def test_a_draft_model_says_for_which_target_it_was_trained(folder: Path) -> None:
-    assert own_drafter("smollm2") is None
+    assert bundled_drafter("smollm2") is None
     (folder / "mine").mkdir()
     (folder / "mine" / "config.json").write_text(json.dumps({"model_type": "llama", "target": "smollm2"}))
-    assert own_drafter("smollm2") == "mine"
-    assert own_drafter("text-target") == "text-drafter"
+    assert bundled_drafter("smollm2") == "mine"
+    assert bundled_drafter("text-target") == "text-drafter"

@@ -11,7 +11,7 @@ import worlds
 from workbench.kernels import compilation
 from workbench.kernels.layers import decoder_layers, name_of
 from workbench.kernels.segment import Segment
-from workbench.models.narrowed_mlp import activity, feed_forward_of, narrowed
+from workbench.models.narrowed_mlp import activity, feed_forward_of, narrow_mlps
 from workbench.models.runner import Runner
 
 KINDS = {"llama": "down_proj", "gpt2": "c_proj", "phi3": "down_proj", "gpt_neox": "dense_4h_to_h"}
@@ -44,7 +44,7 @@ def test_a_narrowed_pass_is_the_models_with_the_other_columns_silent(kind: str, 
         0: torch.arange(0, made.width, 3, device=device),
         2: torch.arange(5, 5 + -(-made.width // 3), device=device),
     }
-    whole, found = forward(runner), forward(runner, narrowed(runner, columns))
+    whole, found = forward(runner), forward(runner, narrow_mlps(runner, columns))
     hooks = []
     for layer, kept in columns.items():
         mask = torch.zeros(made.width, dtype=torch.float64, device=device).index_fill_(0, kept, 1.0)
@@ -57,7 +57,7 @@ def test_a_narrowed_pass_is_the_models_with_the_other_columns_silent(kind: str, 
     assert float((whole - found).abs().max()) > 1e-3
     torch.testing.assert_close(forward(runner), whole, rtol=0, atol=0)  # the model itself is as it was
     every = {i: torch.arange(made.width, device=device) for i in range(runner.n_layers)}
-    torch.testing.assert_close(forward(runner, narrowed(runner, every)), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(forward(runner, narrow_mlps(runner, every)), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +91,7 @@ def test_a_mixture_of_experts_is_left_whole() -> None:
     name = name_of(layer, 1)
     assert name is not None
     assert feed_forward_of(layer.get_submodule(name), runner.hidden_size) is None
-    torch.testing.assert_close(forward(runner, narrowed(runner, {})), forward(runner), rtol=0, atol=0)
+    torch.testing.assert_close(forward(runner, narrow_mlps(runner, {})), forward(runner), rtol=0, atol=0)
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
@@ -100,14 +100,14 @@ def test_a_compiled_pass_is_narrowed_too() -> None:
     model, same = (worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16) for _ in range(2))
     runner, wide = Runner(model), Runner(same.float())
     columns = {i: torch.arange(16, 80) for i in range(runner.n_layers)}
-    shared_copy = narrowed(runner, columns)
+    shared_copy = narrow_mlps(runner, columns)
     assert shared_copy.lean is not None
     assert shared_copy.lean.fused is not None
-    exact, compiled = forward(wide, narrowed(wide, columns)), forward(runner, shared_copy)
+    exact, compiled = forward(wide, narrow_mlps(wide, columns)), forward(runner, shared_copy)
     shared_copy.lean.fused = None
     off, lean_off = (float((found.float() - exact).abs().max()) for found in (compiled, forward(runner, shared_copy)))
     assert off < 1.5 * lean_off
     assert lean_off < 0.1 * float(exact.abs().max())
-    some = narrowed(runner, {0: columns[0]}).lean
+    some = narrow_mlps(runner, {0: columns[0]}).lean
     assert some is not None
     assert some.fused is None

@@ -12,19 +12,19 @@ from safetensors.numpy import save as write_arrays
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, TokenizerMismatchError
 from workbench.decoders.draft_verify import state_actions
-from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, owned_of
+from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, inspectable_state_of
 from workbench.decoders.draft_verify.state_file import from_bytes, to_bytes
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import ERROR, FINISHED
 from workbench.methods import registry
 from workbench.methods.drafters.rasd import BOTH, STORE
 
-KEPT = (
+SAVABLE_METHODS = (
     "prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead", "online",
     "tlt",
 )  # fmt: skip
 """Methods whose state is a file's."""
-READ = ("rest", "rasd")
+DATASTORE_METHODS = ("rest", "rasd")
 """Those that read a store."""
 ALL: dict[str, dict[str, Any]] = {"rasd": {"top": 64}, "tlt": {"tail": 1.0}}
 """So that nothing of the store is pruned: a random model's likeliest tokens are not those of its texts; and so that a
@@ -35,10 +35,10 @@ N = 24
 
 @pytest.fixture(scope="module")
 def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("owned") / "heads")
+    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("owned") / "heads")
 
 
-def ended(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, **asked: Any) -> Row:
+def run_to_end(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, **asked: Any) -> Sequence:
     """A row that has ended, its state left behind."""
     engine = Engine(models)
     params = ALL.get(method, {}) | asked.pop("params", {})
@@ -49,7 +49,7 @@ def ended(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, *
     return row
 
 
-def begun(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any) -> tuple[Engine, Row]:
+def run_six_rounds(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any) -> tuple[Engine, Sequence]:
     """A row that has had six rounds."""
     engine = Engine(models)
     configured = registry.get(method).with_params(**ALL.get(method, {}) | params)
@@ -60,7 +60,7 @@ def begun(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any
 
 
 def data_of(models: Models, method: str) -> bytes:
-    row = ended(models, method)
+    row = run_to_end(models, method)
     assert row.left is not None
     assert row.left.data is not None, row.left.why
     return row.left.data
@@ -70,13 +70,13 @@ def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) ->
     """A new one that names a memory is asked for here; what is not listed says why."""
     small = {"jacobi", "aggressive"}  # the guesses of one round, and a place in the prompt
     learn = {m.name for m in worlds.text_methods() if m.drafter.memory() is not None and m.rounds is None}
-    assert learn - small == set(KEPT)
+    assert learn - small == set(SAVABLE_METHODS)
 
 
-@pytest.mark.parametrize("method", [*KEPT, *READ])
+@pytest.mark.parametrize("method", [*SAVABLE_METHODS, *DATASTORE_METHODS])
 def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, method: str) -> None:
-    engine, row = begun(models, method, **ALL.get(method, {}))
-    shown = state_actions.look(row, engine.token_text)
+    engine, row = run_six_rounds(models, method, **ALL.get(method, {}))
+    shown = state_actions.inspect_state(row, engine.token_text)
     assert 0 < shown["entries"] <= shown["bound"]
     assert 0 < shown["n_bytes"] <= shown["most_bytes"]
     assert row.trace is not None
@@ -86,7 +86,7 @@ def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, 
     assert shown["hits"] == sum(map(any, made)) > 0
     assert shown["kept"] == sum(mine[node] for r, mine in zip(rounds, made, strict=True) for node in r.path)
     assert shown["top"]
-    assert shown["saves"] == (method in KEPT)
+    assert shown["saves"] == (method in SAVABLE_METHODS)
     last = rounds[-1]
     n = int(last.signals.get("matched tokens", 0))  # which a draft model has none of
     if not n or not any(made[-1]):
@@ -100,8 +100,8 @@ def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, 
 
 def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> None:
     """RASD's tree has nodes of both; where all that the store has is pruned, nothing of it was drafted."""
-    engine, row = begun(models, "rasd", top=1)
-    shown = state_actions.look(row, engine.token_text)
+    engine, row = run_six_rounds(models, "rasd", top=1)
+    shown = state_actions.inspect_state(row, engine.token_text)
     assert row.trace is not None
     assert any(r.path for r in row.trace.rounds), "the draft model's drafts are kept"
     assert any(r.signals["matched tokens"] for r in row.trace.rounds), "the store has something"
@@ -109,12 +109,12 @@ def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> No
     assert shown["asked"] == len(row.trace.rounds)
 
 
-@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("method", SAVABLE_METHODS)
 def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, method: str) -> None:
     """Another request with the first one's prompt knows from its first round on what the first one has learnt."""
-    first = ended(models, method)
+    first = run_to_end(models, method)
     assert first.left is not None
-    fresh, warm = ended(models, method, n=12), ended(models, method, n=12, memory=first.left.data)
+    fresh, warm = run_to_end(models, method, n=12), run_to_end(models, method, n=12, memory=first.left.data)
     assert warm.status == FINISHED
     assert fresh.trace is not None
     assert warm.trace is not None
@@ -130,9 +130,9 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
     assert kept[1] >= kept[0]
 
 
-@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("method", SAVABLE_METHODS)
 def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
-    engine, row = begun(models, method)
+    engine, row = run_six_rounds(models, method)
     saved = state_actions.save(row)
     arrays = from_bytes(saved).arrays
     other = engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=60, stop_at_eos=False))
@@ -160,26 +160,26 @@ LENGTHS = {
 def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: str, turned: bool) -> None:
     """Lengths are parameters: a state that was saved with others drafts, and is saved again."""
     its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
-    first = ended(models, method, params=its)
+    first = run_to_end(models, method, params=its)
     assert first.left is not None
-    row = ended(models, method, memory=first.left.data, params=mine)
+    row = run_to_end(models, method, memory=first.left.data, params=mine)
     assert row.status == FINISHED
     assert row.trace is not None
     assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
     assert row.left is not None
     assert row.left.data is not None
-    assert ended(models, method, memory=row.left.data, params=its).status == FINISHED
+    assert run_to_end(models, method, memory=row.left.data, params=its).status == FINISHED
 
 
-@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("method", SAVABLE_METHODS)
 def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
-    engine, row = begun(models, method)
+    engine, row = run_six_rounds(models, method)
     state_actions.load(row, data_of(models, method))
-    before = owned_of(row.state.drafter)
+    before = inspectable_state_of(row.state.drafter)
     assert before is not None
     size = before.look(0).entries
     state_actions.reset(row)
-    state = owned_of(row.state.drafter)
+    state = inspectable_state_of(row.state.drafter)
     assert state is not None
     assert state is not before
     assert state.look(0).entries < size
@@ -192,9 +192,9 @@ def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
 
 
 def test_reset_empties_what_is_shared(device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
-    ended(models, "suffix", params={"warm": True})
-    _, row = begun(models, "suffix", warm=True)
+    models = worlds.make_models("llama", noise=None, device=device)
+    run_to_end(models, "suffix", params={"warm": True})
+    _, row = run_six_rounds(models, "suffix", warm=True)
     assert row.state.drafter.store.n > 0
     state_actions.reset(row)
     assert row.state.drafter.store is models.shared["suffix"]
@@ -203,29 +203,29 @@ def test_reset_empties_what_is_shared(device: str) -> None:
 
 def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
     data = data_of(models, "suffix")
-    engine, row = begun(models, "token-recycling")
+    engine, row = run_six_rounds(models, "token-recycling")
     with pytest.raises(ModelError, match="holds the state of suffix; the run drafts with token-recycling"):
         state_actions.load(row, data)
-    other = worlds.world("llama", noise=None, device=device)
+    other = worlds.make_models("llama", noise=None, device=device)
     other.target_name = "another"
-    failed = ended(other, "suffix", memory=data)
+    failed = run_to_end(other, "suffix", memory=data)
     assert failed.status == ERROR
     assert isinstance(failed.error, TokenizerMismatchError)
     assert "saved for tiny-llama" in str(failed.error)
     other.tokenizer = worlds.letter_tokenizer(40)
     other.shared.pop("tokenizer hash")
-    failed = ended(other, "suffix", memory=data)
+    failed = run_to_end(other, "suffix", memory=data)
     assert "tokenizer of tiny-llama" in str(failed.error)
     assert engine.rows == [row], "the run goes on"
 
 
 def test_what_keeps_nothing_says_so(models: Models) -> None:
-    engine, row = begun(models, "draft-model")
-    assert state_actions.look(row, engine.token_text)["kind"] == ""
+    engine, row = run_six_rounds(models, "draft-model")
+    assert state_actions.inspect_state(row, engine.token_text)["kind"] == ""
     for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
         with pytest.raises(MethodUnavailableError, match="has no state"):
             act(row)
-    _, reader = begun(models, "rest")
+    _, reader = run_six_rounds(models, "rest")
     for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
         with pytest.raises(MethodUnavailableError):
             act(reader)
@@ -252,7 +252,7 @@ def contents(data: bytes) -> dict[str, Any]:
     return {name: array.tolist() for name, array in from_bytes(data).arrays.items()}
 
 
-def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def corrupted_arrays(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """The same arrays, each once missing, of another shape, or with numbers that cannot be."""
     found = []
     for name, array in arrays.items():
@@ -270,19 +270,19 @@ def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
     """Branches are walked by recursion, and where they are shared one such file would end the giving up of all."""
     n, most = 2_000, 17  # a branch has 16 tokens behind its first one at most
     chain = {"tokens": np.arange(n) % 7, "parents": np.arange(n) - 1, "counts": np.ones(n, np.float32)}
-    _, row = begun(models, "lookahead-trie", warm=True)
+    _, row = run_six_rounds(models, "lookahead-trie", warm=True)
     with pytest.raises(ModelError, match="longer than the limit"):
         state_actions.load(row, to_bytes("lookahead-trie", chain, models))
     state_actions.load(row, to_bytes("lookahead-trie", {name: array[:most] for name, array in chain.items()}, models))
     row.state.drafter.trie.forget(row.state.drafter.request)
 
 
-@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("method", SAVABLE_METHODS)
 def test_numbers_that_cannot_be_are_refused(models: Models, method: str) -> None:
     """A file with a right head and sum, as anybody can make one."""
     arrays = read_arrays(data_of(models, method))
-    _, row = begun(models, method)
-    for bad in spoilt(arrays):
+    _, row = run_six_rounds(models, method)
+    for bad in corrupted_arrays(arrays):
         before = contents(state_actions.save(row))
         with pytest.raises(ModelError, match="The file is broken"):
             state_actions.load(row, to_bytes(method, bad, models))

@@ -14,7 +14,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 
-class Hands:
+class ManualClock:
     """A clock that is moved by hand."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Hands:
 
 
 def test_the_next_round_waits_for_the_time_its_tokens_take_to_show() -> None:
-    clock = Hands()
+    clock = ManualClock()
     pace = Pace(8, clock)
     assert pace.left_s == 0  # the first round comes at once
     pace.emitted(4)
@@ -44,7 +44,7 @@ def test_the_next_round_waits_for_the_time_its_tokens_take_to_show() -> None:
 
 
 def test_time_stood_still_counts_from_the_end_of_the_last_round_to_the_next() -> None:
-    clock = Hands()
+    clock = ManualClock()
     pace = Pace(8, clock)
     pace.emitted(4)
     clock.s += 0.1
@@ -58,11 +58,11 @@ def test_time_stood_still_counts_from_the_end_of_the_last_round_to_the_next() ->
     assert pace.still_s == pytest.approx(0.5)
 
 
-def held_back(rate: float, pause: bool = False) -> tuple[list[float], Trace]:
+def run_with_pace(rate: float, pause: bool = False) -> tuple[list[float], Trace]:
     """Run the engine against a clock that stands still unless a row is held back. Times at which rounds ended."""
-    engine = Engine(worlds.world("llama", noise=0.15))
+    engine = Engine(worlds.make_models("llama", noise=0.15))
     row = engine.submit(Request([1, 2, 3], registry.get("draft-model"), max_new_tokens=12, pace=rate))
-    clock, ends = Hands(), []
+    clock, ends = ManualClock(), []
     tick = 0.04 / (rate or 1)  # a small part of a token's time, so that few of the looks at the clock are in vain
     row.pace = Pace(rate, clock)
     while not row.ended.is_set():
@@ -82,35 +82,37 @@ def held_back(rate: float, pause: bool = False) -> tuple[list[float], Trace]:
 
 
 def test_the_engine_holds_a_paced_row_back_between_rounds_and_counts_none_of_it() -> None:
-    ends, trace = held_back(4)
+    ends, trace = run_with_pace(4)
     lengths = [len(r.emitted) for r in trace.rounds]
     gaps = [b - a for a, b in pairwise(ends)]
     assert gaps == pytest.approx([n / 4 for n in lengths[:-1]], abs=0.011)
-    free, plain = held_back(0)
+    free, plain = run_with_pace(0)
     assert free == [100.0] * len(free)  # nothing is held back
     assert [r.emitted for r in trace.rounds] == [r.emitted for r in plain.rounds]
 
 
 def test_a_trace_says_which_rounds_were_held_back_and_for_how_long() -> None:
-    ends, trace = held_back(4)
-    said = [r.signals.get(metrics.HELD, 0.0) for r in trace.rounds]
+    ends, trace = run_with_pace(4)
+    said = [r.signals.get(metrics.DELAY, 0.0) for r in trace.rounds]
     assert said == pytest.approx([0.0, *(b - a for a, b in pairwise(ends))])
     assert metrics.summary(trace)["held_rounds"] == len(trace.rounds) - 1
-    _, free = held_back(0)
-    assert metrics.held_rounds(free.rounds) == 0
-    _, stepped = held_back(0, pause=True)
-    assert metrics.held_rounds(stepped.rounds) == len(stepped.rounds) - 2, "a pause cools caches as a pace does"
+    _, free = run_with_pace(0)
+    assert metrics.count_delayed_rounds(free.rounds) == 0
+    _, stepped = run_with_pace(0, pause=True)
+    assert metrics.count_delayed_rounds(stepped.rounds) == len(stepped.rounds) - 2, (
+        "a pause cools caches as a pace does"
+    )
 
 
 def test_a_step_is_not_held_back() -> None:
-    ends, _ = held_back(4, pause=True)
+    ends, _ = run_with_pace(4, pause=True)
     gaps = [b - a for a, b in pairwise(ends[1:])]
     assert gaps == pytest.approx([50] * len(gaps))
 
 
 def test_what_a_run_stood_still_is_taken_out_of_every_time_of_its_trace() -> None:
     """It stands still by another clock than it runs by: what is taken out shows as less than nothing."""
-    ends, trace = held_back(0.001)
+    ends, trace = run_with_pace(0.001)
     last, stood = trace.rounds[-1], ends[-1] - 100.0
     assert stood > 5000
     for seconds in (trace.footer.seconds, last.started_s, last.phases[0].start_s, last.phases[-1].end_s):

@@ -22,7 +22,7 @@ from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.choice import choose
 from workbench.models import admission, probe
-from workbench.models.probe import ProbeResult
+from workbench.models.probe import SelfTestResult
 from workbench.models.runner import SCRATCH
 from workbench.trace.store import default_folder
 
@@ -44,14 +44,14 @@ def _facts_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
-    assert probe.standing(Runner(tiny(name, dtype))) == ProbeResult()
+    assert probe.run_self_test(Runner(tiny(name, dtype))) == SelfTestResult()
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scale: float) -> None:
     """With the usual initial weights attention is nearly flat, and alibi's error smaller than bfloat16's rounding."""
-    found = probe.standing(Runner(tiny("mpt", dtype, scale)))
+    found = probe.run_self_test(Runner(tiny("mpt", dtype, scale)))
     assert found.why_not == ""
     assert "second branch" in found.why_no_trees
 
@@ -121,7 +121,7 @@ def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_
 
 def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:
     """A policy that branches, or a method of one's own that does not say so."""
-    models = worlds.world("llama")
+    models = worlds.make_models("llama")
     models.target.why_no_trees = "Mine supports chains, not trees: so it is."
     row = Engine(models).submit(Request(worlds.random_prompt(5), registry.get("draft-model")))
     slot = models.target.open()
@@ -142,7 +142,7 @@ def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
 def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or ProbeResult())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or SelfTestResult())
     load_models(str(folder), None, device="cpu")
     load_models(str(folder), None, device="cpu")
     assert len(asked) == 1
@@ -154,7 +154,7 @@ def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("lacks", ["home", "folder"])
-def test_who_cannot_remember_goes_on_and_finds_out_anew(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_disk_cache_raises_no_error(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of a container without an entry among the users, and one whose home is read-only."""
 
     def unknown(uid: int) -> None:
@@ -178,7 +178,7 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, asked = tiny("llama"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or ProbeResult())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or SelfTestResult())
     for _ in range(2):
         admission.admit(Runner(model), "Mine")
     assert len(asked) == 1
@@ -207,7 +207,7 @@ def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None
     before = model.config.to_dict()
     runner = Runner(model)
     spans = runner.geometry.masks.spans
-    assert probe.standing(runner) == ProbeResult()
+    assert probe.run_self_test(runner) == SelfTestResult()
     assert model.config.to_dict() == before
     assert runner.geometry.masks.spans == spans
     with probe.scaled_down(runner):
@@ -261,7 +261,7 @@ def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
     assert model.generate(ids, **options).tolist() == wanted.tolist()
     models = Models(runners[0], worlds.letter_tokenizer(64), "mine")
     requests = [Request(ids[0, -n:].tolist(), registry.get("prompt-lookup"), max_new_tokens=12) for n in (12, 2)]
-    assert worlds.beside_each_other(models, requests)[0] == wanted[0, 12:].tolist()
+    assert worlds.generate_batched(models, requests)[0] == wanted[0, 12:].tolist()
     assert all(layer.self_attn.attn_temperature_tuning for layer in model.model.layers)
 
 

@@ -22,7 +22,7 @@ from workbench.models import converted, published
 from workbench.models.bundle import bundled
 from workbench.models.checksums import sum_of
 from workbench.models.names import folder_of, locate
-from workbench.models.published import PUBLISHED, SMOLLM2, Published, obtain, vocabulary_of
+from workbench.models.published import MODEL_INDEX, SMOLLM2, IndexedModel, obtain, vocabulary_of
 from workbench.service.checks import check_model
 from workbench.service.names import Names
 
@@ -36,7 +36,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IndexedModel:
     """A published model, `tiny`, with no package installed, an empty Hub cache and no Hub."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -44,14 +44,14 @@ def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish
     words = vocabulary_of(json.loads((bundled()["text-drafter"] / "tokenizer.json").read_text()))
     config = json.loads((bundled()["text-drafter"] / "config.json").read_text())
     shape = tuple((name, config[name]) for name, _ in SMOLLM2.shape)
-    model = Published("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", file.name, sum_of(file), 1, 1, "MIT",
+    model = IndexedModel("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", file.name, sum_of(file), 1, 1, "MIT",
                       shape, words)  # fmt: skip
-    monkeypatch.setitem(PUBLISHED, "tiny", model)
+    monkeypatch.setitem(MODEL_INDEX, "tiny", model)
     return model
 
 
 @pytest.fixture
-def installed(tiny: Published, file: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def installed(tiny: IndexedModel, file: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Its package, as the system's list of packages tells of it."""
     files = [SimpleNamespace(name=file.name)]
     package = SimpleNamespace(version="1.0", files=files, locate_file=lambda f: file.with_name(f.name))
@@ -62,7 +62,7 @@ def installed(tiny: Published, file: Path, monkeypatch: pytest.MonkeyPatch) -> S
     return package
 
 
-def into_hub_cache(model: Published, root: Path, **config: Any) -> Path:
+def into_hub_cache(model: IndexedModel, root: Path, **config: Any) -> Path:
     """An earlier download of the model from the Hub."""
     repo = root / f"models--{model.hub_id.replace('/', '--')}"
     folder = repo / "snapshots" / ("a" * 40)
@@ -79,7 +79,7 @@ def no_hub() -> Path:
 
 
 def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
-    tiny: Published, installed: SimpleNamespace, tmp_path: Path
+    tiny: IndexedModel, installed: SimpleNamespace, tmp_path: Path
 ) -> None:
     """Going upwards: what is found first hides the rest, and where it is on this machine nobody is asked."""
     asked: list[str] = []
@@ -97,7 +97,7 @@ def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
 
 
 def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
-    tiny: Published, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    tiny: IndexedModel, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = lambda: bundled()["text-drafter"]  # noqa: E731
     installed.version = "0.9"
@@ -109,7 +109,7 @@ def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
 
 
 @pytest.mark.parametrize("lost", ["tokenizer_config.json", "generation_config.json", "model.safetensors", "template"])
-def test_a_download_without_one_of_its_files_does_not_count(tiny: Published, tmp_path: Path, lost: str) -> None:
+def test_a_download_without_one_of_its_files_does_not_count(tiny: IndexedModel, tmp_path: Path, lost: str) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     assert published.hub_copy(tiny) == folder
     for path in folder.glob(lost):
@@ -121,7 +121,7 @@ def test_a_download_without_one_of_its_files_does_not_count(tiny: Published, tmp
 
 
 def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
-    tiny: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: IndexedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, **_: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -131,7 +131,7 @@ def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
     assert converted.copies() == []
 
 
-def test_a_name_is_a_target_like_another(tiny: Published, installed: SimpleNamespace) -> None:
+def test_a_name_is_a_target_like_another(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     check_model("tiny")
     assert folder_of("tiny") is None, "a check makes nothing"
     with pytest.raises(ModelError, match="not allowed here"):
@@ -143,7 +143,7 @@ def test_a_name_is_a_target_like_another(tiny: Published, installed: SimpleNames
 
 
 def test_the_copy_serves_when_the_package_is_gone(
-    tiny: Published, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    tiny: IndexedModel, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = obtain(tiny, no_hub)
     monkeypatch.undo()  # the package, and with it the folder of copies
@@ -152,7 +152,7 @@ def test_the_copy_serves_when_the_package_is_gone(
     assert obtain(tiny, no_hub) == copy
 
 
-def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: Published) -> None:
+def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: IndexedModel) -> None:
     for asks in (locate, check_model):
         with pytest.raises(ModelError, match="tiny is not on this machine") as caught:
             asks("tiny")
@@ -160,7 +160,7 @@ def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: Published) -> Non
     assert converted.copies() == []
 
 
-def test_a_package_of_another_version_is_not_taken(tiny: Published, installed: SimpleNamespace) -> None:
+def test_a_package_of_another_version_is_not_taken(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     installed.version = "2.0"
     for asks in (locate, check_model):
         with pytest.raises(
@@ -170,7 +170,7 @@ def test_a_package_of_another_version_is_not_taken(tiny: Published, installed: S
 
 
 def test_a_package_whose_file_is_cut_or_missing_is_named(
-    tiny: Published, installed: SimpleNamespace, file: Path, tmp_path: Path
+    tiny: IndexedModel, installed: SimpleNamespace, file: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / file.name
     cut.write_bytes(file.read_bytes()[:-100])
@@ -185,14 +185,14 @@ def test_a_package_whose_file_is_cut_or_missing_is_named(
 
 @pytest.mark.parametrize("other", [{"vocab_size": 7}, {"hidden_size": 8}])
 def test_a_hub_model_that_is_another_is_left_aside(
-    tiny: Published, installed: SimpleNamespace, tmp_path: Path, other: dict[str, int]
+    tiny: IndexedModel, installed: SimpleNamespace, tmp_path: Path, other: dict[str, int]
 ) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub", **other)
-    assert published.here(tiny) is None
+    assert published.local_folder(tiny) is None
     assert obtain(tiny, lambda: folder) in converted.copies()
 
 
-def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: Published, tmp_path: Path) -> None:
+def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: IndexedModel, tmp_path: Path) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     words = json.loads((folder / "tokenizer.json").read_text())
     first, second = list(words["model"]["vocab"])[-2:]
@@ -204,11 +204,11 @@ def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: Published, tm
         obtain(tiny, lambda: folder)
 
 
-def test_a_download_that_broke_off_does_not_count(tiny: Published, tmp_path: Path) -> None:
+def test_a_download_that_broke_off_does_not_count(tiny: IndexedModel, tmp_path: Path) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     for file in folder.glob("*.safetensors"):
         file.unlink()
-    assert published.here(tiny) is None
+    assert published.local_folder(tiny) is None
 
 
 def has_package() -> bool:
@@ -226,7 +226,7 @@ def test_smollm2_is_what_is_published_and_methods_write_its_own_text() -> None:
     assert file is not None
     assert sum_of(file) == SMOLLM2.sha256
     place = converted.convert(file, stem="smollm2")
-    assert not published.why_another(SMOLLM2, place)
+    assert not published.mismatch_reason(SMOLLM2, place)
     assert place == published.packaged_copy(SMOLLM2)
     models = load_models(str(place), None, "cpu", "float64", context=256)
     engine = Engine(models)

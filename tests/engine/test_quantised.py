@@ -13,7 +13,15 @@ from workbench.core.errors import ModelError
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels import compilation, devices
 from workbench.kernels.compiled import instructions
-from workbench.kernels.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
+from workbench.kernels.quantised import (
+    GROUP,
+    STEPS,
+    dequantise_weight,
+    int8_weight_of,
+    quantise,
+    quantise_weight,
+    weight_dtype,
+)
 from workbench.methods import registry
 from workbench.models.loading import load_model, load_models, resolve_drafter_dtype, resolve_dtype
 from workbench.service.memory import position_bytes, weight_bytes
@@ -41,18 +49,20 @@ def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
     weight = torch.randn(5, 3 * GROUP, generator=torch.Generator().manual_seed(0))
     weight[:, :GROUP] *= 100
     weight[4] = 0
-    numbers, scale = rounded(weight)
+    numbers, scale = quantise_weight(weight)
     assert int(numbers.abs().max()) == STEPS
     assert torch.equal(scale, weight.unflatten(1, (3, GROUP)).abs().amax(2) / STEPS)
-    error = (restored(numbers, scale) - weight).abs().unflatten(1, (3, GROUP)).amax(2)
+    error = (dequantise_weight(numbers, scale) - weight).abs().unflatten(1, (3, GROUP)).amax(2)
     assert bool((error <= 0.501 * scale).all())
-    assert not bool(restored(numbers, scale)[4].any())
+    assert not bool(dequantise_weight(numbers, scale)[4].any())
 
 
 def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
     model, plain = in_bytes(), worlds.family("llama", **SIZES).to(torch.bfloat16)
-    for mine, was in ((m, p) for m, p in zip(model.modules(), plain.modules(), strict=True) if bytes_of(m) is not None):
-        assert torch.equal(mine.weight, restored(*rounded(was.weight)).bfloat16())
+    for mine, was in (
+        (m, p) for m, p in zip(model.modules(), plain.modules(), strict=True) if int8_weight_of(m) is not None
+    ):
+        assert torch.equal(mine.weight, dequantise_weight(*quantise_weight(was.weight)).bfloat16())
         assert not torch.equal(mine.weight, was.weight)
     before = copy.deepcopy(model.state_dict())
     quantise(model)
@@ -67,7 +77,7 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
     assert runner.stored == torch.int8
     assert runner.dtype == torch.bfloat16
     exact, unrounded = exactly(model, text), exactly(plain, text)
-    mine = worlds.logits_after(runner, text, [13]).float()
+    mine = worlds.chunked_logits(runner, text, [13]).float()
     assert float((mine - exact).norm()) < 0.5 * float((unrounded - exact).norm()) + 0.01 * float(exact.norm())
     assert float((mine - exact).norm()) < 0.03 * float(exact.norm())
 
@@ -75,16 +85,16 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: False)  # which take wide passes, where there are any
     runner, text = Runner(in_bytes()), worlds.random_prompt(40, seed=7)
-    alone = worlds.logits_after(runner, text, [1] * 40)
+    alone = worlds.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
-        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
+        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
 
 
 def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: False)
-    models: Models = worlds.world("llama", noise=None, **SIZES)
+    models: Models = worlds.make_models("llama", noise=None, **SIZES)
     target = in_bytes()
-    drafter = worlds.noisy(target, 0.15)
+    drafter = worlds.noisy_copy(target, 0.15)
     models.target, models.drafter = Runner(target), Runner(drafter)
     models.drafter_name, models.drafter_problem = "noisy", ""
     prompt, found = worlds.repeating_prompt(13, period=5), {}
@@ -98,14 +108,14 @@ def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pyt
 def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> None:
     model = in_bytes()
     runner, text = Runner(model), worlds.random_prompt(6)
-    before, linear = worlds.logits_after(runner, text, [6]), model.model.layers[1].mlp.up_proj
+    before, linear = worlds.chunked_logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
     with torch.no_grad():
         linear.weight.mul_(-3.0)
-    after = worlds.logits_after(runner, text, [6])
+    after = worlds.chunked_logits(runner, text, [6])
     assert not torch.equal(before, after)
     assert runner._lean is not None
     assert runner._lean.fused is not None
-    found = bytes_of(linear)
+    found = int8_weight_of(linear)
     assert found is not None
     assert float(found.scale.max()) == pytest.approx(float(linear.weight.float().abs().max()) / STEPS, rel=0.01)
     exact = exactly(model, text)
@@ -138,7 +148,7 @@ def test_bytes_that_nothing_reads_are_refused_by_name(monkeypatch: pytest.Monkey
 def test_a_model_in_bytes_is_loaded_by_its_dtypes_name(tmp_path: Any) -> None:
     worlds.family("llama", **SIZES).save_pretrained(tmp_path)
     model = load_model(str(tmp_path), CPU, resolve_dtype("int8", CPU))
-    assert stored(model) == torch.int8
+    assert weight_dtype(model) == torch.int8
     assert model.dtype == torch.bfloat16
     assert resolve_drafter_dtype("auto", CPU, torch.int8) == torch.float32
     runner = Runner(model)

@@ -14,9 +14,9 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.kernels import recorded
-from workbench.kernels.cuda_graphs import Graphs
-from workbench.kernels.no_synchronisation import Unread
-from workbench.kernels.recorded import Recorder, Replays
+from workbench.kernels.cuda_graphs import CudaGraphRecorder
+from workbench.kernels.no_synchronisation import NoSyncMode
+from workbench.kernels.recorded import Recorder, ReplayCache
 from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods import registry
 from workbench.models.runner import Runner
@@ -48,7 +48,7 @@ class Rerun:
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
         cache = self.runner.cache
-        with Unread("cpu"):
+        with NoSyncMode("cpu"):
             made, window, places = work(), cache.window, self._places()
 
         def play() -> None:
@@ -68,17 +68,17 @@ class Rerun:
 
 
 def recorder(runner: Runner) -> Recorder:
-    return Rerun(runner) if runner.device.type == "cpu" else Graphs(runner.device)
+    return Rerun(runner) if runner.device.type == "cpu" else CudaGraphRecorder(runner.device)
 
 
-def asked(n: int, name: str = "autoregressive", **options: Any) -> Request:
+def make_request(n: int, name: str = "autoregressive", **options: Any) -> Request:
     return Request(PROMPT, registry.get(name), max_new_tokens=n, **options)
 
 
-def records(runner: Runner, by: Recorder) -> Replays:
+def records(runner: Runner, by: Recorder) -> ReplayCache:
     """Let a runner record, as those on a GPU do."""
     runner._lean, runner.geometry.in_steps = None, True
-    runner.replays = made = Replays(by)
+    runner.replays = made = ReplayCache(by)
     return made
 
 
@@ -87,8 +87,8 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("heads")
 
 
-def world(heads: Path, device: str, kind: str = "llama", **overrides: Any) -> Models:
-    made = worlds.world(kind, noise=0.15, device=device, heads=heads, **overrides)
+def make_models(heads: Path, device: str, kind: str = "llama", **overrides: Any) -> Models:
+    made = worlds.make_models(kind, noise=0.15, device=device, heads=heads, **overrides)
     assert made.drafter is not None
     for runner in (made.target, made.drafter):
         records(runner, recorder(runner))
@@ -97,10 +97,10 @@ def world(heads: Path, device: str, kind: str = "llama", **overrides: Any) -> Mo
 
 @pytest.fixture
 def models(device: str, heads: Path) -> Models:
-    return world(heads, device)
+    return make_models(heads, device)
 
 
-def counting(runner: Runner) -> tuple[Replays, list[int]]:
+def counting(runner: Runner) -> tuple[ReplayCache, list[int]]:
     """Let a runner record, and count what it plays."""
     by, played = recorder(runner), list[int]()
 
@@ -126,8 +126,8 @@ def forward(runner: Runner, slot: Slot, tokens: list[int], keep: bool = False) -
     return out.logits[0]
 
 
-@pytest.mark.parametrize("name", worlds.on_demand_unless(OFTEN, METHODS))
-def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Models) -> None:
+@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(OFTEN, METHODS))
+def test_text_is_hugging_faces_and_most_forwards_are_replayed(name: str, models: Models) -> None:
     target, played = counting(models.target)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 48)
     method = registry.get(name).with_params(**METHODS[name])
@@ -142,14 +142,16 @@ def test_text_is_hugging_faces_and_most_of_it_was_played(name: str, models: Mode
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma3_text", "mistral", "qwen3_moe"])
-@pytest.mark.parametrize("name", worlds.on_demand_unless(("draft-tree",), ["draft-tree", "lookahead", "early-exit"]))
-def test_of_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    "name", worlds.mark_on_demand_unless(("draft-tree",), ["draft-tree", "lookahead", "early-exit"])
+)
+def test_text_is_hugging_faces_for_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
     """Positions of its own; a mask for each kind of layer; windows; experts, which some forwards wait for."""
-    models = world(heads, device, kind)
+    models = make_models(heads, device, kind)
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 40)
     engine = Engine(models)
     for _ in range(2):
-        assert engine.generate(asked(40, name)).token_ids == wanted
+        assert engine.generate(make_request(40, name)).token_ids == wanted
     assert models.target.replays is not None
     assert bool(models.target.replays) != bool(models.target.replays.why_not)
     assert kind == "qwen3_moe" or models.target.replays
@@ -158,7 +160,7 @@ def test_of_every_kind_of_model(kind: str, name: str, heads: Path, device: str) 
 @pytest.mark.parametrize("n", [1, 3])
 def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, heads: Path, device: str) -> None:
     """Each forward reads what those before it, played or not, have written, and as far as they have."""
-    models = world(heads, device, max_position_embeddings=1024)
+    models = make_models(heads, device, max_position_embeddings=1024)
     target, slot, text = models.target, models.target.open(), worlds.random_prompt(630, seed=4)
     whole = target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0]
     replays, played = counting(target)
@@ -197,7 +199,7 @@ def test_rows_have_records_of_their_own_and_of_being_together(models: Models) ->
 
 
 def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
-    sampled = asked(32, "draft-model", sampling=SamplingParams(temperature=1.0), seed=3)
+    sampled = make_request(32, "draft-model", sampling=SamplingParams(temperature=1.0), seed=3)
     played = Engine(models).generate(sampled).token_ids
     assert models.target.replays
     assert models.drafter is not None
@@ -229,7 +231,7 @@ def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> 
     target.prefill(slot, PROMPT)
     found = []
     for token in (3, 3, 5, 7):  # as it is, recorded, played, played
-        out = target.forward([Segment(slot, torch.tensor([token], device=target.device))], taps={0})
+        out = target.forward([Segment(slot, torch.tensor([token], device=target.device))], capture_layers={0})
         found.append((out, out.logits.clone(), out.hidden.clone(), out.taps[0].clone()))
         target.rewind(slot, len(PROMPT))
     assert target.replays
@@ -291,7 +293,7 @@ def test_where_a_forward_cannot_be_recorded_it_runs_as_it_is(
     target = records(runner, by)
     wanted = worlds.hf_greedy(runner.model, PROMPT, 24)
     why = WAITS if how == "waits" else "what is played differs by 1.0e-02"
-    assert Engine(models).generate(asked(24)).token_ids == wanted
+    assert Engine(models).generate(make_request(24)).token_ids == wanted
     assert target.why_not == why
     assert len(target) == 0
     assert by.forgotten
@@ -313,7 +315,7 @@ def test_where_there_is_no_room_it_is_tried_again_later(models: Models) -> None:
     models.target.close(slot)
 
 
-def test_what_is_no_number_is_no_reason_to_stop_recording(models: Models) -> None:
+def test_nan_logits_do_not_stop_recording(models: Models) -> None:
     target = models.target
     embed: Any = target.embed
     embed.weight.data[5] = torch.nan
@@ -337,14 +339,14 @@ def test_what_is_no_number_is_no_reason_to_stop_recording(models: Models) -> Non
 def test_what_fails_for_another_reason_is_told(models: Models) -> None:
     records(models.target, Raises(models.target, ZeroDivisionError("of the recorder")))
     with pytest.raises((ZeroDivisionError, WorkbenchError), match="of the recorder"):
-        Engine(models).generate(asked(24))
+        Engine(models).generate(make_request(24))
 
 
 @pytest.mark.parametrize("what", ["weights", "buffers of the cache", "attention", "training"])
 def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models) -> None:
     target, replays = models.target, models.target.replays
     assert replays is not None
-    engine, plain = Engine(models), asked(24)
+    engine, plain = Engine(models), make_request(24)
     before = [engine.generate(plain).token_ids for _ in range(3)]
     kept = list(replays._records.values())
     assert kept
@@ -368,7 +370,7 @@ def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models)
     assert not any(old is new for old in kept for new in replays._records.values())
 
 
-def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_replayed_records_are_evicted(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "MOST_RECORDS", 2)
     target, slot = models.target, models.target.open()
     replays = target.replays
@@ -413,18 +415,18 @@ def test_those_played_longest_ago_go_first_and_come_back_late(models: Models, mo
         (lambda x: torch.repeat_interleave(x.long()), "repeat_interleave"), (lambda x: torch.equal(x, x), "equal"),
     ],
 )  # fmt: skip
-def test_what_the_host_waits_for_is_found(work: Callable[[torch.Tensor], Any], says: str) -> None:
+def test_host_synchronisation_is_detected(work: Callable[[torch.Tensor], Any], says: str) -> None:
     x = torch.arange(6.0)
     work(x)
-    with torch.inference_mode(), pytest.raises(RuntimeError, match=says), Unread("cpu"):
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=says), NoSyncMode("cpu"):
         work(x)
-    with Unread("cuda"):
+    with NoSyncMode("cuda"):
         work(x)
 
 
-def test_what_nobody_waits_for_runs() -> None:
+def test_work_without_synchronisation_runs() -> None:
     x = torch.arange(6.0).reshape(2, 3)
-    with torch.inference_mode(), Unread("cpu"):
+    with torch.inference_mode(), NoSyncMode("cpu"):
         y = x[torch.tensor([1, 0])] @ x.T
         y[torch.tensor([0]), :] = 0
         z = y.softmax(-1).argmax(-1)

@@ -9,23 +9,22 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, abc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import worlds
-from forty import FORTY, Asked
+from forty import MIXED_PROMPTS, MixedPrompt
 
-from workbench.bench.goodness import Fit, chi_square, holm, places
+from workbench.bench.goodness import Fit, cdf_positions, chi_square, holm
 from workbench.core.errors import ModelError
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.decoders import Configured, Promise
+from workbench.decoders import ConfiguredMethod, Promise
 from workbench.decoders.draft_verify.feedback import Verification
-from workbench.engine import Engine, Models, Request, Row, load_models
+from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models import published
@@ -34,12 +33,12 @@ from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
 from workbench.service.presets import message_in, presets
 from workbench.trace.events import Round
-from workbench.trace.metrics import accepted, drafted
+from workbench.trace.metrics import count_accepted, count_drafted
 
 
 def can_be_had() -> bool:
     try:
-        return bool(published.here(SMOLLM2) or published.packaged_file(SMOLLM2))
+        return bool(published.local_folder(SMOLLM2) or published.packaged_file(SMOLLM2))
     except ModelError:
         return False
 
@@ -70,34 +69,36 @@ def smollm2() -> Models:
     return load_models("smollm2", "auto", "cpu", "float64", context=CONTEXT)
 
 
-def methods_on(models: Models) -> list[Configured]:
+def methods_on(models: Models) -> list[ConfiguredMethod]:
     """Every method that runs on it: without training, and with the draft models and heads that are there."""
-    found = [m for m in registry.of_catalogue() if not models.why_not(m.needs) and m.promise is not Promise.SIMULATION]
+    found = [
+        m for m in registry.catalogue_methods() if not models.why_not(m.needs) and m.promise is not Promise.SIMULATION
+    ]
     return [m.with_params(**m.testing.real) for m in found]
 
 
-def ids_of(models: Models, asked: Asked) -> list[int]:
+def ids_of(models: Models, asked: MixedPrompt) -> list[int]:
     if not asked.chat:
         return models.tokenizer.encode(asked.text)
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": asked.text}]
     return models.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
-def dealt(models: Models) -> dict[Asked, Request]:
+def dealt(models: Models) -> dict[MixedPrompt, Request]:
     """The forty prompts, methods dealt out in turn."""
     methods = methods_on(models)
     return {
         asked: Request(ids_of(models, asked), methods[i % len(methods)], max_new_tokens=N_NEW)
-        for i, asked in enumerate(FORTY)
+        for i, asked in enumerate(MIXED_PROMPTS)
     }
 
 
-def run_all(models: Models, requests: Sequence[Request], then: Configured | None = None) -> list[Row]:
+def run_all(models: Models, requests: abc.Sequence[Request], then: ConfiguredMethod | None = None) -> list[Sequence]:
     """On one engine, `ROWS` at a time; with `then` every second row goes on with that method after two rounds.
 
     Rows of one method share an engine with no others: a forward costs every row as much as the longest draft.
     """
-    engine = Engine(models, max_rows=ROWS, record=False)
+    engine = Engine(models, max_sequences=ROWS, record=False)
     rows = [engine.submit(request) for request in requests]
     waiting = rows[1::2] if then else []
     while not engine.idle:
@@ -110,7 +111,7 @@ def run_all(models: Models, requests: Sequence[Request], then: Configured | None
     return rows
 
 
-def is_plain(models: Models, row: Row) -> bool:
+def is_plain(models: Models, row: Sequence) -> bool:
     """Whether plain decoding would have written every token.
 
     By one plain forward of transformers' model over prompt and answer: where every token is the likeliest one behind
@@ -120,7 +121,7 @@ def is_plain(models: Models, row: Row) -> bool:
     return ended and logits_of(models, row).argmax(1).tolist() == row.committed[-row.n_new :]
 
 
-def logits_of(models: Models, row: Row) -> torch.Tensor:
+def logits_of(models: Models, row: Sequence) -> torch.Tensor:
     """Logits [n, V] that plain decoding chooses each of the row's n new tokens from."""
     model: Any = models.target.model
     with torch.inference_mode():
@@ -128,7 +129,7 @@ def logits_of(models: Models, row: Row) -> torch.Tensor:
     return out.logits[0, :-1]
 
 
-def rounds_of(rows: Sequence[Row]) -> dict[str, list[Round]]:
+def rounds_of(rows: abc.Sequence[Sequence]) -> dict[str, list[Round]]:
     """Rounds by the method that was in force."""
     found: dict[str, list[Round]] = {}
     for row in rows:
@@ -142,16 +143,18 @@ def test_forty_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models) -
     """In float64; every method has several of them, and half of the answers change their method on the way."""
     methods, cases = methods_on(smollm2), dealt(smollm2)
     assert len(cases) == 40
-    rows: dict[Asked, Row] = {}
+    rows: dict[MixedPrompt, Sequence] = {}
     for first, then in zip(methods, [*methods[1:], methods[0]], strict=True):
         own = {asked: request for asked, request in cases.items() if request.configured().name == first.name}
         rows |= zip(own, run_all(smollm2, list(own.values()), then), strict=True)
-    assert set(rows) == set(FORTY)
+    assert set(rows) == set(MIXED_PROMPTS)
     wrong = [(asked, row.configured.name) for asked, row in rows.items() if not is_plain(smollm2, row)]
     assert not wrong
     by_method = rounds_of(list(rows.values()))
     assert set(by_method) == {m.name for m in methods}
-    judged = {name: (accepted(own), drafted(own)) for name, own in by_method.items() if name != "autoregressive"}
+    judged = {
+        name: (count_accepted(own), count_drafted(own)) for name, own in by_method.items() if name != "autoregressive"
+    }
     told = [0 < right < tried or tried < FEW for right, tried in judged.values()]
     assert all(told), f"one that proves nothing: {judged}"
 
@@ -190,7 +193,7 @@ def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) -> Fit:
+def fit_of(models: Models, method: ConfiguredMethod, n_rows: int = ROWS, n: int = 32) -> Fit:
     """Every token of sampled runs against the top-64 law that its own text gives it.
 
     Few long runs: each costs a pass over its prompt by the engine, and one by the model alone.
@@ -200,9 +203,9 @@ def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) 
     rows = run_all(models, [Request(ids, method, SAMPLED, n, seed, stop_at_eos=False) for seed in range(n_rows)])
     for row in rows:
         distributions = to_probs(logits_of(models, row).double(), SAMPLED)
-        at = places(distributions, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
+        at = cdf_positions(distributions, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
         cells.update((at * N_CELLS).long().clamp(max=N_CELLS - 1).tolist())
-    assert accepted(rounds_of(rows)[method.name]), f"{method.name} proves nothing"
+    assert count_accepted(rounds_of(rows)[method.name]), f"{method.name} proves nothing"
     return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))
 
 
@@ -213,7 +216,7 @@ def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models, step: i
     On small vocabularies `test_round_laws.py` and `test_exact_sampling.py` test each method.
     """
     promised = [m for m in methods_on(smollm2_single) if m.promise is Promise.EXACT and m.name not in HARDLY_DRAFT]
-    methods = worlds.of_each_kind(promised)
+    methods = worlds.representative_methods(promised)
     assert len(methods) >= 8, [m.name for m in methods]
     found = {method.name: fit_of(smollm2_single, method) for method in methods[::step]}
     adjusted = holm([fit.p_value for fit in found.values()])

@@ -15,7 +15,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.promise import Promise
 from workbench.decoders import Method
 from workbench.decoders.draft_verify.acceptance import Acceptance
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import FINISHED
 from workbench.methods import registry
 
@@ -32,7 +32,7 @@ NAMES = (
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Float64; the draft model is for rasd."""
-    return worlds.world("llama", noise=0.2, device=device)
+    return worlds.make_models("llama", noise=0.2, device=device)
 
 
 def prompts() -> list[list[int]]:
@@ -43,7 +43,7 @@ def prompts() -> list[list[int]]:
     ]
 
 
-def drawn(random: Random) -> tuple[Method, dict[str, Any]]:
+def random_setting(random: Random) -> tuple[Method, dict[str, Any]]:
     """A method, and some of its parameters: shared memory among them."""
     method = registry.get(random.choice(NAMES))
     values: dict[str, Any] = {}
@@ -65,28 +65,28 @@ class Schedule:
     def __init__(self, seed: int, begin: list[list[int]]) -> None:
         self.random, self.seed = Random(seed), seed
         self.prompt = seed % len(begin)
-        method, values = drawn(self.random)
+        method, values = random_setting(self.random)
         self.told = [(0, method.name, values)]
         self.request = Request(begin[self.prompt], method.with_params(**values), max_new_tokens=N, stop_at_eos=False)
-        self.row: Row | None = None
+        self.row: Sequence | None = None
 
     def turn(self) -> None:
         """Perhaps another method from the next round on."""
         assert self.row is not None
         if self.row.primed and self.random.random() < OFTEN:
-            method, values = drawn(self.random)
+            method, values = random_setting(self.random)
             assert self.row.trace is not None
             self.told.append((len(self.row.trace.rounds), method.name, values))
             self.row.change(method=method, params=values)
 
 
-def wrong(models: Models, seeds: range) -> dict[int, str]:
+def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
     """Which schedules did not write Hugging Face's text, and why; also those that broke or refused a change."""
     begin = prompts()
     wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in begin]
     found: dict[int, str] = {}
     for first in range(seeds.start, seeds.stop, ROWS):
-        engine = Engine(models, max_rows=ROWS, record=False)
+        engine = Engine(models, max_sequences=ROWS, record=False)
         running = [Schedule(seed, begin) for seed in range(first, min(first + ROWS, seeds.stop))]
         for schedule in running:
             schedule.row = engine.submit(schedule.request)
@@ -116,14 +116,14 @@ def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
 
 
 def test_a_hundred_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    assert wrong(models, range(100)) == {}
+    assert failing_schedules(models, range(100)) == {}
     assert not caplog.records, "each that watches goes on watching"
 
 
 @pytest.mark.slow
 @pytest.mark.on_demand
 def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    assert wrong(models, range(100, 1000)) == {}
+    assert failing_schedules(models, range(100, 1000)) == {}
     assert not caplog.records
 
 
@@ -140,4 +140,4 @@ def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: 
 
     monkeypatch.setattr(RoundState, "walk", wrong_once)
     with pytest.raises((AssertionError, WorkbenchError)):
-        assert wrong(models, range(12)) == {}
+        assert failing_schedules(models, range(12)) == {}

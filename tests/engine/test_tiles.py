@@ -30,7 +30,7 @@ def by_tiles(x: np.ndarray, weight: torch.Tensor, out: np.ndarray, is_dealt: boo
     packed, before = layer_steps.room(TILES, rows, n), amx_tiles.begin(True, rows)
     given = x.copy()
     if is_dealt:
-        layer_steps.deal(x, given)
+        layer_steps.to_even_odd_order(x, given)
     come = layer_steps.ready(TILES, given, given if is_dealt else np.empty_like(x), packed)
     layer_steps.product(
         TILES, weight.data_ptr(), n, 0, outputs, come, rows, out.ctypes.data, out.shape[1], 0, int(add)
@@ -38,7 +38,7 @@ def by_tiles(x: np.ndarray, weight: torch.Tensor, out: np.ndarray, is_dealt: boo
     amx_tiles.end(before)
 
 
-def of(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
+def random_operands(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(OUTPUTS, INPUTS, generator=generator).to(torch.bfloat16)
     return torch.randn(rows, INPUTS, generator=generator).numpy(), weight
@@ -46,7 +46,7 @@ def of(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]:
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 15, 16, 17, 31, 33, 40, 64, 127])
 def test_a_product_loses_no_more_than_two_halves_do(rows: int) -> None:
-    x, weight = of(rows)
+    x, weight = random_operands(rows)
     exact, size = x.astype(np.float64) @ weight.double().numpy().T, np.abs(x) @ weight.float().abs().numpy().T
     for is_dealt in (False, True):
         out = np.full((rows + 1, OUTPUTS + 3), 7.0, np.float32)
@@ -60,7 +60,7 @@ def test_a_product_loses_no_more_than_two_halves_do(rows: int) -> None:
 
 
 def test_a_rows_product_is_the_same_whatever_stands_beside_it() -> None:
-    x, weight = of(127)
+    x, weight = random_operands(127)
     alone = np.empty((127, OUTPUTS), np.float32)
     for row in range(127):
         by_tiles(x[row : row + 1], weight, alone[row : row + 1])
@@ -71,7 +71,7 @@ def test_a_rows_product_is_the_same_whatever_stands_beside_it() -> None:
 
 
 def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
-    x, weight = of(3)
+    x, weight = random_operands(3)
     out, spoiled = np.empty((3, OUTPUTS), np.float32), np.empty((3, OUTPUTS), np.float32)
     by_tiles(x, weight, out)
     x[1, 5], x[1, 6] = np.inf, np.nan
@@ -90,9 +90,9 @@ def test_a_threads_tiles_have_their_shapes_back() -> None:
         before = amx_tiles.begin(True, 5)
         amx_tiles.configure(theirs.ctypes.data)
         inner = amx_tiles.begin(True, 7)
-        amx_tiles.keep(seen[0].ctypes.data)
+        amx_tiles.store_config(seen[0].ctypes.data)
         amx_tiles.end(inner)
-        amx_tiles.keep(seen[1].ctypes.data)
+        amx_tiles.store_config(seen[1].ctypes.data)
         amx_tiles.end(before)
 
     theirs, seen = np.zeros(amx_tiles.CONFIG, np.uint8), np.zeros((2, amx_tiles.CONFIG), np.uint8)

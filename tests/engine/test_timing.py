@@ -16,8 +16,8 @@ from workbench.decoders import Method
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import ENDED, Row
-from workbench.engine.round_timing import share
+from workbench.engine.request import ENDED, Sequence
+from workbench.engine.round_timing import share_forwards
 from workbench.kernels.device_clock import Clock, Mark, Span
 from workbench.methods import registry
 from workbench.methods.policies.fixed import Fixed
@@ -29,14 +29,14 @@ PROMPT = worlds.repeating_prompt(10)
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.world("llama", noise=0.15, context=64)
+    return worlds.make_models("llama", noise=0.15, context=64)
 
 
 @dataclass(frozen=True)
 class Slow(Drafter):
     """Drafts nothing, in one forward of a network that knows no rows; the loop asks it for one row at a time."""
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         clock = row.models.target.clock
         start = clock.mark()
         sum(range(20_000))
@@ -118,7 +118,7 @@ def test_forwards_without_owners_belong_to_all_who_may_have_asked_for_them() -> 
     clock = Clock(torch.device("cpu"))
     at = [Mark(clock, None, float(seconds)) for seconds in (0, 3, 4, 6)]
     both, one, other = Span(at[0], at[1]), Span(at[1], at[2], frozenset({1})), Span(at[2], at[3], frozenset({9}))
-    found = share([both, one, other], [1, 2])
+    found = share_forwards([both, one, other], [1, 2])
     assert (found[1].seconds, found[1].part_s, found[1].forwards) == (6, 3.5, 3)
     assert (found[2].seconds, found[2].part_s, found[2].forwards) == (5, 2.5, 2)
 
@@ -133,7 +133,7 @@ FORWARDS = {
 
 def test_a_drafter_counts_one_forward_for_each_level_or_block(tmp_path: Path) -> None:
     """EAGLE's family counted the product with the LM head as a forward of its own: twice as many in a tree."""
-    models, found = worlds.world("llama", noise=0.15, heads=tmp_path / "heads"), dict[str, int]()
+    models, found = worlds.make_models("llama", noise=0.15, heads=tmp_path / "heads"), dict[str, int]()
     for name in FORWARDS:
         wanted = {"depth": LEVELS, "policy": "fixed"} | ({"width": 1, "nodes": 8} if name == "flash" else {})
         method = registry.get(name)
@@ -146,5 +146,5 @@ def test_a_drafter_counts_one_forward_for_each_level_or_block(tmp_path: Path) ->
 def test_a_part_of_a_forward_adds_its_time_alone() -> None:
     clock = Clock(torch.device("cpu"))
     at = [Mark(clock, None, float(seconds)) for seconds in (0, 3, 4)]
-    found = share([Span(at[0], at[1]), Span(at[1], at[2], is_part=True)], [1])
+    found = share_forwards([Span(at[0], at[1]), Span(at[1], at[2], is_part=True)], [1])
     assert (found[1].seconds, found[1].forwards) == (4, 1)

@@ -17,7 +17,7 @@ from transformers import LogitsProcessor
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner, load_models
-from workbench.kernels.reduced_vocabulary import KEY, n_kept, trim
+from workbench.kernels.reduced_vocabulary import KEY, draft_vocabulary_size, trim
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.models.bundle import bundled, bundled_folder
@@ -35,16 +35,16 @@ def trimmed(model: Any, kept: list[int]) -> Any:
     return shared_copy
 
 
-def world(kept: list[int], **options: Any) -> Models:
+def make_models(kept: list[int], **options: Any) -> Models:
     """A world whose draft model can say these tokens only."""
-    models = worlds.small_world(**options) if "vocabulary" in options else worlds.world(**options)
+    models = worlds.make_small_models(**options) if "vocabulary" in options else worlds.make_models(**options)
     assert models.drafter is not None
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
     return models
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_rest_is_shut_and_what_is_kept_is_said_as_before(dtype: torch.dtype) -> None:
+def test_kept_tokens_keep_their_logits_and_others_are_masked(dtype: torch.dtype) -> None:
     whole = worlds.family("llama").to(dtype)
     kept = [0, 3, 4, 17, whole.config.vocab_size - 1]
     part, ids = trimmed(whole, kept), torch.tensor([worlds.random_prompt(9)])
@@ -76,7 +76,7 @@ def test_changed_weights_are_seen() -> None:
 @pytest.mark.parametrize("name", DRAFTING)
 def test_greedy_text_is_hugging_faces_own(name: str, device: str) -> None:
     prompt = worlds.repeating_prompt(13, period=5)
-    models = world(list(range(0, worlds.VOCABULARY, 3)), name="llama", noise=0.1, device=device)
+    models = make_models(list(range(0, worlds.VOCABULARY, 3)), name="llama", noise=0.1, device=device)
     wanted = worlds.hf_greedy(models.target.model, prompt, 32)
     assert any(token % 3 for token in wanted), "the target says what the drafter cannot"
     trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=32))
@@ -87,7 +87,7 @@ def test_greedy_text_is_hugging_faces_own(name: str, device: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling"), [("draft-model", PLAIN), ("draft-tree-sampled", FILTERED)])
 def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any, device: str) -> None:
-    models = world([0, 2, 3], vocabulary=6, device=device)
+    models = make_models([0, 2, 3], vocabulary=6, device=device)
     fit = fit_of(models, setting(name), sampling, 2, 400)
     assert fit.fits(ALPHA), fit
 
@@ -106,7 +106,7 @@ class Only(LogitsProcessor):
 def test_a_processor_that_leaves_the_drafter_nothing_is_obeyed(
     name: str, temperature: float, device: str, tmp_path: Path
 ) -> None:
-    models = worlds.world(noise=0.1, device=device, heads=tmp_path / "heads")
+    models = worlds.make_models(noise=0.1, device=device, heads=tmp_path / "heads")
     assert models.drafter is not None
     models.drafter = Runner(trimmed(models.drafter.model, list(range(20))), models.target.context)
     models.heads["kangaroo"].config[KEY] = list(range(20))
@@ -119,7 +119,7 @@ def test_a_processor_that_leaves_the_drafter_nothing_is_obeyed(
 @pytest.mark.parametrize("name", ["medusa", "eagle-vlm", "flash", "eagle-2", "kangaroo"])
 def test_heads_draft_from_what_they_keep(name: str, device: str, tmp_path: Path) -> None:
     prompt, kept = worlds.repeating_prompt(13, period=5), list(range(0, worlds.VOCABULARY, 3))
-    models = worlds.world(device=device, heads=tmp_path / "heads")
+    models = worlds.make_models(device=device, heads=tmp_path / "heads")
     head = next(models.heads[need] for need in registry.get(name).needs if need in models.heads)
     wanted = worlds.hf_greedy(models.target.model, prompt, 24)
 
@@ -157,8 +157,8 @@ class TestOnDisk:
         name = self.give(folder, list(range(600)))
         models = load_models("text-target", name, "cpu", "float64", strict=True)
         assert models.drafter is not None
-        assert n_kept(models.drafter.model) == 600
-        assert n_kept(models.target.model) is None
+        assert draft_vocabulary_size(models.drafter.model) == 600
+        assert draft_vocabulary_size(models.target.model) is None
         prompt = models.tokenizer.encode("Once upon a time")
         plain, drafted = (
             Engine(models).generate(Request(prompt, registry.get(m), max_new_tokens=40))

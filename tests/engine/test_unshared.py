@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.kernels.single_thread import filled_alone, move_alone, zeros_untouched
+from workbench.kernels.single_thread import allocate_lazy_zeros, fill_single_threaded, move_single_threaded
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -14,7 +14,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def test_a_tensor_is_filled(dtype: torch.dtype) -> None:
     for value in (-torch.inf, 0.0, 1.5):
         tensor = torch.zeros(3, 5, dtype=dtype)
-        assert filled_alone(tensor, value) is tensor
+        assert fill_single_threaded(tensor, value) is tensor
         assert torch.equal(tensor, torch.full_like(tensor, value))
 
 
@@ -25,13 +25,13 @@ def test_entries_are_moved_as_they_were_before(dtype: torch.dtype) -> None:
     wanted = whole.clone()
     part = whole[:, :, 1]
     wanted[:, :, 1, :, 3:6] = whole[:, :, 1].index_select(3, torch.tensor([3, 5, 8]))
-    move_alone(part, [3, 5, 8], 3)
+    move_single_threaded(part, [3, 5, 8], 3)
     assert torch.equal(whole, wanted), "and the other rows are as they were"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_zeros_that_nobody_touched_are_zeros_of_their_type(dtype: torch.dtype) -> None:
-    made = zeros_untouched((2, 3, 5), torch.empty(0, dtype=dtype))
+    made = allocate_lazy_zeros((2, 3, 5), torch.empty(0, dtype=dtype))
     assert torch.equal(made, torch.zeros(2, 3, 5, dtype=dtype))
     assert made.dtype is dtype
     assert made.is_contiguous()

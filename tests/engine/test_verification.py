@@ -20,7 +20,7 @@ from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
 from workbench.decoders import Promise
 from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import TopKTree
@@ -28,7 +28,7 @@ from workbench.methods.drafters.ngram import NGram
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
-from workbench.trace.metrics import PAID, PAID_AT_MOST
+from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 
 FIRST = 0
 PROMPTS = [worlds.random_prompt(7, seed=1), worlds.random_prompt(12, seed=2)]
@@ -36,11 +36,11 @@ PROMPTS = [worlds.random_prompt(7, seed=1), worlds.random_prompt(12, seed=2)]
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device)
+    return worlds.make_models("llama", noise=0.15, device=device)
 
 
 @dataclass
-class Seen:
+class VerifierHistory:
     """What a judge has seen of a row: of each round the committed tokens, the drafted ones, and how it ended."""
 
     primed_at: int
@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Judge(Lossless):
+class RecordingVerifier(Lossless):
     """Rules as ever, and remembers what it was shown."""
 
     strict: bool = param(True, doc="nothing; a parameter whose change makes it another verifier")
@@ -57,14 +57,14 @@ class Judge(Lossless):
     def taps(self, models: Models) -> Collection[int]:
         return {FIRST, models.target.n_layers - 1}
 
-    def prime(self, row: Row, models: Models) -> Seen:
-        return Seen(len(row.committed), [], [])
+    def prime(self, row: Sequence, models: Models) -> VerifierHistory:
+        return VerifierHistory(len(row.committed), [], [])
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         v.state.rulings.append(dataclasses.replace(v, committed=[*v.committed]))
         return super().rule(v)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         row.state.verifier.outcomes.append(outcome)
 
 
@@ -87,14 +87,14 @@ def fresh(models: Models, tokens: list[int]) -> tuple[Tensor, Tensor, dict[int, 
     target = models.target
     slot = target.open()
     target.prefill(slot, tokens[:-1])
-    out = target.forward([Segment(slot, torch.tensor(tokens[-1:], device=target.device))], taps={FIRST})
+    out = target.forward([Segment(slot, torch.tensor(tokens[-1:], device=target.device))], capture_layers={FIRST})
     target.close(slot)
     return out.logits[0, -1], out.hidden[0, -1], {layer: stream[0, -1] for layer, stream in out.taps.items()}
 
 
 def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(models: Models) -> None:
     engine = Engine(models, record=False)
-    rows = [engine.submit(Request(p, method(verifier=Judge()), max_new_tokens=9)) for p in PROMPTS]
+    rows = [engine.submit(Request(p, method(verifier=RecordingVerifier()), max_new_tokens=9)) for p in PROMPTS]
     plain = engine.submit(Request(PROMPTS[0], registry.get("draft-model"), max_new_tokens=9))
     for _ in range(5):
         engine.step()
@@ -123,9 +123,9 @@ def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(mo
     engine.step()
 
 
-def test_it_hears_how_every_round_ended_and_starts_anew_when_it_is_switched(models: Models) -> None:
+def test_verifier_observes_every_round_and_is_primed_again_after_a_switch(models: Models) -> None:
     engine = Engine(models, record=False)
-    row = engine.submit(Request(PROMPTS[0], method(verifier=Judge()), max_new_tokens=40, stop_at_eos=False))
+    row = engine.submit(Request(PROMPTS[0], method(verifier=RecordingVerifier()), max_new_tokens=40, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 3:
         engine.step()
     first = row.state.verifier
@@ -143,7 +143,7 @@ def test_it_hears_how_every_round_ended_and_starts_anew_when_it_is_switched(mode
     engine.step()
 
 
-def test_a_drafter_learns_from_the_streams_it_asked_for(models: Models) -> None:
+def test_drafter_observes_the_hidden_states_it_requested(models: Models) -> None:
     found: list[tuple[list[int], Tensor]] = []
 
     @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def test_a_drafter_learns_from_the_streams_it_asked_for(models: Models) -> None:
         def taps(self, models: Models) -> Collection[int]:
             return (FIRST,)
 
-        def observe(self, row: Row, outcome: RoundFeedback) -> None:
+        def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
             end = len(row.committed) - len(outcome.emitted)
             found.append((row.committed[:end], outcome.taps[FIRST][0]))
             super().observe(row, outcome)
@@ -227,7 +227,7 @@ def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Mode
     assert any("no longer follows the target's distribution" in said for said in row.trace.footer.warnings)
 
 
-def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_change(models: Models) -> None:
+def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Models) -> None:
     either = method(other_verifiers=(TypicalAcceptance(),)).with_params(verifier="typical")
     engine = Engine(models)
     row = engine.submit(
@@ -247,7 +247,8 @@ def test_a_text_that_began_approximate_is_not_said_to_have_kept_the_law_until_a_
 
 
 @pytest.mark.parametrize(
-    ("grower", "heat", "said"), [("rsd-c", 1.0, PAID_AT_MOST), ("chain", 1.0, PAID), ("rsd-c", 0.0, PAID)]
+    ("grower", "heat", "said"),
+    [("rsd-c", 1.0, DISTRIBUTION_ERROR_BOUND), ("chain", 1.0, DISTRIBUTION_ERROR), ("rsd-c", 0.0, DISTRIBUTION_ERROR)],
 )
 def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
     grower: str, heat: float, said: str, models: Models
@@ -256,13 +257,18 @@ def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
     asked = Request(PROMPTS[0], chosen, SamplingParams(temperature=heat), max_new_tokens=24, stop_at_eos=False)
     drafted = [r.signals for r in Engine(models).generate(asked).rounds if r.nodes.tokens]
     assert len(drafted) > 3
-    assert all([name for name in (PAID, PAID_AT_MOST) if name in signals] == [said] for signals in drafted)
+    assert all(
+        [name for name in (DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND) if name in signals] == [said]
+        for signals in drafted
+    )
     assert (sum(float(signals[said]) for signals in drafted) > 0) is (heat > 0), "greedy text is the target's"
 
 
 def test_another_method_is_not_weakened_unasked(models: Models) -> None:
     either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
-    row = worlds.sequence(Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models)
+    row = worlds.make_sequence(
+        Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models
+    )
     row.change(method=other)
     assert row.asked().configured.promise is Promise.EXACT
     row.change(params={"verifier": "typical"})

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from worlds import kinds, on_demand_unless, repeating_prompt, text_methods, world
+from worlds import make_models, mark_on_demand_unless, repeating_prompt, representative_names, text_methods
 
 from workbench.core import transfer
 from workbench.core.sampling import SamplingParams
@@ -26,7 +26,7 @@ FACTORIES = ("tensor", "from_numpy", "as_tensor")
 READS = ("tolist", "item", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__contains__", "nonzero")
 
 
-class Waits(TorchFunctionMode):
+class SyncCounter(TorchFunctionMode):
     """Counts what makes the host wait for a device, by the line of the workbench that asks for it.
 
     A tensor is on the device unless it was made from host numbers without a device, or copied by `cpu`; what is
@@ -84,10 +84,10 @@ class Waits(TorchFunctionMode):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Return a small target with a drafter and untrained heads."""
-    return world("llama", heads=tmp_path_factory.mktemp("medusa"), context=160)
+    return make_models("llama", heads=tmp_path_factory.mktemp("medusa"), context=160)
 
 
-def waits(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def count_syncs(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the waits of the costliest of three rounds, after a few that fill the caches of masks and templates."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
@@ -98,7 +98,7 @@ def waits(method: Method, temperature: float, models: Models, monkeypatch: pytes
     while len(rounds) < 9 and row.status not in ENDED:
         assert row.trace is not None
         before = len(row.trace.rounds)
-        with Waits() as counted:
+        with SyncCounter() as counted:
             engine.step()
         if len(row.trace.rounds) > before:
             rounds.append(counted.found)
@@ -106,10 +106,10 @@ def waits(method: Method, temperature: float, models: Models, monkeypatch: pytes
     return max(rounds[6:], key=lambda found: found.total())
 
 
-ONCE = {"cpu in transfer.to_host": 1}
+MINIMUM_SYNCS = {"cpu in transfer.to_host": 1}
 """What the target said, all of it together."""
 LEVELS = 4
-MORE: dict[str, dict[str, int]] = {
+EXTRA_SYNCS: dict[str, dict[str, int]] = {
     "draft-tree": {"cpu in transfer.to_host": 2},  # which of the nodes offered were kept
     "draft-tree-sampled": {
         "cpu in transfer.to_host": 2,
@@ -138,7 +138,7 @@ MORE: dict[str, dict[str, int]] = {
 """What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""
 
 
-GREEDY_TOO = kinds()
+GREEDY_TOO = representative_names()
 """One method of each kind of tree and rule: a greedy round of the others differs from a sampled one in no other way."""
 
 
@@ -147,22 +147,24 @@ GREEDY_TOO = kinds()
     [
         pytest.param(*one.values, t, id=f"{one.id}-{t}", marks=one.marks)
         for t in (0.0, 0.7)
-        for one in on_demand_unless(GREEDY_TOO | (MORE.keys() if t else set()), [m.name for m in text_methods()])
+        for one in mark_on_demand_unless(
+            GREEDY_TOO | (EXTRA_SYNCS.keys() if t else set()), [m.name for m in text_methods()]
+        )
     ],
 )
-def test_a_round_waits_for_the_device_as_seldom_as_it_can(
+def test_round_has_the_minimum_of_device_syncs(
     name: str, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = waits(registry.get(name), temperature, models, monkeypatch)
-    allowed = ONCE | MORE.get(name, {})
+    found = count_syncs(registry.get(name), temperature, models, monkeypatch)
+    allowed = MINIMUM_SYNCS | EXTRA_SYNCS.get(name, {})
     assert found["cpu in transfer.to_host"] >= 1, "the round was not counted"
     assert not found - Counter(allowed), f"{dict(found)} where {allowed} was enough"
 
 
-def test_every_kind_of_wait_is_counted() -> None:
+def test_every_kind_of_device_sync_is_counted() -> None:
     device = torch.zeros(4, device="cpu")
     mask = device < 1
-    with Waits() as counted:
+    with SyncCounter() as counted:
         _ = float(device[0]), device.sum().item(), device.tolist(), device.cpu().tolist(), bool(mask.all())
         _ = device[mask], mask.nonzero(), torch.tensor([1], device="cpu")
         device[mask] = torch.ones(4, device="cpu")

@@ -17,7 +17,7 @@ import serving
 from hostile.cases import STORY, Case, cases
 
 from workbench import Workbench
-from workbench.ui.hosting import safely
+from workbench.ui.hosting import return_errors
 from workbench.ui.session import Session
 
 pytestmark = pytest.mark.proof
@@ -57,7 +57,7 @@ def bench(errors: Errors) -> Iterator[Workbench]:
         wanted = bench.generate(STORY, "draft-tree", max_new_tokens=16).text
         threads = serving.thread_names()
         yield bench
-        assert serving.eventually(lambda: serving.rows(bench) == 0), "no row is left"
+        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "no row is left"
         assert bench.generate(STORY, "draft-tree", max_new_tokens=16).text == wanted
         assert bench.health()["status"] == "ok"
         assert {entry["name"] for entry in bench.loaded()} <= {"text-target", "text-drafter"}
@@ -84,7 +84,7 @@ def mine(bench: Workbench) -> Iterator[str]:
     run.cancel()
 
 
-def decent(text: str, case: Case) -> None:
+def assert_no_leak(text: str, case: Case) -> None:
     """Nothing of what is inside is told."""
     sent = json.dumps(case.body) if case.raw is None else repr(case.raw)
     for leak in LEAKS:
@@ -109,12 +109,12 @@ def test_an_endpoint(case: Case, bench: Workbench, http: httpx.Client, mine: str
     body = {name: mine if value == "MINE" else value for name, value in case.body.items()}
     joined = http.post(f"/gradio_api/call/v2/{case.where}", content=json.dumps(body), headers=JSON)
     assert joined.status_code < 500, joined.text
-    decent(joined.text, case)
+    assert_no_leak(joined.text, case)
     if joined.status_code != 200:
         return
     with http.stream("GET", f"/gradio_api/call/{case.where}/{joined.json()['event_id']}") as stream:
         text = "".join(stream.iter_text())
-    decent(text, case)
+    assert_no_leak(text, case)
     assert "event: complete" in text, text
     answers = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
     last = answers[-1][0] if answers and answers[-1] else {}
@@ -126,7 +126,7 @@ def test_an_endpoint(case: Case, bench: Workbench, http: httpx.Client, mine: str
 def test_a_route(case: Case, bench: Workbench, http: httpx.Client, errors: Errors) -> None:
     answer = http.post(f"/v1/{case.where}", content=json.dumps(case.body), headers=JSON)
     assert answer.status_code < 500, answer.text
-    decent(answer.text, case)
+    assert_no_leak(answer.text, case)
     assert is_error(answer.json()) == (answer.status_code >= 400)
     assert answer.status_code == 200 or not case.fine
     assert not errors.found
@@ -143,8 +143,8 @@ def test_a_function_of_the_page(case: Case, bench: Workbench) -> None:
         with ThreadPoolExecutor(1) as pool:  # a loop of its own: another test may keep one in this thread
             *_, answer = pool.submit(asyncio.run, decode()).result(timeout=60)
     else:
-        answer = safely(getattr(session, case.where))(case.body)  # as the page calls it
-    decent(json.dumps(answer), case)
+        answer = return_errors(getattr(session, case.where))(case.body)  # as the page calls it
+    assert_no_leak(json.dumps(answer), case)
     if "error" in answer:
         assert answer["error"]["message"]
         assert answer["error"]["remedy"]
@@ -168,7 +168,7 @@ def test_plain_http(case: Case, bench: Workbench, http: httpx.Client, errors: Er
         return
     assert status < 500, text[:500]
     if "theme" not in case.name:  # the page itself names its modules by their path, as Gradio serves them
-        decent(text, case)
+        assert_no_leak(text, case)
 
 
 def test_a_body_that_never_ends_keeps_nobody_waiting(bench: Workbench, http: httpx.Client) -> None:
@@ -189,7 +189,7 @@ def test_connections_that_close_at_once_leave_nothing(bench: Workbench, http: ht
         with socket.create_connection((host, int(port))) as line:
             line.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body[:cut])
     time.sleep(0.2)
-    assert serving.eventually(lambda: bench.health()["rows"] == 1), "only the paused run of this module"
+    assert serving.wait_until(lambda: bench.health()["rows"] == 1), "only the paused run of this module"
 
 
 def test_there_are_enough_of_them() -> None:

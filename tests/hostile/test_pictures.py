@@ -16,7 +16,7 @@ import pytest
 import serving
 from fastapi import FastAPI
 from PIL import Image
-from vision_worlds import IMAGE, noise_picture, tiny_vision_models
+from vision_worlds import IMAGE, noise_image, tiny_vision_models
 
 from workbench import Workbench
 from workbench.server.routes import router
@@ -35,7 +35,7 @@ def data_url(image: Image.Image, kind: str = "PNG", **options: Any) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
-GOOD = data_url(noise_picture(1))
+GOOD = data_url(noise_image(1))
 BAD: dict[str, Any] = {
     "a path": "/etc/passwd",
     "a file": "file:///etc/passwd",
@@ -76,7 +76,7 @@ def bench(folder: Path) -> Iterator[Workbench]:
         with Workbench(target=str(folder), drafter="none", dtype="float64", device="cpu", allow_models=()) as bench:
             wanted = bench.generate("abc", "prompt-lookup", images=[GOOD], max_new_tokens=8).token_ids
             yield bench
-            assert serving.eventually(lambda: serving.rows(bench) == 0), "no row is left"
+            assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "no row is left"
             assert bench.generate("abc", "prompt-lookup", images=[GOOD], max_new_tokens=8).token_ids == wanted
             assert bench.health()["status"] == "ok"
     assert list(temporary.iterdir()) == [], "nothing was written"
@@ -94,7 +94,7 @@ def call(bench: Workbench, name: str, *arguments: Any, **named: Any) -> dict[str
 
 
 def ended(bench: Workbench, run: str) -> dict[str, Any]:
-    assert serving.eventually(lambda: bench._backend.run(run).ended)
+    assert serving.wait_until(lambda: bench._backend.run(run).ended)
     return call(bench, "since", run)
 
 
@@ -184,7 +184,7 @@ def test_wrong_changes_of_pictures_leave_a_run_as_it_was(bench: Workbench) -> No
         assert set(answer) == {"error"}
         assert not any(leak in json.dumps(answer) for leak in LEAKS)
     assert call(bench, "explain", run)["error"]["remedy"]
-    other = data_url(noise_picture(5, side=50))
+    other = data_url(noise_image(5, side=50))
     assert "error" not in call(bench, "change", run, images=[other])
     call(bench, "control", run, "resume")
     news = ended(bench, run)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from worlds import family, noisy, repeating_prompt
+from worlds import family, noisy_copy, repeating_prompt
 
 from workbench.interop import speculative
 from workbench.trace.metrics import summary
@@ -21,7 +21,7 @@ LONGEST = max(LENGTHS)
 @lru_cache
 def models() -> tuple[Any, Any]:
     model = family("llama")
-    return model, noisy(model, 0.2, 1)
+    return model, noisy_copy(model, 0.2, 1)
 
 
 def written(spec: Any = None, **options: Any) -> torch.Tensor:

@@ -17,7 +17,7 @@ from transformers import (
     StoppingCriteriaList,
     TextIteratorStreamer,
 )
-from worlds import byte_tokenizer, family, noisy, random_prompt, repeating_prompt
+from worlds import byte_tokenizer, family, noisy_copy, random_prompt, repeating_prompt
 
 from workbench.bench.goodness import chi_square
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, UnknownNameError
@@ -46,7 +46,7 @@ def both(model: Any, spec: Any, inputs: dict[str, torch.Tensor], **options: Any)
 @pytest.mark.parametrize("method", ["prompt-lookup", "draft-model", "draft-tree", "token-recycling", "early-exit"])
 def test_greedy_is_generates_own_text(method: str) -> None:
     model = family("llama")
-    spec = speculative(method, assistant=noisy(model, 0.2, 1))
+    spec = speculative(method, assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(9))
     assert torch.equal(plain, ours)
     assert sum(f["accepted"] for f in spec.figures) > 0  # it did speculate
@@ -55,7 +55,7 @@ def test_greedy_is_generates_own_text(method: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_left_padded_batch_is_generates_own_text(name: str) -> None:
     model = family(name)
-    plain, ours = both(model, speculative("draft-tree", assistant=noisy(model, 0.2, 1)), batch(5, 12, 1, 9))
+    plain, ours = both(model, speculative("draft-tree", assistant=noisy_copy(model, 0.2, 1)), batch(5, 12, 1, 9))
     assert torch.equal(plain, ours)
 
 
@@ -85,7 +85,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("option", PROCESSORS)
 def test_logits_processors_see_what_generate_shows_them(option: str) -> None:
     model = family("llama")
-    spec = speculative("draft-model", assistant=noisy(model, 0.2, 1))
+    spec = speculative("draft-model", assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(5, 12), **PROCESSORS[option])
     assert torch.equal(plain, ours)
     free, _ = both(model, spec, batch(5, 12))
@@ -142,7 +142,7 @@ def test_sampling_keeps_generates_law(options: dict[str, Any]) -> None:
     model = family("llama", vocab_size=6, hidden_size=16, intermediate_size=24, num_hidden_layers=1, seed=3)
     prompt = torch.tensor([random_prompt(4, 6)])
     base: dict[str, Any] = {"do_sample": True, "max_new_tokens": 2, "eos_token_id": None, "pad_token_id": 0}
-    spec = speculative("draft-model", assistant=noisy(model, 0.4, 1), depth=1, seed=5)
+    spec = speculative("draft-model", assistant=noisy_copy(model, 0.4, 1), depth=1, seed=5)
     rows = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), num_return_sequences=250, **base, **options,
         custom_generate=spec,
@@ -213,7 +213,7 @@ def test_the_result_carries_figures_and_traces() -> None:
 def test_the_assistant_of_generate_serves_as_well() -> None:
     model = family("llama")
     spec = speculative("draft-model")
-    plain, ours = both(model, spec, batch(9), assistant_model=noisy(model, 0.2, 1))
+    plain, ours = both(model, spec, batch(9), assistant_model=noisy_copy(model, 0.2, 1))
     assert torch.equal(plain, ours)
     assert spec.figures[0]["accepted"] > 0
 
@@ -282,7 +282,7 @@ def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
 @pytest.mark.parametrize("name", ["rest", "rasd", "lexical-unit"])
 def test_a_method_that_reads_text_asks_for_the_tokenizer(name: str) -> None:
     model = family("llama", vocab_size=257)
-    draft = noisy(model, 0.2, 1)
+    draft = noisy_copy(model, 0.2, 1)
     with pytest.raises(MethodUnavailableError, match=rf"{name} needs the model's tokenizer.*tokenizer=tokenizer"):
         both(model, speculative(name, assistant=draft), batch(5))
     plain, ours = both(model, speculative(name, assistant=draft, tokenizer=byte_tokenizer()), batch(5))
@@ -311,14 +311,16 @@ ROPES: dict[str, dict[str, Any]] = {
 def test_rotary_models_go_on_past_their_trained_length(rope: str) -> None:
     model = family("llama", max_position_embeddings=24, rope_parameters={"rope_theta": 1e4, **ROPES[rope]})
     for method in ("draft-model", "draft-tree"):
-        plain, ours = both(model, speculative(method, assistant=noisy(model, 0.2, 1)), batch(12, 9), max_new_tokens=30)
+        plain, ours = both(
+            model, speculative(method, assistant=noisy_copy(model, 0.2, 1)), batch(12, 9), max_new_tokens=30
+        )
         assert plain.shape[1] == 42
         assert torch.equal(plain, ours)
 
 
 def test_windows_move_on_past_the_trained_length() -> None:
     model = family("mistral", max_position_embeddings=24, use_sliding_window=False)
-    spec = speculative("draft-tree", assistant=noisy(model, 0.2, 1))
+    spec = speculative("draft-tree", assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(12, 9), max_new_tokens=30)
     assert torch.equal(plain, ours)
 

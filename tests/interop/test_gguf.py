@@ -15,7 +15,7 @@ from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.prompts import load_prompts
-from workbench.bench.sample import ContenderLostError
+from workbench.bench.sample import ContenderFailedError
 from workbench.bench.worlds import tiny_model
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
@@ -109,7 +109,9 @@ def test_a_peer_that_dies_is_reported_and_the_others_go_on(models: Models, tmp_p
         assert peer.run(ids).token_ids == ours.run(ids).token_ids
         assert peer._process
         peer._process.send_signal(signal.SIGSEGV)  # as compiled code ends
-        samples, complete = measure([ours, peer], [ids], 2, lost=lambda c, error: ended.append((c.name, str(error))))
+        samples, complete = measure(
+            [ours, peer], [ids], 2, on_failure=lambda c, error: ended.append((c.name, str(error)))
+        )
     assert complete
     assert {s.contender for s in samples} == {"autoregressive"}
     assert ended == [("llama.cpp", ended[0][1])]
@@ -121,7 +123,7 @@ def test_a_file_that_llama_cpp_refuses_loses_that_peer_alone(models: Models, tmp
     pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
     with llamacpp.contenders(models, [], 4, SamplingParams(), 0, tmp_path) as (peer,):
         (tmp_path / "target.gguf").write_bytes(b"GGUF, not quite")
-        with pytest.raises(ContenderLostError, match="did not start"):
+        with pytest.raises(ContenderFailedError, match="did not start"):
             peer.run([1, 2, 3])
 
 

@@ -21,10 +21,10 @@ from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.models.bundle import bundled_folder
 from workbench.models.checkpoints import user_heads
-from workbench.models.checkpoints.layouts import read
-from workbench.models.checksums import what_is_wrong
+from workbench.models.checkpoints.layouts import read_checkpoint
+from workbench.models.checksums import checksum_problem
 from workbench.models.loading import find_heads
-from workbench.training.heads.artefact import load_saved, save_net, shrink
+from workbench.training.heads.artefact import load_net, save_net, shrink
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
@@ -36,12 +36,12 @@ def text_models() -> Models:
 
 def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: Any) -> Any:
     request = Request(prompt, registry.get(method).with_params(**params), max_new_tokens=n, seed=1)
-    return Engine(models, max_rows=1).generate(request)
+    return Engine(models, max_sequences=1).generate(request)
 
 
 def found_in(models: Models, folder: Path, kind: str) -> Models:
     """The target with the heads of a folder."""
-    user_heads.choose(str(folder))
+    user_heads.use_heads(str(folder))
     models.heads = find_heads(models.target_name, models.target)
     assert models.heads[kind].folder == folder
     assert not models.heads[kind].problem
@@ -80,7 +80,7 @@ def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
 ) -> None:
     ours = own_layer(tmp_path / "ours", **options)
     written = export_heads(str(ours), tmp_path / "theirs", to)
-    assert written["layout"] == read(tmp_path / "theirs").layout
+    assert written["layout"] == read_checkpoint(tmp_path / "theirs").layout
     x, places = torch.randn(2, 1, 7, 288).unbind(0), torch.arange(7)
     said = []
     for folder in (ours, tmp_path / "theirs"):
@@ -102,9 +102,9 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
     assert config["original_lm_head"]
     assert config["num_heads"] == 4
     assert config["model_type"] == "medusa"
-    shapes = read(tmp_path / "theirs").stored.shapes
+    shapes = read_checkpoint(tmp_path / "theirs").stored.shapes
     assert shapes["lm_head.weight"] == (4096, 288), "vLLM reads the LM head from there"
-    user_heads.choose()
+    user_heads.use_heads()
     text_models.heads = find_heads("text-target", text_models.target)
     before = guesses(text_models, "medusa")
     assert guesses(found_in(text_models, tmp_path / "theirs", "medusa"), "medusa") == before
@@ -154,7 +154,7 @@ def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path:
         assert said["transformer_layer_config"]["attention_bias"] is bias
         assert said["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
         assert said["speculators_config"]["verifier"]["name_or_path"] == "text-target"
-        net = FeatureNet.adopted(read(tmp_path / f"{name}-out"), 64, 12)
+        net = FeatureNet.adopted(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
     with pytest.raises(ModelError, match="no bias in its fusion"):
         export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")
@@ -205,7 +205,7 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path, text_models: Models) -> None:
-    user_heads.choose()
+    user_heads.use_heads()
     text_models.heads = find_heads("text-target", text_models.target)
     before, text = guesses(text_models, "mtp")
     made = shrink(bundled_folder() / "text-target-mtp", tmp_path / "less")
@@ -215,9 +215,9 @@ def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path
     assert same == text
     alike = [a == b for one, other in zip(before, found, strict=False) for a, b in zip(one, other, strict=False)]
     assert sum(alike) > 0.8 * len(alike)
-    config = load_saved(tmp_path / "less")[1]
+    config = load_net(tmp_path / "less")[1]
     assert config.pop("stored") == {"bits": 8, "error": round(made["error"], 5)}
-    assert config == load_saved(bundled_folder() / "text-target-mtp")[1]
+    assert config == load_net(bundled_folder() / "text-target-mtp")[1]
     assert sorted(p.name for p in (tmp_path / "less").iterdir()) == sorted(
         p.name for p in (bundled_folder() / "text-target-mtp").iterdir()
     )
@@ -226,7 +226,7 @@ def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path
 
 def check_sums(folder: Path) -> None:
     for line in (folder / "SHA256SUMS").read_text().splitlines():
-        assert what_is_wrong(folder / line.split()[1], line.split()[0]) == ""
+        assert checksum_problem(folder / line.split()[1], line.split()[0]) == ""
 
 
 def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:

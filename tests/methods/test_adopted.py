@@ -20,7 +20,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import MedusaHeads, MedusaState
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.models.checkpoints import user_heads
-from workbench.models.checkpoints.layouts import read
+from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.loading import HeadInfo, find_heads
 
 pytestmark = pytest.mark.usefixtures("nothing_chosen")
@@ -31,20 +31,20 @@ def text_models() -> Models:
     return load_models("text-target", None, "cpu", "float32")
 
 
-def small_world(**overrides: Any) -> Models:
+def make_small_models(**overrides: Any) -> Models:
     """A tiny target, whose embedding and configuration heads are made for."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "vocab_size": 257}
-    return worlds.world("llama", noise=None, **(sizes | overrides))
+    return worlds.make_models("llama", noise=None, **(sizes | overrides))
 
 
 def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: Any) -> Any:
     request = Request(prompt, registry.get(method).with_params(**params), max_new_tokens=n, seed=1)
-    return Engine(models, max_rows=1).generate(request)
+    return Engine(models, max_sequences=1).generate(request)
 
 
-def taken(place: Path, models: Models) -> HeadInfo:
+def load_user_heads(place: Path, models: Models) -> HeadInfo:
     """The heads in a folder, as they are found beside a target that was loaded."""
-    user_heads.choose(str(place))
+    user_heads.use_heads(str(place))
     models.heads = find_heads(models.target_name, models.target)
     models.shared = {}
     return next(info for info in models.heads.values() if info.folder == place)
@@ -57,11 +57,11 @@ def with_embedding(models: Models) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("bias", [False, True])
 def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool) -> None:
     """The reference: fc over [embedding; feature], then Llama's own layer without its first norm."""
-    models = small_world()
+    models = make_small_models()
     scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = SMALL | {"rope_scaling": scaled | {"original_max_position_embeddings": 16}}
     folder = write(tmp_path / "heads", config, layouts.eagle(config, bias=bias), **with_embedding(models))
-    info = taken(folder, models)
+    info = load_user_heads(folder, models)
     assert info.problem == ""
     net = load_trained(FeatureNet, models, "heads", "")
     rope = scaled | {"original_max_position_embeddings": 16, "rope_theta": 500.0}
@@ -69,7 +69,9 @@ def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool)
     llama = LlamaConfig(**plain, rope_parameters=rope, attention_bias=bias, attn_implementation="eager")
     theirs = LlamaDecoderLayer(llama, 0).double()
     theirs.input_layernorm = nn.Identity()
-    read_back = {n: w.double() for n, w in read(folder).stored.tensors(layouts.eagle(config, bias=bias)).items()}
+    read_back = {
+        n: w.double() for n, w in read_checkpoint(folder).stored.tensors(layouts.eagle(config, bias=bias)).items()
+    }
     inside = {n.removeprefix("layers.0."): w for n, w in read_back.items() if n.startswith("layers.0.")}
     missing = theirs.load_state_dict(inside, strict=False).missing_keys
     assert set(missing) <= {"self_attn.o_proj.bias"}
@@ -89,7 +91,7 @@ def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool)
     ("layers", "kind"), [(1, "theirs"), (2, "theirs"), (1, "vllm"), (1, "mapped"), (1, "rows of all")]
 )
 def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -> None:
-    models = small_world()
+    models = make_small_models()
     kept = torch.tensor([9, 4, 200, 17])
     if kind == "theirs":
         folder = write(tmp_path / "heads", layouts.MEDUSA, layouts.medusa(16, 257, 3, layers))
@@ -100,10 +102,12 @@ def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -
         config = PUBLISHED["medusa-vllm"][2] | {"hidden_size": 16, "vocab_size": 257}
         config |= {"truncated_vocab_size": 4} if mapped else {}
         folder = write(tmp_path / "heads", config, shapes, **({"token_map": kept} if mapped else {}))
-    assert taken(folder, models).problem == ""
+    assert load_user_heads(folder, models).problem == ""
     hidden = torch.randn(2, 16, dtype=torch.float64)
     state = MedusaState(load_trained(MedusaHeads, models, "heads", ""), head_of(MedusaHeads, models))
-    weights = {n: w.double() for n, w in read(folder).stored.tensors(read(folder).stored.shapes).items()}
+    weights = {
+        n: w.double() for n, w in read_checkpoint(folder).stored.tensors(read_checkpoint(folder).stored.shapes).items()
+    }
     for k in range(3):
         x = hidden
         for j in range(layers):
@@ -129,10 +133,10 @@ def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -
 def test_foreign_heads_draft_and_greedy_text_is_the_targets(
     tmp_path: Path, method: str, shapes: layouts.Shapes
 ) -> None:
-    models = small_world()
+    models = make_small_models()
     embed = with_embedding(models) if method == "eagle-2" else {}
     config = SMALL if method == "eagle-2" else layouts.MEDUSA
-    taken(write(tmp_path / "heads", config, shapes, **embed), models)
+    load_user_heads(write(tmp_path / "heads", config, shapes, **embed), models)
     prompt = worlds.random_prompt(12, 200)
     plain, drafted = run(models, "autoregressive", prompt), run(models, method, prompt)
     assert drafted.token_ids == plain.token_ids
@@ -140,20 +144,22 @@ def test_foreign_heads_draft_and_greedy_text_is_the_targets(
 
 
 def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) -> None:
-    models = small_world()
-    info = taken(write(tmp_path / "a", SMALL, layouts.eagle(SMALL)), models)  # its embedding is random
+    models = make_small_models()
+    info = load_user_heads(write(tmp_path / "a", SMALL, layouts.eagle(SMALL)), models)  # its embedding is random
     assert "it was trained for other weights" in info.problem
     assert "other weights" in models.missing("eagle")
-    wide = small_world(hidden_size=32, num_attention_heads=4, head_dim=8)
-    info = taken(write(tmp_path / "b", SMALL, layouts.eagle(SMALL, embed=False)), wide)
+    wide = make_small_models(hidden_size=32, num_attention_heads=4, head_dim=8)
+    info = load_user_heads(write(tmp_path / "b", SMALL, layouts.eagle(SMALL, embed=False)), wide)
     assert "it is for a target of hidden size 16" in info.problem
-    eagle3 = taken(write(tmp_path / "c", SMALL3, layouts.eagle3(SMALL3)), small_world(num_hidden_layers=8))
+    eagle3 = load_user_heads(
+        write(tmp_path / "c", SMALL3, layouts.eagle3(SMALL3)), make_small_models(num_hidden_layers=8)
+    )
     assert eagle3.problem == "", "read and checked, whoever drafts with it"
 
 
 def test_heads_that_fit_are_taken_before_bundled_ones_and_others_are_not(tmp_path: Path, text_models: Models) -> None:
     bundled = text_models.heads["medusa"].name
-    user_heads.choose(str(write(tmp_path / "mine", layouts.MEDUSA, layouts.medusa(288, 4096, 2))))
+    user_heads.use_heads(str(write(tmp_path / "mine", layouts.MEDUSA, layouts.medusa(288, 4096, 2))))
     assert find_heads("text-target", text_models.target)["medusa"].name == "mine"
-    user_heads.choose(str(write(tmp_path / "wide", layouts.MEDUSA, layouts.medusa(16, 4096, 2))))
+    user_heads.use_heads(str(write(tmp_path / "wide", layouts.MEDUSA, layouts.medusa(16, 4096, 2))))
     assert find_heads("text-target", text_models.target)["medusa"].name == bundled

@@ -14,7 +14,7 @@ from workbench.methods.drafters.aggressive import Alignment
 from workbench.methods.drafters.suffix import Text
 
 
-def followed(source: list[int], output: list[int], longest: int = 4) -> list[int | None]:
+def alignment_positions(source: list[int], output: list[int], longest: int = 4) -> list[int | None]:
     """The place to copy from after each token of the output; None where it is lost."""
     state, places = Alignment(Text()), []
     state.source.extend(source)
@@ -36,17 +36,19 @@ def followed(source: list[int], output: list[int], longest: int = 4) -> list[int
     ],
 )
 def test_an_edit_is_followed(output: list[int], places: list[int | None]) -> None:
-    assert followed([1, 2, 3, 4, 5, 6], output) == places
+    assert alignment_positions([1, 2, 3, 4, 5, 6], output) == places
 
 
 def test_a_token_that_comes_twice_does_not_align_alone() -> None:
     source = [1, 7, 2, 7, 3, 4]
-    assert followed(source, [9, 7]) == [None, None]
-    assert followed(source, [9, 7, 3]) == [None, None, 5]
-    assert followed([5, 1, 7, 2, 1, 7, 3], [9, 1, 7], longest=2) == [None, None, 3], "of equals the next one ahead"
+    assert alignment_positions(source, [9, 7]) == [None, None]
+    assert alignment_positions(source, [9, 7, 3]) == [None, None, 5]
+    assert alignment_positions([5, 1, 7, 2, 1, 7, 3], [9, 1, 7], longest=2) == [None, None, 3], (
+        "of equals the next one ahead"
+    )
 
 
-class Copies(LogitsProcessor):
+class CopyingDecoder(LogitsProcessor):
     """A world that writes its prompt's first ten tokens, the fifth one changed."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -58,8 +60,8 @@ class Copies(LogitsProcessor):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
     """The input's first four tokens and the change; a token that aligns; the rest. No round of plain decoding more."""
-    models, prompt = worlds.world("llama", noise=None, device=device), list(range(1, 11))
-    sampling = SamplingParams(temperature, processors=(Copies(),))
+    models, prompt = worlds.make_models("llama", noise=None, device=device), list(range(1, 11))
+    sampling = SamplingParams(temperature, processors=(CopyingDecoder(),))
     trace = Engine(models).generate(Request(prompt, registry.get("aggressive"), sampling, 10, stop_at_eos=False))
     assert trace.token_ids == [1, 2, 3, 4, 19, 6, 7, 8, 9, 10]
     assert [len(r.emitted) for r in trace.rounds] == [5, 1, 4]
@@ -68,7 +70,7 @@ def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
 
 def test_what_stands_before_the_edited_text_is_not_copied(device: str) -> None:
     """An instruction of two tokens, as `begin` says."""
-    models, prompt = worlds.world("llama", noise=None, device=device), [17, 18, *range(1, 9)]
+    models, prompt = worlds.make_models("llama", noise=None, device=device), [17, 18, *range(1, 9)]
     for begin in (0, 2):
         method = registry.get("aggressive").with_params(begin=begin, depth=4)
         trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))

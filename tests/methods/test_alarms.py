@@ -12,12 +12,12 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
-from vision_worlds import IMAGE, noise_picture, tiny_vision_models
+from vision_worlds import IMAGE, noise_image, tiny_vision_models
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.methods.drafters.falcon import FalconNet
@@ -33,8 +33,8 @@ PEAKED = 40.0
 PROMPT = worlds.random_prompt(9)
 CHOSEN = ("draft-tree", "rasd", "omnidraft")
 """Methods whose siblings are not drawn: at a temperature the target may draw another token."""
-SEEING = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
-TESTED = [method for method in registry.of_catalogue() if method.testing.perfect is not None]
+IMAGE_SETTINGS = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
+TESTED = [method for method in registry.catalogue_methods() if method.testing.perfect is not None]
 COPIES = [method.name for method in TESTED if method.head is None]
 """Methods whose drafter can be the target itself. A copy's q is p, so that what is drawn from it is always kept."""
 HEADS = [method.name for method in TESTED if method.head is not None]
@@ -42,13 +42,13 @@ HEADS = [method.name for method in TESTED if method.head is not None]
 
 
 def test_every_method_has_its_alarm_or_a_reason() -> None:
-    for method in registry.of_catalogue():
+    for method in registry.catalogue_methods():
         assert (method.testing.perfect is None) is bool(method.testing.no_alarm), method.name
     assert len(COPIES) > 5
     assert len(HEADS) > 5
 
 
-def perfect(name: str) -> Configured:
+def perfect(name: str) -> ConfiguredMethod:
     """Return a method with a drafter that is never wrong."""
     method = registry.get(name)
     return method.with_params(depth=DEPTH, **method.testing.perfect or {})
@@ -65,7 +65,7 @@ def peaked(models: Models) -> Models:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A target, its copy as drafter, heads."""
-    return peaked(worlds.world("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa")))
+    return peaked(worlds.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa")))
 
 
 def lengths(models: Models, request: Request) -> set[int]:
@@ -85,19 +85,19 @@ def test_a_copy_of_the_target_is_accepted_to_the_end(name: str, temperature: flo
     assert lengths(models, Request(PROMPT, perfect(name), sampling, TOKENS, stop_at_eos=False)) == {DEPTH + 1}
 
 
-@pytest.mark.parametrize("form", SEEING)
-def test_a_copy_with_eyes_is_accepted_to_the_end(form: str, device: str) -> None:
+@pytest.mark.parametrize("form", IMAGE_SETTINGS)
+def test_copy_with_image_input_is_accepted_to_the_end(form: str, device: str) -> None:
     models, shared_copy = (peaked(tiny_vision_models(vocabulary=20, device=device)) for _ in range(2))
     models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, shared_copy))
     models.drafter_processor = models.processor
-    picture = noise_picture(3)
-    text, images = read(models, f"abc{IMAGE}deab", (picture,))
-    method = registry.get("vlm-draft").with_params(depth=DEPTH, **SEEING[form])
+    picture = noise_image(3)
+    text, images = process_prompt(models, f"abc{IMAGE}deab", (picture,))
+    method = registry.get("vlm-draft").with_params(depth=DEPTH, **IMAGE_SETTINGS[form])
     request = Request(text, method, max_new_tokens=TOKENS, images=images, pictures=(picture,), stop_at_eos=False)
     assert lengths(models, request) == {DEPTH + 1}
 
 
-class Knows:
+class GreedyTextOracle:
     """The target's greedy text and what its LM head reads at every place of it."""
 
     def __init__(self, models: Models) -> None:
@@ -121,11 +121,9 @@ class Knows:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads_that_know_the_text_are_accepted_to_the_end(
-    name: str, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_perfect_heads_are_accepted_to_the_end(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """They find out where they are by the state or the place that they are given: a wrong one shows."""
-    knows = Knows(models)
+    knows = GreedyTextOracle(models)
 
     def medusa(self: MedusaState, hidden: Tensor) -> Tensor:
         k = len(self.net.heads)

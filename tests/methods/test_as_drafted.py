@@ -15,10 +15,10 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.known import Known
+from workbench.methods.known import MethodInfo
 from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.trace.events import Trace
-from workbench.trace.metrics import PAID
+from workbench.trace.metrics import DISTRIBUTION_ERROR
 from workbench.trace.nodes import ACCEPTED
 
 from .test_rules import check_formulas
@@ -43,7 +43,7 @@ Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Six tokens, three layers: the recorded likeliest tokens are the whole law."""
-    return worlds.small_world(6, noise=None, device=device, num_hidden_layers=4, intermediate_size=32)
+    return worlds.make_small_models(6, noise=None, device=device, num_hidden_layers=4, intermediate_size=32)
 
 
 def run(name: str, models: Models, sampling: SamplingParams, n: int = 24, seed: int = 0, **params: Any) -> Trace:
@@ -118,15 +118,15 @@ def test_a_part_of_the_target_writes_and_its_price_is_told(name: str, sampling: 
             apart += sum(abs(p[t] - q[t]) for t in p) / 2 if not sampling.greedy else r.top_p[place].tokens[0] != token
         drafted += len(r.nodes.tokens)
         if r.nodes.tokens:
-            assert r.signals[PAID] == pytest.approx(apart, rel=1e-4, abs=1e-6)
+            assert r.signals[DISTRIBUTION_ERROR] == pytest.approx(apart, rel=1e-4, abs=1e-6)
     assert drafted > 10
-    assert sum(r.signals.get(PAID, 0.0) for r in trace.rounds) > 0
+    assert sum(r.signals.get(DISTRIBUTION_ERROR, 0.0) for r in trace.rounds) > 0
     assert check_formulas(trace) > 0
     exact = run(name, models, sampling, verifier="lossless")
     assert trace.token_ids != exact.token_ids
     free = run(name, models, sampling, sure=1.0)
     assert free.token_ids == exact.token_ids
-    assert all(r.signals.get(PAID, 0.0) == 0 for r in free.rounds)
+    assert all(r.signals.get(DISTRIBUTION_ERROR, 0.0) == 0 for r in free.rounds)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -139,7 +139,7 @@ def test_it_is_nobodys_default_and_promises_no_more_than_an_approximation(name: 
     assert made.promise is Promise.APPROXIMATE
     assert made.unsound
     assert not made.verifier.keeps_greedy
-    assert Known.of(method).promises["as-drafted"] == "approximate"
+    assert MethodInfo.of(method).promises["as-drafted"] == "approximate"
     for policy in method.params["policy"].choices:  # one that knows everything makes it no better
         assert method.with_params(verifier="as-drafted", policy=policy).promise is Promise.APPROXIMATE
 

@@ -17,9 +17,15 @@ from torch.nn import functional as F
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.block_diffusion import BlockNet, unmasked
-from workbench.training.family.block_diffusion import ANCHORS, PARTLY, deciding, drawn, in_sight
+from workbench.methods.drafters.attention_net import DraftKVCache
+from workbench.methods.drafters.block_diffusion import BlockNet, n_unmasked
+from workbench.training.family.block_diffusion import (
+    ANCHORS,
+    PARTLY_VISIBLE_SHARE,
+    predicting_positions,
+    sample_anchors,
+    sample_visible,
+)
 
 D, HEADS, FFN, N, M = 12, 2, 20, 7, 4
 NAME = "block-diffusion"
@@ -43,13 +49,13 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, untrained weights; float64."""
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads"))
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def turned(x: Tensor, place: int) -> Tensor:
+def rotate_by_hand(x: Tensor, place: int) -> Tensor:
     """One head's numbers [d] at a place, turned pair by pair."""
     half = len(x) // 2
     angles = torch.tensor([place * 10_000 ** (-2 * i / len(x)) for i in range(half)], dtype=torch.float64)
@@ -81,8 +87,8 @@ def by_hand(net: BlockNet, streams: Tensor, block: Tensor) -> Tensor:
         for place in range(n, n + len(block)):
             found = []
             for head in range(heads):
-                query = turned(asks[head] @ entering[place], place)
-                scores = [query @ turned(keys[head] @ each, at) / size**0.5 for at, each in enumerate(entering)]
+                query = rotate_by_hand(asks[head] @ entering[place], place)
+                scores = [query @ rotate_by_hand(keys[head] @ each, at) / size**0.5 for at, each in enumerate(entering)]
                 found.append(torch.stack(scores).softmax(0) @ (entering @ values[head].T))
             read.append(torch.cat(found))
         x = x + torch.stack(read) @ part["out.weight"].T
@@ -121,7 +127,7 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
     return torch.stack([distributions[i] for i in range(1, masks + 1)])
 
 
-@pytest.mark.parametrize("steps", worlds.on_demand_unless(("1", "3"), [1, 2, 3, 7]))
+@pytest.mark.parametrize("steps", worlds.mark_on_demand_unless(("1", "3"), [1, 2, 3, 7]))
 def test_drafts_are_what_the_pass_by_hand_says(steps: int, models: Models) -> None:
     """Behind every text that comes up, whatever was accepted before; in several steps the surest places come first."""
     found = drafts(models, NAME, SamplingParams(), n=12, depth=7, unmaskings=steps)
@@ -184,7 +190,7 @@ def test_training_makes_the_blocks_that_drafting_makes() -> None:
     later = torch.cat([embeds, embeds[:, -1:].expand(-1, M, -1)], 1)  # behind the end there is nothing to say
     for b, a in itertools.product(range(2), range(3)):
         anchor = int(anchors[b, a])
-        entries = [Entries(HEADS, layer.head_size, 4, streams) for layer in net.each]
+        entries = [DraftKVCache(HEADS, layer.head_size, 4, streams) for layer in net.each]
         for place in range(anchor):
             made = net.injected(streams[b : b + 1, place : place + 1], torch.tensor([place]))
             for kept, new in zip(entries, made, strict=True):
@@ -211,7 +217,7 @@ def test_a_place_learns_from_the_text_before_its_block_and_from_what_is_in_sight
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
     """Of a block nothing stays, however often it was asked, and of a draft what was accepted."""
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get(NAME).with_params(depth=3, unmaskings=2)
     prompt = worlds.random_prompt(9)
@@ -224,7 +230,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
             assert all(entries.used == entries.stable == state.place for entries in state.entries)
             return [torch.stack(entries.put(entries.reserve(0)[0][:, :, :, :0])) for entries in state.entries]
 
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.prime(row, models)), strict=True):
             torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-10)
@@ -240,31 +246,33 @@ def test_blocks_begin_where_an_answer_has_a_token_to_guess() -> None:
     """Of tokens 0 … 29 answers are 5 … 24 and 20 … 24: their tokens are decided by the places before them."""
     answer = torch.zeros(2, 30, dtype=torch.bool)
     answer[0, 4:24] = answer[1, 19:24] = True
-    anchors, is_there = drawn(answer, torch.Generator().manual_seed(1))
+    anchors, is_there = sample_anchors(answer, torch.Generator().manual_seed(1))
     assert anchors.shape == (2, ANCHORS)
     assert is_there.sum(1).tolist() == [ANCHORS, 5], "each place once"
     for row in range(2):
         begun = anchors[row][is_there[row]].tolist()
         assert len(set(begun)) == len(begun)
         assert answer[row, begun].all()
-    others = drawn(answer, torch.Generator().manual_seed(2))[0]
+    others = sample_anchors(answer, torch.Generator().manual_seed(2))[0]
     assert sorted(others[0].tolist()) != sorted(anchors[0].tolist())
-    assert torch.equal(drawn(answer, None)[0], drawn(answer, None)[0])
+    assert torch.equal(sample_anchors(answer, None)[0], sample_anchors(answer, None)[0])
     numbers = torch.arange(30).expand(2, -1)
-    assert torch.equal(deciding(numbers, anchors + 1), anchors), "the token behind the known one"
+    assert torch.equal(predicting_positions(numbers, anchors + 1), anchors), "the token behind the known one"
 
 
 def test_some_blocks_are_learnt_with_tokens_in_sight_and_none_are_measured_so() -> None:
-    seen = in_sight((40, 50), M, torch.Generator().manual_seed(0))
+    seen = sample_visible((40, 50), M, torch.Generator().manual_seed(0))
     assert seen[..., 0].all()
     partly = float(seen[..., 1:].any(-1).float().mean())
-    assert PARTLY / 2 < partly < PARTLY, "of a part of these blocks the share is too small to show a token"
-    assert in_sight((2, 3), M, None).sum() == 6
+    assert PARTLY_VISIBLE_SHARE / 2 < partly < PARTLY_VISIBLE_SHARE, (
+        "of a part of these blocks the share is too small to show a token"
+    )
+    assert sample_visible((2, 3), M, None).sum() == 6
 
 
 def test_masks_are_shared_out_evenly() -> None:
-    assert [unmasked(step, 7, 7) for step in range(1, 8)] == list(range(1, 8))
-    assert [unmasked(step, 2, 7) for step in (0, 1, 2)] == [0, 4, 7]
+    assert [n_unmasked(step, 7, 7) for step in range(1, 8)] == list(range(1, 8))
+    assert [n_unmasked(step, 2, 7) for step in (0, 1, 2)] == [0, 4, 7]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:

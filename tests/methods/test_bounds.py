@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from sizes import size_of
 
-from workbench.bench.reading import Reader, silent
-from workbench.decoders.draft_verify.inspectable_state import InspectableState, owned_of
+from workbench.bench.reading import SimulatedSequence, stub_models
+from workbench.decoders.draft_verify.inspectable_state import InspectableState, inspectable_state_of
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import FORGOTTEN, NGramIndex
 from workbench.methods.drafters.suffix import STORED, Text
@@ -40,34 +40,34 @@ def stream(n: int, seed: int = 0) -> list[int]:
 
 
 def soak(
-    method: str, n: int, each: Callable[[InspectableState, Reader], None], at_once: int = AT_ONCE
-) -> tuple[InspectableState, Reader]:
+    method: str, n: int, each: Callable[[InspectableState, SimulatedSequence], None], at_once: int = AT_ONCE
+) -> tuple[InspectableState, SimulatedSequence]:
     """Read a text of `n` tokens; `each` is called a few times on the way."""
     configured = registry.get(method).with_params(**({"from_text": True} if method == "lookahead" else {}))
-    reader = Reader.of(configured, silent(VOCABULARY), stream(n), PROMPT)
+    reader = SimulatedSequence.of(configured, stub_models(VOCABULARY), stream(n), PROMPT)
     often, rounds = max(1, (n - PROMPT) // at_once // 20), 0
     while reader.at + 2 * at_once < len(reader.text):
         reader.plan()
         reader.observe(reader.judge(reader.propose(), at_once))
         rounds += 1
         if rounds % often == 0:
-            state = owned_of(reader.row.state.drafter)
+            state = inspectable_state_of(reader.row.state.drafter)
             assert state is not None
             each(state, reader)
-    state = owned_of(reader.row.state.drafter)
+    state = inspectable_state_of(reader.row.state.drafter)
     assert state is not None
     return state, reader
 
 
-def within(state: InspectableState, reader: Reader) -> None:
+def assert_within_bound(state: InspectableState, reader: SimulatedSequence) -> None:
     shown = state.look(0)
     assert shown.entries <= shown.bound
     assert shown.n_bytes <= shown.most_bytes
 
 
-def soaked(method: str, n: int, at_once: int = AT_ONCE) -> None:
+def check_bounds(method: str, n: int, at_once: int = AT_ONCE) -> None:
     """It stays within its bound, and takes no more memory than it says."""
-    state, reader = soak(method, n, within, at_once)
+    state, reader = soak(method, n, assert_within_bound, at_once)
     tokens = {id(token) for text in (reader.text, reader.row.committed) for token in text}  # the row's, not the state's
     shown, real = state.look(3), size_of(state, set(tokens))
     assert real <= 1.15 * shown.n_bytes + 4096, f"{real} bytes, said to be {shown.n_bytes}"
@@ -78,14 +78,14 @@ def soaked(method: str, n: int, at_once: int = AT_ONCE) -> None:
 
 @pytest.mark.parametrize("method", KEPT)
 def test_a_stream_of_thirty_thousand_tokens_stays_within_the_bound(method: str) -> None:
-    soaked(method, 30_000)
+    check_bounds(method, 30_000)
 
 
 @pytest.mark.slow
 @pytest.mark.on_demand
 @pytest.mark.parametrize("method", KEPT)
 def test_a_stream_of_two_hundred_thousand_tokens_stays_within_the_bound(method: str) -> None:
-    soaked(method, 200_000, OF_A_LONG_TEXT)
+    check_bounds(method, 200_000, OF_A_LONG_TEXT)
 
 
 def test_an_index_forgets_its_oldest_tokens_and_finds_the_rest() -> None:
@@ -111,7 +111,9 @@ def test_a_text_forgets_its_oldest_tokens() -> None:
 
 
 def test_the_suffixes_own_text_is_cut() -> None:
-    reader = Reader.of(registry.get("suffix").with_params(), silent(VOCABULARY), stream(STORED + 900), STORED - 100)
+    reader = SimulatedSequence.of(
+        registry.get("suffix").with_params(), stub_models(VOCABULARY), stream(STORED + 900), STORED - 100
+    )
     while reader.at < STORED + 400:
         reader.plan()
         reader.observe(reader.judge(reader.propose(), 20))
@@ -138,8 +140,8 @@ def test_a_trie_gives_up_outputs_and_never_a_running_prompt() -> None:
 
 def steps(method: str, context: int, rounds: int = 12) -> float:
     """Lines of Python that a round of a drafter runs behind so many tokens, on the mean."""
-    models: Any = silent(VOCABULARY)
-    reader = Reader.of(registry.get(method).with_params(), models, stream(context + 60 * rounds), context)
+    models: Any = stub_models(VOCABULARY)
+    reader = SimulatedSequence.of(registry.get(method).with_params(), models, stream(context + 60 * rounds), context)
     count = 0
 
     def line(frame: Any, event: str, _: Any) -> Any:

@@ -14,10 +14,10 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.chimera import ChimeraHeads
 from workbench.models.loading import HeadInfo
-from workbench.training.family.chimera import guesses, stand_ins
+from workbench.training.family.chimera import compute_draft_states, guesses
 from workbench.training.heads.artefact import save_net
 
 D, C, N = 16, 8, 6
@@ -33,7 +33,7 @@ def net_of(blocks: int = 3, width: int = D, **more: Any) -> ChimeraHeads:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -62,9 +62,9 @@ def by_hand(net: ChimeraHeads, told: Tensor, known: Tensor, n: int) -> list[Tens
 
 def test_training_makes_the_states_that_drafting_makes_token_by_token() -> None:
     """Every column of every level. A mask without the diagonal, the released code's trap, gives others."""
-    net, told, known = net_of(), drawn(N + 3, C), drawn(N, D, seed=1)
+    net, told, known = net_of(), random_tensor(N + 3, C), random_tensor(N, D, seed=1)
     with torch.no_grad():
-        levels = list(stand_ins(net, told[None, :N], known[None]))
+        levels = list(compute_draft_states(net, told[None, :N], known[None]))
         for column in range(N):
             last = min(3, N - 1 - column)  # tokens behind the column that the text has
             for level, wanted in enumerate(by_hand(net, told[:N], known[: column + 1], last)):
@@ -74,8 +74,8 @@ def test_training_makes_the_states_that_drafting_makes_token_by_token() -> None:
 
 def test_later_levels_see_the_states_that_stand_in_and_not_their_tokens() -> None:
     """In the layer's entries a state takes the place of what it was made of."""
-    net, told, known = net_of(), drawn(5, C), drawn(3, D, seed=1)
-    entries = Entries(2, C // 2, 8, known)
+    net, told, known = net_of(), random_tensor(5, C), random_tensor(3, D, seed=1)
+    entries = DraftKVCache(2, C // 2, 8, known)
     with torch.no_grad():
         entries.put(net.layer.held(net.enter(known[None]), torch.arange(3)))
         entries.settle()
@@ -90,7 +90,7 @@ def test_later_levels_see_the_states_that_stand_in_and_not_their_tokens() -> Non
 
 
 def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None)
+    models = worlds.make_small_models(6, noise=None)
     net = net_of(width=models.target.hidden_size)
     models.heads["chimera"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     embed, levels = models.target.embed, set[int]()
@@ -110,8 +110,12 @@ def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:
 
 def test_a_draft_knows_three_tokens_and_all_states() -> None:
     """Gradients: of tokens the last three, of the text every state up to the newest true one."""
-    net, told, known = net_of(blocks=2), drawn(1, N, C).requires_grad_(), drawn(1, N, D, seed=1).requires_grad_()
-    first, second = stand_ins(net, told, known)
+    net, told, known = (
+        net_of(blocks=2),
+        random_tensor(1, N, C).requires_grad_(),
+        random_tensor(1, N, D, seed=1).requires_grad_(),
+    )
+    first, second = compute_draft_states(net, told, known)
     for states, tokens in ((first, [1, 2, 3]), (second, [1, 2, 3, 4])):  # the second sees the first one's
         told.grad = known.grad = None
         states[0, 2].sum().backward(retain_graph=True)
@@ -123,7 +127,7 @@ def test_a_draft_knows_three_tokens_and_all_states() -> None:
 
 def test_each_head_is_taught_the_feature_behind_the_tokens_that_it_knows() -> None:
     net = net_of().float()
-    read, embedding = drawn(1, 9, D).float(), drawn(9, D, seed=1).float().requires_grad_()
+    read, embedding = random_tensor(1, 9, D).float(), random_tensor(9, D, seed=1).float().requires_grad_()
     answer = torch.zeros(1, 9, dtype=torch.bool)
     answer[0, 4:8] = True
     for level, (guess, right) in enumerate(guesses(net, embedding, torch.arange(9)[None], read, answer)):
@@ -137,8 +141,8 @@ def test_each_head_is_taught_the_feature_behind_the_tokens_that_it_knows() -> No
 
 
 def test_a_fresh_head_says_what_the_target_said_last_and_is_built_again() -> None:
-    net, known = ChimeraHeads(D, 3, C, prefix_heads=2, ffn=16).double(), drawn(4, D)
-    assert torch.equal(net(known, drawn(4, C), 1), known)
+    net, known = ChimeraHeads(D, 3, C, prefix_heads=2, ffn=16).double(), random_tensor(4, D)
+    assert torch.equal(net(known, random_tensor(4, C), 1), known)
     again = ChimeraHeads.of(net_of().config())
     assert again.sizes == net_of().sizes
     again.load_state_dict(net_of().state_dict())
@@ -146,18 +150,18 @@ def test_a_fresh_head_says_what_the_target_said_last_and_is_built_again() -> Non
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1], [2, 4, 1]])
 def test_a_prompt_too_short_for_three_tokens_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("chimera"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
 
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("chimera").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             row.state.drafter.read(row)

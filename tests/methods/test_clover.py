@@ -33,13 +33,13 @@ def net_of(blocks: int = 3, width: int = D, **more: Any) -> CloverHeads:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_the_gate_is_the_papers() -> None:
     """Written out, head by head: v(e) is let in, weighed by the cosine of what is asked and what is offered."""
-    gate, states, told = net_of().gate, drawn(5, D), drawn(5, C, seed=1)
+    gate, states, told = net_of().gate, random_tensor(5, D), random_tensor(5, C, seed=1)
     assert isinstance(gate, AttentionDecoder)
     with torch.no_grad():
         got = gate(states, told)
@@ -62,17 +62,17 @@ def test_it_has_as_many_parameters_whatever_it_drafts(kind: str) -> None:
 
 def test_a_fresh_step_says_what_the_state_says() -> None:
     """Whatever token it is told of, until it has learnt to listen."""
-    net, states = CloverHeads(D, 3, C, prefix_heads=2).double(), drawn(4, D)
+    net, states = CloverHeads(D, 3, C, prefix_heads=2).double(), random_tensor(4, D)
     torch.nn.init.zeros_(net.gate.value.weight)
     torch.nn.init.zeros_(net.gate.value.bias)
-    for told in (drawn(4, C), drawn(4, C, seed=1)):
+    for told in (random_tensor(4, C), random_tensor(4, C, seed=1)):
         torch.testing.assert_close(net.step(states, told)[1], net.after(states))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> None:
     """From one plain pass of the block over the text, the newest token let in before it or behind it."""
-    models = worlds.small_world(6, noise=None)
+    models = worlds.make_small_models(6, noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     embed, levels = models.target.embed, set[int]()
@@ -94,8 +94,8 @@ def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> Non
 
 def test_without_its_tokens_all_paths_of_a_level_have_one_law() -> None:
     """As Medusa's heads have: what a path says enters by the tokens alone."""
-    net, state = net_of(), drawn(1, D)
-    constant, other = drawn(1, C, seed=1), drawn(1, C, seed=2)
+    net, state = net_of(), random_tensor(1, D)
+    constant, other = random_tensor(1, C, seed=1), random_tensor(1, C, seed=2)
     with torch.no_grad():
         same = [net.step(net.begin(state, constant)[0], constant)[1] for _ in range(2)]
         torch.testing.assert_close(*same)
@@ -106,7 +106,10 @@ def test_without_its_tokens_all_paths_of_a_level_have_one_law() -> None:
 def test_each_level_is_told_of_the_token_before_the_one_it_is_taught(mixes: bool) -> None:
     """An answer is 4 … 7 of 0 … 8; gradients reach the features up to a place, and of tokens those let in since."""
     net = net_of(mixes=mixes).float()
-    read, embedding = drawn(1, 9, D).float().requires_grad_(), drawn(9, D, seed=1).float().requires_grad_()
+    read, embedding = (
+        random_tensor(1, 9, D).float().requires_grad_(),
+        random_tensor(9, D, seed=1).float().requires_grad_(),
+    )
     answer = torch.zeros(1, 9, dtype=torch.bool)
     answer[0, 4:8] = True
     truth = torch.arange(9.0)
@@ -124,14 +127,14 @@ def test_each_level_is_told_of_the_token_before_the_one_it_is_taught(mixes: bool
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_are_those_of_a_fresh_reading_after_every_round(kind: str, tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None)
+    models = worlds.make_models("llama", noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("clover").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.read(row), row.drafter.prime(row, models)

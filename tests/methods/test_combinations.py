@@ -9,7 +9,7 @@ import pytest
 from workbench.core.promise import Promise
 from workbench.decoders.method import Method
 from workbench.methods import registry
-from workbench.methods.combinations import matrix, offers, setting, title
+from workbench.methods.combinations import matrix, offers, setting_name, title
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -105,7 +105,7 @@ def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_o
     verifier = next(v for v in method.other_verifiers if not method.unsound(v))
     policy = method.params["policy"].choices[1]
     made = method.with_params(verifier=verifier.name, policy=policy)
-    evidence = {(setting(made), made.promise.value): "broken", (setting(made), "approximate"): "no promise"}
+    evidence = {(setting_name(made), made.promise.value): "broken", (setting_name(made), "approximate"): "no promise"}
     told = {name: s for o in offers(method, title(verifier), "shown", evidence) for name, s in o.policies.items()}
     assert set(told) == set(method.params["policy"].choices)
     assert told.pop(policy) == "broken"
@@ -118,14 +118,14 @@ def test_a_pair_is_as_proven_as_its_usual_way_and_other_ways_are_as_proven_as_al
     )
     other = next(v for v in method.other_verifiers if not method.unsound(v))
     pair = method.with_params(verifier=other.name)
-    (of_pair,) = [o for o in offers(method, title(other), "shown", {(setting(pair), "exact"): "shown"})
+    (of_pair,) = [o for o in offers(method, title(other), "shown", {(setting_name(pair), "exact"): "shown"})
                   if method.params["policy"].default in o.ways["policy"] and o.promise == "exact"]  # fmt: skip
     assert of_pair.standing == "shown"
     singles = [method.with_params(**{name: value}) for name in ("policy", "grower")
                for value in method.params[name].choices[1:]]  # fmt: skip
     for word, wanted in (("shown", "shown"), ("broken", "broken"), ("", "unproven")):
-        evidence = {(setting(one), one.promise.value): "shown" for one in singles}
+        evidence = {(setting_name(one), one.promise.value): "shown" for one in singles}
         first = next(one for one in singles if one.promise is Promise.EXACT)
-        evidence[setting(first), "exact"] = word
+        evidence[setting_name(first), "exact"] = word
         _, others = [o for o in offers(method, title(method.verifier), "shown", evidence) if o.promise == "exact"]
         assert others.standing == wanted

@@ -14,7 +14,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels import compilation
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -42,11 +42,11 @@ def parts(
     return net.to(dtype).settle(), SharedHead(head, {"draft_vocabulary": KEPT}), embed
 
 
-def entries(net: FeatureNet) -> Entries:
-    return Entries(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows on the way
+def entries(net: FeatureNet) -> DraftKVCache:
+    return DraftKVCache(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows on the way
 
 
-def copied(kept: Entries) -> Entries:
+def copied(kept: DraftKVCache) -> DraftKVCache:
     return copy.deepcopy(kept)
 
 
@@ -133,7 +133,7 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
 ) -> None:
     """The vocabulary is wide, so that rounds look at logits in one compiled pass, too."""
     wide = {"hidden_size": 2 * D, "intermediate_size": FFN, "vocab_size": 2304}
-    models: Models = worlds.world("llama", noise=None, **wide)
+    models: Models = worlds.make_models("llama", noise=None, **wide)
     models.target = Runner(worlds.family("llama", **wide).to(torch.bfloat16))
     kept = sorted(torch.randperm(2304, generator=torch.Generator().manual_seed(5))[:1800].tolist())
     facts = {} if hasattr(net, "lm_head") else {"draft_vocabulary": kept}
@@ -151,4 +151,4 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
             engine.step()
         assert row.trace is not None
         assert row.trace.token_ids == plain.token_ids
-        assert metrics.drafted(row.trace.rounds) > 0
+        assert metrics.count_drafted(row.trace.rounds) > 0

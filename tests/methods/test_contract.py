@@ -20,7 +20,7 @@ from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
-from workbench.engine import Engine, Models, Request, Row, Runner
+from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.methods import registry
 from workbench.trace.metrics import summary
 
@@ -39,11 +39,11 @@ Greedy = Callable[..., list[int]]
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """Return a target, a drafter of medium quality, and heads."""
-    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
-def twins(llama: Models) -> Models:
+def copy_models(llama: Models) -> Models:
     """Return the same target with a copy of it as drafter: each draft path is accepted completely."""
     return with_copy(llama)
 
@@ -52,7 +52,7 @@ def with_copy(models: Models, context: int | None = None) -> Models:
     """Return the models with a copy of the target as drafter, and with this context length if one is given."""
     model = models.target.model
     target = models.target if context is None else Runner(model, context)
-    return dataclasses.replace(models, target=target, drafter=Runner(worlds.noisy(model, 0.0), context), shared={})
+    return dataclasses.replace(models, target=target, drafter=Runner(worlds.noisy_copy(model, 0.0), context), shared={})
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def is_tried(method: Method, name: str, value: Any) -> bool:
     return method.name in (same[0].name, same[-1].name)
 
 
-def others(method: Method) -> Method:
+def next_method(method: Method) -> Method:
     """Return another method, to switch from and to: the next one of the catalogue."""
     methods = worlds.text_methods()
     return methods[(methods.index(method) + 1) % len(methods)]
@@ -130,7 +130,7 @@ class Case:
     reason: str = "length"
     text: str | None = None
 
-    def wrong(self, row: Row) -> str:
+    def wrong(self, row: Sequence) -> str:
         """Return a description of the first difference from the expected result; empty if there is none."""
         assert row.trace is not None
         footer = row.trace.footer
@@ -143,17 +143,17 @@ class Case:
         return "" if self.text in (None, footer.text) else f"reads {footer.text!r}, not {self.text!r}"
 
 
-def wrong_ones(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
+def failing_cases(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
     """Run all cases in one engine; return the failures by name, including slots that were not released."""
-    engine = Engine(models, max_rows=len(cases))
+    engine = Engine(models, max_sequences=len(cases))
     rows = {name: engine.submit(case.request) for name, case in cases.items()}
     while not engine.idle:
         engine.step()
     found = {name: wrong for name, case in cases.items() if (wrong := case.wrong(rows[name]))}
-    return found | ({} if nothing_left(models) else {"a row": "its places in a cache were not given back"})
+    return found | ({} if are_slots_released(models) else {"a row": "its places in a cache were not given back"})
 
 
-def nothing_left(models: Models) -> bool:
+def are_slots_released(models: Models) -> bool:
     """Return whether all models have released the slots of all sequences."""
     return not models.target.slots and (models.drafter is None or not models.drafter.slots)
 
@@ -186,7 +186,7 @@ def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Mo
         wanted = greedy(PROMPT, 20, logits_processor=(processor,))
         assert wanted != text[:20]
         cases[name] = Case(Request(PROMPT, method, SamplingParams(processors=(processor,)), 20), wanted)
-    assert wrong_ones(llama, cases) == {}
+    assert failing_cases(llama, cases) == {}
 
 
 @every_method
@@ -200,7 +200,7 @@ def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy
         kept = next(text[:n] for n in range(1, LENGTH + 1) if stop in decode(text[:n]))
         request = Request(PROMPT, method, max_new_tokens=LENGTH, stop=("§never§", stop))
         cases[f"stop {stop!r}"] = Case(request, kept, "stop-string", written[: written.index(stop)])
-    assert wrong_ones(twins, cases) == {}
+    assert failing_cases(twins, cases) == {}
 
 
 @every_method
@@ -215,7 +215,7 @@ def test_nothing_follows_the_end_of_text_inside_a_tree(
     monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
     request = Request(PROMPT, method, max_new_tokens=LENGTH)
     goes_on = dataclasses.replace(request, stop_at_eos=False)
-    assert wrong_ones(twins, {"ends": Case(request, wanted, "eos"), "goes on": Case(goes_on, text)}) == {}
+    assert failing_cases(twins, {"ends": Case(request, wanted, "eos"), "goes on": Case(goes_on, text)}) == {}
 
 
 def test_the_end_of_text_is_the_last_node_of_its_path(
@@ -236,7 +236,7 @@ def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: M
     for length in (31, 20):
         prompt = worlds.repeating_prompt(length)
         cases[f"{length}"] = Case(Request(prompt, method, max_new_tokens=50), greedy(prompt, 32 - length))
-    assert wrong_ones(short, cases) == {}
+    assert failing_cases(short, cases) == {}
     trace = Engine(short).generate(cases["31"].request)
     assert "cut from 50" in trace.footer.warnings[0]
 
@@ -257,7 +257,7 @@ def test_a_run_may_come_to_it_change_its_settings_and_leave_it(method: Method, l
 
 def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Models, greedy: Greedy) -> None:
     """Switch from another method to these settings, to that method once between them, and back to it at the end."""
-    other, engine = others(method), Engine(llama)
+    other, engine = next_method(method), Engine(llama)
     row = engine.submit(Request(PROMPT, other, max_new_tokens=200))
     steps = [(method, values) for values in settings]
     steps.insert(len(steps) // 2, (other, {}))
@@ -274,7 +274,7 @@ def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Mo
     assert not any(note.startswith("A change was refused") for r in row.trace.rounds for note in r.notes)
     row.cancel()
     engine.step()
-    assert nothing_left(llama)
+    assert are_slots_released(llama)
 
 
 @every_method

@@ -17,17 +17,17 @@ from transformers import LogitsProcessor
 from transformers.generation import PromptLookupCandidateGenerator
 
 from workbench.bench.goodness import chi_square
-from workbench.core.draw import Draw, Purpose
+from workbench.core.draw import Purpose, RandomStream
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine import Engine, Models, Request, Row, load_models
+from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
-from workbench.methods.drafters.warmth import WARM
+from workbench.methods.drafters.warmth import WARM_NOTICE
 from workbench.methods.tree_builders import stochastic_beam
 from workbench.methods.tree_builders.template import Template
 from workbench.trace.metrics import summary
@@ -74,9 +74,9 @@ def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: s
 
 
 @pytest.fixture(scope="module")
-def ended() -> Models:
+def eos_models() -> Models:
     """A world where token 0 ends a text."""
-    models = worlds.small_world(5, noise=None)
+    models = worlds.make_small_models(5, noise=None)
     models.target.model.generation_config.eos_token_id = 0
     return models
 
@@ -87,7 +87,7 @@ def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int
     theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
     wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
-    row = worlds.sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
+    row = worlds.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
     row.state.drafter = drafter.prime(row, ended)
     assert drafter.propose_row(row, Plan(most)).tokens.tolist() == wanted
 
@@ -193,7 +193,7 @@ def test_the_prompt_outweighs_what_was_written_unless_told_otherwise() -> None:
 
 
 def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     engine, method = Engine(models), registry.get("lookahead-trie").with_params(warm=True)
     prompt = worlds.repeating_prompt(16)
     first, second = (engine.generate(Request(prompt, method, max_new_tokens=40)) for _ in range(2))
@@ -207,23 +207,23 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
 @pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
 def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_path: Path) -> None:
     """At its beginning, or when it is made warm; on the method's page beside the parameter."""
-    models, method = worlds.world("llama", noise=0.15, device=device), registry.get(name)
-    models.heads |= worlds.random_features(tmp_path, models)
+    models, method = worlds.make_models("llama", noise=0.15, device=device), registry.get(name)
+    models.heads |= worlds.write_random_heads(tmp_path, models)
     engine = Engine(models)
     learns = {"rate": 1e-3} if "rate" in method.params else {}  # some keep nothing unless they learn
     warm, cold = (method.with_params(warm=value, **learns) for value in (True, False))
     assert "seeded run then depends on earlier ones" in method.params["warm"].doc
     request = Request(worlds.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
     assert engine.generate(request).footer.warnings == []
-    assert engine.generate(dataclasses.replace(request, method=warm)).footer.warnings == [WARM]
+    assert engine.generate(dataclasses.replace(request, method=warm)).footer.warnings == [WARM_NOTICE]
     row = engine.submit(request)
     engine.step()
     row.change(params={"warm": True})
     while not engine.idle:
         engine.step()
     assert row.trace is not None
-    assert row.trace.footer.warnings == [WARM]
-    assert [r.index for r in row.trace.rounds if WARM in r.notes] == [
+    assert row.trace.footer.warnings == [WARM_NOTICE]
+    assert [r.index for r in row.trace.rounds if WARM_NOTICE in r.notes] == [
         next(r.index for r in row.trace.rounds if r.changes)
     ]
 
@@ -231,11 +231,11 @@ def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_p
 # -- token recycling --------------------------------------------------------------------------------------------------
 
 
-def recycling_row(nodes: int = 24) -> Row:
+def recycling_row(nodes: int = 24) -> Sequence:
     """A row that is never run: one committed token, an empty table."""
-    models = worlds.world("llama", noise=None)
+    models = worlds.make_models("llama", noise=None)
     drafter = TokenRecycling()
-    row = worlds.sequence(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
+    row = worlds.make_sequence(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
     row.state.drafter = drafter.prime(row, models)
     return row
 
@@ -274,13 +274,13 @@ def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
 
 
 def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     prompt = worlds.random_prompt(9)
     row = engine.submit(Request(prompt, registry.get("token-recycling"), max_new_tokens=12))
     while row.n_new < 1:
         engine.step()
-    wanted = worlds.ask_model(models.target.model)(prompt).topk(RANKS).indices.tolist()
+    wanted = worlds.next_logits_function(models.target.model)(prompt).topk(RANKS).indices.tolist()
     assert row.state.drafter.table[prompt[-1]].tolist() == wanted
     row.cancel()
 
@@ -288,13 +288,13 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
 class NoUpdates(TokenRecycling):
     """Keep the table as it was before the first round."""
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         pass
 
 
 def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
     """The token behind which the target has named successors is the one that it read there; the last is not read."""
-    models = worlds.world("llama", noise=None)
+    models = worlds.make_models("llama", noise=None)
     prompt = [1, 2, 3, 4]
     for reads, known in ((True, [1, 2, 3]), (False, [])):
         engine = Engine(models)
@@ -309,12 +309,12 @@ def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
         row.cancel()
 
 
-class Stingy(TokenRecycling):
+class PartialUpdates(TokenRecycling):
     """Learns from accepted tokens alone, or writes every node's successors to the wrong token."""
 
     shifted: ClassVar[bool] = False
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         if self.shifted:
             tokens, top = [*outcome.tokens, outcome.root], outcome.top
         else:
@@ -325,7 +325,7 @@ class Stingy(TokenRecycling):
             row.state.drafter.table[token, : len(best)] = best[:RANKS]
 
 
-class Shifted(Stingy):
+class Shifted(PartialUpdates):
     shifted = True
 
 
@@ -335,7 +335,7 @@ def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) ->
     prompt = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
     method = registry.get("token-recycling").with_params()
     taus, texts = [], set()
-    for drafter in (TokenRecycling(), Stingy(), Shifted()):
+    for drafter in (TokenRecycling(), PartialUpdates(), Shifted()):
         trace = engine.generate(Request(prompt, dataclasses.replace(method, drafter=drafter), max_new_tokens=120))
         taus.append(summary(trace)["tau"])
         texts.add(trace.text)
@@ -350,7 +350,7 @@ def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) ->
 def perturbed(q: torch.Tensor, runs: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Gumbel values [runs, V] of the children of `runs` parents, and the parents' own."""
     value = torch.linspace(-1, 3, runs, dtype=torch.float64)
-    u = torch.from_numpy(Draw(seed).uniform(0, Purpose.GUMBEL, runs * len(q))).view(runs, -1)
+    u = torch.from_numpy(RandomStream(seed).uniform(0, Purpose.GUMBEL, runs * len(q))).view(runs, -1)
     _, g = stochastic_beam._perturb(q.expand(runs, -1), torch.zeros_like(value), value, u)
     return g, value
 
@@ -405,7 +405,7 @@ def test_impossible_tokens_are_never_drawn() -> None:
 
 
 def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
-    engine = Engine(worlds.world("llama", noise=0.5, device=device))
+    engine = Engine(worlds.make_models("llama", noise=0.5, device=device))
     trace = engine.generate(
         Request([3, 4], registry.get("draft-tree-sampled"), SamplingParams(temperature=1.5), max_new_tokens=30)
     )
@@ -421,7 +421,7 @@ def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
 
 
 def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), registry.get("early-exit").with_params(exit_layer=2)))
     engine.step()
@@ -436,7 +436,7 @@ def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> Non
 
 
 def test_an_exit_beyond_the_last_layer_names_the_range(device: str) -> None:
-    engine = Engine(worlds.world("llama", noise=None, device=device))
+    engine = Engine(worlds.make_models("llama", noise=None, device=device))
     row = engine.submit(Request([1, 2], registry.get("early-exit").with_params(exit_layer=9)))
     engine.step()
     assert row.trace is not None
@@ -458,7 +458,7 @@ class Repeat(LogitsProcessor):
 @pytest.mark.parametrize(("name", "tau"), [("prompt-lookup", 4.5), ("lookahead-trie", 5.0), ("token-recycling", 3.5)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, temperature: float, device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     sampling, prompt = SamplingParams(temperature, processors=(Repeat(),)), [5, 9, 3, 7, 5, 9, 3, 7]
     trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
     assert trace.token_ids == (prompt * 20)[:80]
@@ -467,7 +467,7 @@ def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, tempe
 
 @pytest.mark.parametrize("policy", ["heuristic", "confidence"])
 def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
-    models = worlds.world("llama", noise=0.15, device=device)
+    models = worlds.make_models("llama", noise=0.15, device=device)
     method = registry.get("draft-model").with_params(policy=policy, depth=4)
     rounds = Engine(models).generate(Request(worlds.random_prompt(8), method, max_new_tokens=60)).rounds
     lengths = [len(r.nodes) for r in rounds]
@@ -485,7 +485,7 @@ def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
 
 def test_the_oracle_reproduces_its_closed_form(device: str) -> None:
     """τ = (1 − aᴷ⁺¹)/(1 − a) within five standard errors."""
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     for a in (0.5, 0.8):
         method, engine = registry.get("oracle").with_params(acceptance=a, depth=3), Engine(models, record=False)
         rows = [engine.submit(Request([1, 2], method, SamplingParams(temperature=1.0), 50, seed=s)) for s in range(6)]

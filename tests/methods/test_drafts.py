@@ -17,7 +17,7 @@ import torch
 import worlds
 from torch import Tensor
 
-from workbench.core.draw import Draw, Purpose
+from workbench.core.draw import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.acceptance import Acceptance
@@ -65,7 +65,7 @@ class Drafted:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, a drafter that is right often but far from always, untrained heads; float64."""
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
 
 
 def drafts(
@@ -111,13 +111,13 @@ def chances(distributions: Tensor, tokens: Any) -> Tensor:
 @pytest.mark.parametrize("texts", [1, 3], ids=["alone", "together"])
 @pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "draft-tree-sampled", "early-exit"])
-def test_a_model_drafts_by_its_law_behind_the_whole_path(
+def test_draft_model_nodes_follow_its_distribution_after_the_path(
     name: str, sampling: SamplingParams, texts: int, models: Models
 ) -> None:
     exits = {"exit_layer": 1} if name == "early-exit" else {}
     found = drafts(models, name, sampling, n=16, texts=texts, depth=4, **exits)
     model = subset(models.target.model, range(1)) if exits else models.drafter.model  # type: ignore[union-attr]
-    ask = worlds.ask_model(model)
+    ask = worlds.next_logits_function(model)
     for draft in found:
         tree, sampled = draft.tree, draft.tree.sampling is not Sampling.DETERMINISTIC
         distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()])
@@ -141,7 +141,7 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
     shared_copy = Runner(models.target.model, models.target.context)
     found = drafts(dataclasses.replace(models, drafter=shared_copy), name, SamplingParams(), n=24, depth=2)
     assert {len(later.committed) - len(draft.committed) for draft, later in itertools.pairwise(found)} == {3}
-    ask = worlds.ask_model(models.target.model)
+    ask = worlds.next_logits_function(models.target.model)
     for draft in found:
         distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()]).softmax(1)
         assert draft.tree.score is not None
@@ -149,7 +149,7 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])
-def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Models) -> None:
+def test_drafts_are_sampled_from_the_declared_distribution(name: str, models: Models) -> None:
     """Top-k 2 leaves two of the six tokens: nothing else may be drafted. A chain's tokens are those that
     its own random numbers draw from the law that it states."""
     found = drafts(models, name, SamplingParams(temperature=3.0, top_k=2), n=60)
@@ -160,7 +160,7 @@ def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Mod
         tree = draft.tree
         if tree.sampling is Sampling.CHAIN and len(tree):
             assert tree.q is not None
-            u = torch.from_numpy(Draw(0).uniform(len(draft.committed), Purpose.DRAFT, len(tree)))
+            u = torch.from_numpy(RandomStream(0).uniform(len(draft.committed), Purpose.DRAFT, len(tree)))
             assert tree.tokens.tolist() == pick(tree.q, u).tolist()
 
 
@@ -171,7 +171,7 @@ def test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order(models: Models
     width = 3
     found = drafts(models, "draft-tree-sampled", WARM, n=60, width=width, depth=3)
     for draft in found:
-        tree, draw = draft.tree, Draw(0)  # the seed of the only text
+        tree, draw = draft.tree, RandomStream(0)  # the seed of the only text
         assert tree.sampling is Sampling.WITHOUT_REPLACEMENT
         assert tree.q is not None
         assert tree.q_of is not None
@@ -189,12 +189,12 @@ def test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order(models: Models
     assert len(found) > 10
 
 
-def test_a_draft_stops_by_the_law_before_the_draw_and_never_by_the_token(models: Models) -> None:
+def test_draft_stops_by_the_distribution_and_not_by_the_sampled_token(models: Models) -> None:
     """It ends before the first place whose law is unsure, whatever is drawn; where it is sure, any token stays."""
     sure, sampling = 0.45, SamplingParams(temperature=1.0)
     found = drafts(models, "draft-model", sampling, n=60, policy="confidence", depth=6, threshold=sure)
     assert models.drafter is not None
-    ask, unlikely = worlds.ask_model(models.drafter.model), 0
+    ask, unlikely = worlds.next_logits_function(models.drafter.model), 0
     for draft in found:
         tokens = draft.tree.tokens.tolist()
         peaks = [
@@ -210,7 +210,7 @@ def test_a_draft_stops_by_the_law_before_the_draw_and_never_by_the_token(models:
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
-def test_no_random_number_serves_twice(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_random_number_is_used_twice(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a round uses for drafting, accepting and stopping differs in itself, and from what the next rounds use."""
     drawn: list[list[float]] = []
     pick = chain.pick
@@ -272,7 +272,7 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
 
 
 @pytest.mark.parametrize("name", ["hydra", "hydra-plus-plus"])
-def test_hydras_heads_are_told_of_the_newest_token_and_of_the_path(name: str, models: Models) -> None:
+def test_hydra_heads_read_the_newest_token_and_the_path(name: str, models: Models) -> None:
     """Head k reads the newest state that the target has, and the embeddings of k tokens that it has not read."""
     levels = set()
     for draft in drafts(models, name, SamplingParams(), depth=3, nodes=12):

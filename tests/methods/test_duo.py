@@ -11,7 +11,7 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.duo import STEP, most_active
 
@@ -21,7 +21,7 @@ DUO = registry.get("duo")
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device, intermediate_size=WIDTH)
+    return worlds.make_models("llama", noise=None, device=device, intermediate_size=WIDTH)
 
 
 def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
@@ -37,7 +37,7 @@ def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
     assert row.error is None
 
 
-def kept(row: Row) -> list[list[int]]:
+def kept_columns(row: Sequence) -> list[list[int]]:
     """Of each layer, which rows of the target's own gate its small one has."""
     own, small = (m.model.layers for m in (row.models.target.model, row.state.drafter.shared_copy.model))
     return [
@@ -46,7 +46,7 @@ def kept(row: Row) -> list[list[int]]:
     ]
 
 
-def added(models: Models, text: list[int]) -> list[torch.Tensor]:
+def column_contributions(models: Models, text: list[int]) -> list[torch.Tensor]:
     """Of each layer, how much each column adds to the stream, by a plain pass over the text."""
     layers, taken = models.target.model.model.layers, dict[int, torch.Tensor]()
     hooks = [
@@ -69,13 +69,13 @@ def test_golden_columns() -> None:
     assert len(most_active(wide, 1.0)) == 300
 
 
-def test_the_small_ones_are_the_columns_that_the_rows_own_text_wakes(models: Models) -> None:
+def test_small_mlps_keep_the_columns_most_active_on_the_prompt(models: Models) -> None:
     found = {}
     for seed in (0, 5):
         prompt = worlds.random_prompt(9, seed=seed)
         row = next(rounds(models, prompt, share=0.25))
-        adds = added(models, prompt)
-        found[seed] = kept(row)
+        adds = column_contributions(models, prompt)
+        found[seed] = kept_columns(row)
         assert found[seed] == [sorted(a.topk(WIDTH // 4).indices.tolist()) for a in adds]
         shares = [float(a[chosen].sum() / a.sum()) for a, chosen in zip(adds, found[seed], strict=True)]
         drawn = row.trace.rounds[-1].signals
@@ -83,8 +83,8 @@ def test_the_small_ones_are_the_columns_that_the_rows_own_text_wakes(models: Mod
     assert found[0] != found[5]
 
 
-def test_rows_of_one_prompt_share_a_twin_that_goes_with_them(models: Models) -> None:
-    engine = Engine(models, max_rows=3)
+def test_sequences_with_one_prompt_share_a_weight_sharing_copy(models: Models) -> None:
+    engine = Engine(models, max_sequences=3)
     prompts = (PROMPT, PROMPT, worlds.random_prompt(9, seed=5))
     rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
     while not all(row.primed for row in rows):
@@ -105,7 +105,9 @@ def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
     row = next(rounds(models, PROMPT, share=0.25, big=2))
     left = max(small)
     assert row.state.drafter.kept == [left if share == left else 1.0 for share in small]
-    assert [len(columns) for columns in kept(row)] == [WIDTH // 4 if share == left else WIDTH for share in small]
+    assert [len(columns) for columns in kept_columns(row)] == [
+        WIDTH // 4 if share == left else WIDTH for share in small
+    ]
 
 
 def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models: Models) -> None:
@@ -120,6 +122,6 @@ def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models:
 def test_nothing_of_a_draft_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is a clean prefill's; entries of the small path that stayed would be another text."""
     for row in rounds(models, PROMPT, share=0.25):
-        worlds.assert_as_prefilled(row)
+        worlds.assert_cache_equals_prefill(row)
     method = DUO.with_params(policy="fixed", depth=3, share=0.25)
-    worlds.assert_leftovers_change_the_text(models, PROMPT, method, monkeypatch)
+    worlds.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)

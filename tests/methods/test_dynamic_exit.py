@@ -10,9 +10,9 @@ import torch
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.dynamic_exit import PRIOR, DynamicExit, Ledger, tokens_per_layer
+from workbench.methods.drafters.dynamic_exit import PRIOR, DynamicExit, ExitStatistics, tokens_per_layer
 from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 
 PROMPT = worlds.random_prompt(9)
@@ -21,10 +21,12 @@ PROMPT = worlds.random_prompt(9)
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A target of six layers."""
-    return worlds.world("llama", noise=None, device=device, num_hidden_layers=6)
+    return worlds.make_models("llama", noise=None, device=device, num_hidden_layers=6)
 
 
-def finished(models: Models, temperature: float = 0.0, tokens: int = 40, **params: Any) -> tuple[Row, Ledger]:
+def run_to_end(
+    models: Models, temperature: float = 0.0, tokens: int = 40, **params: Any
+) -> tuple[Sequence, ExitStatistics]:
     """A run, and what its drafter knew in the end."""
     engine = Engine(models)
     method = registry.get("del").with_params(**params)
@@ -34,7 +36,7 @@ def finished(models: Models, temperature: float = 0.0, tokens: int = 40, **param
         engine.step()
         ledger = row.state.drafter or ledger
     assert row.error is None
-    assert isinstance(ledger, Ledger)
+    assert isinstance(ledger, ExitStatistics)
     return row, ledger
 
 
@@ -45,14 +47,14 @@ def test_golden_tokens_per_layer() -> None:
         pytest.approx([1 / 8, 1.5 / 10, 1.75 / 12]),
         pytest.approx([1 / 8, 1.75 / 12, 2.3125 / 16]),
     ]
-    with_head = tokens_per_layer(np.array([0.5]), np.array([2]), 1, 8, head=4.0)
+    with_head = tokens_per_layer(np.array([0.5]), np.array([2]), 1, 8, head_cost=4.0)
     assert with_head.tolist() == [pytest.approx([1 / 12, 1.5 / 18])]
 
 
 def planned(hits: list[float], trials: float = 10.0, head: float = 0.0) -> tuple[int, int]:
     """(exit, length) for acceptances of exits 1, 2, 4 of 8 layers."""
     m = len(hits)
-    ledger = Ledger([1, 2, 4], 8, head, np.array(hits), np.full(m, trials), np.zeros((4, m)))
+    ledger = ExitStatistics([1, 2, 4], 8, head, np.array(hits), np.full(m, trials), np.zeros((4, m)))
     rates = ledger.rates(6)
     depth = int(rates.max(0).argmax())
     return ledger.layers[ledger.best(depth)], depth
@@ -72,7 +74,7 @@ def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
     temperature: float, models: Models
 ) -> None:
     """Places behind a rejection would be more trials than there are tokens."""
-    row, ledger = finished(models, temperature, policy="fixed", depth=3, remembering=1.0)
+    row, ledger = run_to_end(models, temperature, policy="fixed", depth=3, remembering=1.0)
     assert row.trace is not None
     assert any("rejected" in r.nodes.status for r in row.trace.rounds)
     n = row.n_new - len(row.trace.rounds[-1].emitted)  # the last round ends the text, and teaches nothing
@@ -95,7 +97,7 @@ def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
 
 
 def test_the_table_of_the_trace_is_what_was_planned_by(models: Models) -> None:
-    row, _ = finished(models, depth=3, exits_seen=2)
+    row, _ = run_to_end(models, depth=3, exits_seen=2)
     assert row.trace is not None
     for r in row.trace.rounds:
         cells = {k: v for k, v in r.signals.items() if k.startswith("expected tokens a layer [")}
@@ -110,7 +112,7 @@ def test_the_table_of_the_trace_is_what_was_planned_by(models: Models) -> None:
 def test_a_text_of_another_kind_moves_the_exit() -> None:
     """Old rounds are forgotten: after 1 / (1 − ω) new ones they weigh less than a half."""
     one, m = np.ones(2), 2
-    ledger = Ledger([1, 4], 8, 0.0, PRIOR * one, one, np.zeros((4, m)))
+    ledger = ExitStatistics([1, 4], 8, 0.0, PRIOR * one, one, np.zeros((4, m)))
     for _ in range(40):
         ledger.count(np.array([[True], [True]]), np.full((2, 1), 0.9), 0.9)
     assert ledger.layers[ledger.best(3)] == 1
@@ -131,5 +133,5 @@ def test_exits_are_spread_below_the_last_layer() -> None:
 
 
 def test_with_another_drafter_the_policy_plans_its_bound(models: Models) -> None:
-    row = worlds.sequence(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models)
+    row = worlds.make_sequence(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models)
     assert TokensPerLayer(depth=3).plan(row, [0.5]).depth == 3

@@ -14,14 +14,14 @@ from workbench.core.errors import ModelError, ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.eagle_3 import Eagle3Net, OwnHead, usual_taps
+from workbench.methods.drafters.attention_net import DraftKVCache
+from workbench.methods.drafters.eagle_3 import DraftLMHead, Eagle3Net, default_capture_layers
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.unrolled import unroll
 from workbench.training.family import unrolled
-from workbench.training.family.fusing import steady, taps_of
-from workbench.training.family.head_training import on, still
-from workbench.training.family.unrolled import Batch, steps
+from workbench.training.family.fusing import choose_capture_layers, normalise_inputs
+from workbench.training.family.head_training import answer_continues, shift_left
+from workbench.training.family.unrolled import Batch, unroll_steps
 
 D, N, STEPS = 8, 4, 3
 PROMPT = worlds.random_prompt(9)
@@ -44,17 +44,17 @@ def layer_of(kind: str) -> FeatureNet:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("kind", "width"), [("eagle-3", 2 * D), ("mtp", D), ("fspad", D), ("eagle", D)])
 def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: int) -> None:
     """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
-    net, streams, embeds = layer_of(kind), drawn(1, N, width), drawn(1, N + STEPS, D, seed=1)
+    net, streams, embeds = layer_of(kind), random_tensor(1, N, width), random_tensor(1, N + STEPS, D, seed=1)
     unrolled = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))
     for column in range(N):
-        entries = Entries(net.heads, net.head_size, 16, streams)
+        entries = DraftKVCache(net.heads, net.head_size, 16, streams)
         pairs = net.pairs(embeds[:, : column + 1], net.taken(streams[:, : column + 1]))
         state = net(pairs, torch.arange(column + 1), None, entries)[:, -1:]
         for step, all_at_once in enumerate(unrolled):
@@ -64,7 +64,7 @@ def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: in
 
 
 def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
-    net, streams, embeds = net_of(), drawn(1, N, 2 * D).requires_grad_(), drawn(1, N + STEPS, D, seed=1)
+    net, streams, embeds = net_of(), random_tensor(1, N, 2 * D).requires_grad_(), random_tensor(1, N + STEPS, D, seed=1)
     last = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
     last[:, 1].sum().backward()
     assert streams.grad is not None
@@ -74,12 +74,12 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
 
 @pytest.mark.parametrize("name", ["eagle-3", "mtp", "fspad", "pard"])
 def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get(name).with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.newest(), row.drafter.prime(row, models)
@@ -92,7 +92,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_p
 @pytest.mark.parametrize("layers", range(3, 9))
 def test_no_two_taps_of_a_shallow_target_are_one(layers: int) -> None:
     """The released code compares a layer's number with 2, L/2 and L − 3: of four or six layers it taps two."""
-    taps = usual_taps(layers)
+    taps = default_capture_layers(layers)
     assert len(taps) == len(set(taps)) == min(3, layers - 1)
     assert list(taps) == sorted(taps)
     assert 1 <= taps[0] < taps[-1] < layers
@@ -104,34 +104,34 @@ def test_taps_that_are_one_are_refused() -> None:
         with pytest.raises(ValueError, match="ascending and distinct"):
             Eagle3Net(D, 2, 12, taps, 5)
     with pytest.raises(ParameterError, match="no low, middle and high"):
-        taps_of(type("O", (), {"taps": ()}), 2)
+        choose_capture_layers(type("O", (), {"taps": ()}), 2)
 
 
 def test_a_draft_vocabulary_that_is_none_of_the_targets_is_refused() -> None:
     net = net_of()
-    assert OwnHead(net, 5).tokens(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    assert DraftLMHead(net, 5).tokens(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
     net.d2t += torch.tensor([0, 0, 1, 1, 4])
-    head = OwnHead(net, 9)
+    head = DraftLMHead(net, 9)
     assert head.tokens(torch.arange(5)).tolist() == [0, 1, 3, 4, 8]
-    whole = head.whole(drawn(2, D))
+    whole = head.whole(random_tensor(2, D))
     assert torch.isinf(whole).nonzero()[:, 1].tolist() == [2, 5, 6, 7] * 2, "what it does not keep it never says"
     for wrong in (torch.tensor([0, 0, 1, 1, 5]), torch.tensor([0, 0, 1, 0, 4])):  # beyond the end; 3 twice
         net.d2t.copy_(wrong)
         with pytest.raises(ModelError, match="d2t"):
-            OwnHead(net, 9)
+            DraftLMHead(net, 9)
 
 
 def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
     """Released trainers roll their labels, so that the first tokens are what the last places should say."""
     ids = torch.arange(1, 7)[None]
-    assert on(ids, 2).tolist() == [[3, 4, 5, 6, 0, 0]]
+    assert shift_left(ids, 2).tolist() == [[3, 4, 5, 6, 0, 0]]
     answer = torch.tensor([[True, False, True, True, True, False]])
-    assert still(answer, 2).tolist() == [[True, False, True, False, False, False]]
-    assert not (still(answer, 2) & (on(ids, 2) == 0)).any()
+    assert answer_continues(answer, 2).tolist() == [[True, False, True, False, False, False]]
+    assert not (answer_continues(answer, 2) & (shift_left(ids, 2) == 0)).any()
 
 
 def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) -> None:
-    models = worlds.small_world(6, heads=tmp_path / "heads")  # it keeps five tokens of six
+    models = worlds.make_small_models(6, heads=tmp_path / "heads")  # it keeps five tokens of six
     method = registry.get("eagle-3")
     trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
     told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
@@ -147,7 +147,7 @@ def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_
     size = torch.tensor([2.0**n for n in (5, -3, 0, 8)]).repeat(D // 2).double()
     streams = torch.randn(7, 2 * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * size
     inside = net.fuse.weight.detach().clone()
-    steady(net.fuse, size)
+    normalise_inputs(net.fuse, size)
     assert torch.equal(net.taken(streams), (streams / size) @ inside.T)
     (by_hand,) = torch.autograd.grad(net.taken(streams).square().sum(), net.fuse.weight)
     one = inside.clone().requires_grad_()
@@ -176,7 +176,7 @@ def test_the_state_behind_a_pair_is_held_against_the_place_that_decides_what_it_
     answer[0, 2:7] = answer[1, 8:11] = True
     streams, ids = torch.randn(2, 12, 2 * D, dtype=torch.float64), torch.arange(24).view(2, 12)
     batch = Batch([0, 1], ids, torch.randn(2, 12, D, dtype=torch.float64), streams, answer, ids)
-    whole = [state for state, _ in steps(net, batch.embeds, batch.features, answer, STEPS)]
+    whole = [state for state, _ in unroll_steps(net, batch.embeds, batch.features, answer, STEPS)]
     for step, (states, at) in enumerate(found[0](batch, None)):
         behind = [(b, s) for b in range(2) for s in range(11) if answer[b, s + 1 : s + 2 + step].sum() == step + 1]
         assert at.tolist() == [b * 12 + s + 1 + step for b, s in behind]

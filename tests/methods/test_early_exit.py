@@ -10,8 +10,8 @@ import torch
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
-from workbench.engine import Engine, Models, Request, Row
+from workbench.decoders import ConfiguredMethod
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import ENDED
 from workbench.kernels.layers import decoder_layers
 from workbench.kernels.lean import LeanLayer
@@ -24,7 +24,7 @@ KINDS = ["llama", "gpt2", "gemma3_text"]
 """A lean decoder; positions added to embeddings; scaled embeddings and sliding windows."""
 
 
-def finished(models: Models, request: Request) -> Row:
+def run_to_end(models: Models, request: Request) -> Sequence:
     """A row of its own engine, run to its end."""
     engine = Engine(models)
     row = engine.submit(request)
@@ -33,7 +33,7 @@ def finished(models: Models, request: Request) -> Row:
     return row
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
+def count_layer_reads(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
     """How many tokens each layer has read, by its number; grows as it goes on."""
     read: Counter[int] = Counter()
     plain = LeanLayer.__call__
@@ -57,16 +57,16 @@ def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_layer_reads_a_token_of_a_round_twice(
-    kind: str, elsewhere: bool, method: Configured, monkeypatch: pytest.MonkeyPatch
+    kind: str, elsewhere: bool, method: ConfiguredMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`elsewhere`: as on a GPU, where what is drafted is looked through."""
     if elsewhere:
         monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
-    models = worlds.world(kind, noise=None)
+    models = worlds.make_models(kind, noise=None)
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))
     engine.step()  # which also tries whether verification may go on from there
-    read, seen = counted(monkeypatch, models.target), 0
+    read, seen = count_layer_reads(monkeypatch, models.target), 0
     n = 2 if method.name == "del" else 3  # the head is asked through the last layer, emptied, which counts itself
     while row.status not in ENDED:
         before = len(row.trace.rounds) if row.trace else 0
@@ -82,13 +82,13 @@ def test_no_layer_reads_a_token_of_a_round_twice(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
-    target = worlds.world(kind, noise=None).target
+    target = worlds.make_models(kind, noise=None).target
     slots = [target.open() for _ in range(3)]
     for slot, length in zip(slots, (7, 5, 9), strict=True):
         target.prefill(slot, worlds.random_prompt(length, seed=length))
     asked = [slots[0], slots[2]]  # the row in between runs along
     tokens = [torch.tensor([3, 1, 4, 1]), torch.tensor([5, 9])]
-    whole = target.forward([Segment(s, t) for s, t in zip(asked, tokens, strict=True)], taps={2})
+    whole = target.forward([Segment(s, t) for s, t in zip(asked, tokens, strict=True)], capture_layers={2})
     for layer in (1, 2):
         for _ in range(2):  # the first time it is tried, the second time believed
             for slot in asked:
@@ -100,7 +100,7 @@ def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
             behind = [
                 Segment(s, t, states=exits[b, : len(t)]) for b, (s, t) in enumerate(zip(asked, tokens, strict=True))
             ]
-            out = target.forward_behind(behind, layer, taps={2})
+            out = target.forward_behind(behind, layer, capture_layers={2})
         assert target._enters == dict.fromkeys(range(1, layer + 1), True)
         for b, t in enumerate(tokens):
             n = len(t)
@@ -109,7 +109,7 @@ def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
 
 
 def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.world("gpt2", noise=None)
+    models = worlds.make_models("gpt2", noise=None)
     prompt = worlds.random_prompt(9)
     wanted = worlds.hf_greedy(models.target.model, prompt, 16)
     plain = Runner.forward
@@ -122,14 +122,14 @@ def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.Monke
         return plain(self, batch, *args, **named)
 
     monkeypatch.setattr(Runner, "forward", spoiled)
-    row = finished(models, Request(prompt, EARLY.with_params(exit_layer=2), max_new_tokens=16, stop_at_eos=False))
+    row = run_to_end(models, Request(prompt, EARLY.with_params(exit_layer=2), max_new_tokens=16, stop_at_eos=False))
     assert models.target._enters == {2: False}
     assert row.committed[len(prompt) :] == wanted
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
-    models = worlds.world(kind, noise=None)
+    models = worlds.make_models(kind, noise=None)
     engine = Engine(models)
     methods = [
         EARLY.with_params(exit_layer=1, depth=3),
@@ -151,4 +151,4 @@ def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
         engine.step()
     for row, prompt in zip(rows, prompts, strict=True):
         assert row.committed[len(prompt) :] == worlds.hf_greedy(models.target.model, prompt, 16)
-    assert sampled.committed == finished(models, sampled.request).committed
+    assert sampled.committed == run_to_end(models, sampled.request).committed

@@ -18,9 +18,9 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing, bits
+from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, EntropyState, GeneratorState, bits
 from workbench.trace.events import Trace
-from workbench.trace.metrics import PAID
+from workbench.trace.metrics import DISTRIBUTION_ERROR
 from workbench.trace.nodes import ACCEPTED
 
 from .test_rules import check_formulas
@@ -32,7 +32,7 @@ SAMPLED = SamplingParams(temperature=0.9)
 @pytest.fixture(scope="module")
 def small() -> Models:
     """Six tokens: the recorded likeliest tokens are the whole law."""
-    return worlds.small_world(6)
+    return worlds.make_small_models(6)
 
 
 def run(models: Models, sampling: SamplingParams = SAMPLED, n: int = 60, seed: int = 0, **params: Any) -> Trace:
@@ -63,7 +63,7 @@ def writers(trace: Trace) -> list[bool]:
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
 @pytest.mark.parametrize(("window", "least"), [(1, 1), (3, 2), (5, 5)])
-def test_the_pen_changes_hands_as_the_algorithm_says(
+def test_writing_model_switches_as_the_algorithm_says(
     sampling: SamplingParams, window: int, least: int, small: Models
 ) -> None:
     seen: set[bool] = set()
@@ -86,7 +86,7 @@ def test_the_pen_changes_hands_as_the_algorithm_says(
 
 def test_no_run_is_shorter_than_the_least_one() -> None:
     rule = EntropyAdaptive(mean_entropy=1.0, entropy_window=1, least_run=3)
-    pen, runs = Pen(False, 3), []
+    pen, runs = GeneratorState(False, 3), []
     for h in (0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0):
         pen = pen.wrote(h, rule)
         runs.append(pen.small)
@@ -107,7 +107,7 @@ def test_at_0_it_is_the_exact_rule_and_at_the_other_end_the_small_model_writes(
 ) -> None:
     none = run(small, sampling, mean_entropy=0.0)
     assert none.token_ids == run(small, sampling, verifier="lossless").token_ids
-    assert all(r.signals.get(PAID, 0.0) == 0 for r in none.rounds)
+    assert all(r.signals.get(DISTRIBUTION_ERROR, 0.0) == 0 for r in none.rounds)
     every = run(small, sampling, mean_entropy=16.0)
     for r in (r for r in every.rounds[1:] if r.nodes.tokens):
         assert set(r.nodes.rule) == {"small-model-writes"}
@@ -123,12 +123,12 @@ def test_what_is_paid_is_the_distance_of_the_small_models_laws(small: Models) ->
             assert drawn is not None
             p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (r.top_p[place], drawn))
             apart += sum(abs(p[t] - q[t]) for t in p) / 2
-        assert r.signals[PAID] == pytest.approx(apart, rel=1e-6)
+        assert r.signals[DISTRIBUTION_ERROR] == pytest.approx(apart, rel=1e-6)
         assert apart > 0.01
     greedy = run(small, SamplingParams(), mean_entropy=16.0)
     for r in (r for r in greedy.rounds[1:] if r.nodes.tokens):
         best = [r.top_p[parent + 1].tokens[0] for parent in r.nodes.parents]
-        assert r.signals[PAID] == sum(b != t for b, t in zip(best, r.nodes.tokens, strict=True))
+        assert r.signals[DISTRIBUTION_ERROR] == sum(b != t for b, t in zip(best, r.nodes.tokens, strict=True))
 
 
 def test_it_promises_nothing_and_greedy_text_may_differ(small: Models) -> None:
@@ -142,7 +142,7 @@ def test_it_promises_nothing_and_greedy_text_may_differ(small: Models) -> None:
 def test_trees_are_judged_exactly(small: Models) -> None:
     trace = run(small, mean_entropy=16.0, grower="specinfer")
     assert "small-model-writes" not in trace.header.rules
-    assert all(r.signals[PAID] == 0 for r in trace.rounds if PAID in r.signals)
+    assert all(r.signals[DISTRIBUTION_ERROR] == 0 for r in trace.rounds if DISTRIBUTION_ERROR in r.signals)
 
 
 def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) -> None:
@@ -164,13 +164,13 @@ def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) 
         engine.step()
 
 
-def test_a_token_that_a_processor_forbids_is_not_kept_whoever_has_the_pen() -> None:
+def test_forbidden_token_is_rejected_whichever_model_writes() -> None:
     """A drafter that a grammar left nothing may propose anything: the target decides."""
     logits = torch.tensor([[0.0, -torch.inf, 1.0], [0.5, 0.0, 0.0]], dtype=torch.float64)
     rule = EntropyAdaptive(mean_entropy=16.0)
     for token, kept in ((1, 0.0), (0, 1.0)):
         own = torch.full((1, 3), 1 / 3, dtype=torch.float64)
         tree = replace(DraftTree.chain([token]), sampling=Sampling.CHAIN, q=own)
-        state = Writing(Pen(small=True, since=9))
+        state = EntropyState(GeneratorState(small=True, since=9))
         v = Verification(tree, logits, logits.softmax(1), SamplingParams(), None, state=state)
         assert float(rule.rule(v).accept[0]) == kept

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 import torch
-from capped import EmitsResidual, FirstFew
+from capped import FirstFew, WrongFirstFew
 from torch import Tensor
 
-from workbench.core.probes import Probed
+from workbench.core.probes import ProbeOutput
 from workbench.core.rejection import AcceptanceDecision, VerificationResult
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.soundness import why_unsound
@@ -33,7 +33,7 @@ from workbench.methods import registry
 from workbench.methods.tree_builders.best_first import most_promising, subtree
 from workbench.methods.tree_builders.chain import _chain_tree
 from workbench.methods.verifiers.as_drafted import AsDrafted
-from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing
+from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, EntropyState, GeneratorState
 from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.methods.verifiers.lenient import Lenient
@@ -54,7 +54,7 @@ EXACTLY = 1e-12
 
 
 @dataclass(frozen=True)
-class World:
+class DistributionTables:
     """The target's and the drafter's next-token distribution after every text.
 
     Attributes:
@@ -88,7 +88,7 @@ class World:
 KINDS = ("any", "other", "zeros", "equal", "disjoint")
 
 
-def world(kind: str, size: int, depth: int) -> World:
+def random_tables(kind: str, size: int, depth: int) -> DistributionTables:
     """Return random distributions: without zeros ("any", "other"), with some zeros, q = p, or p and q disjoint."""
     generator = torch.Generator().manual_seed(10 * size + depth + 100 * KINDS.index(kind))
     p, q = dict[Text, Tensor](), dict[Text, Tensor]()
@@ -102,7 +102,7 @@ def world(kind: str, size: int, depth: int) -> World:
                 mine = torch.arange(size) % 2 == sum(text) % 2
                 a, b = a * mine, b * ~mine
             p[text], q[text] = a / a.sum(), b / b.sum()
-    return World(size, depth, p, p if kind == "equal" else q)
+    return DistributionTables(size, depth, p, p if kind == "equal" else q)
 
 
 # -- ways of drafting -------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def texts_of(tree: DraftTree) -> list[Text]:
     return texts
 
 
-def sampled(w: World, tokens: Sequence[int], parents: Sequence[int], how: Sampling) -> DraftTree:
+def sampled(w: DistributionTables, tokens: Sequence[int], parents: Sequence[int], how: Sampling) -> DraftTree:
     """Return a tree that was sampled from q, with the distributions that it was sampled from."""
     tree = replace(DraftTree.of(tokens, parents), sampling=how)
     inner = [i for i in range(len(tokens) + 1) if i - 1 in parents]
@@ -127,7 +127,7 @@ def sampled(w: World, tokens: Sequence[int], parents: Sequence[int], how: Sampli
     return replace(tree, q=torch.stack([w.q[texts[i]] for i in inner]), q_of=q_of, logq=logq)
 
 
-def chains(w: World) -> Drafts:
+def chains(w: DistributionTables) -> Drafts:
     """Yield chains whose tokens are sampled from q one after the other."""
     for text in itertools.product(range(w.size), repeat=w.depth):
         if (chance := w.of(w.q, text)) > 0:
@@ -135,7 +135,7 @@ def chains(w: World) -> Drafts:
             yield replace(_chain_tree(torch.tensor(text), distributions, True, ""), sampling=Sampling.CHAIN), chance
 
 
-def independent(w: World, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
+def independent(w: DistributionTables, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
     """Yield trees of independent samples: two at the first position, two after the first of them, one after the second.
 
     Siblings may be equal.
@@ -148,7 +148,7 @@ def independent(w: World, parents: Sequence[int] = (-1, -1, 0, 0, 1)) -> Drafts:
             yield sampled(w, tokens, parents, Sampling.SAMPLED), chance
 
 
-def fixed_number(w: World, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
+def fixed_number(w: DistributionTables, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
     """Yield trees sampled without replacement: two nodes at the first position, one after the second of them."""
     for tokens in itertools.product(range(w.size), repeat=len(parents)):
         texts, chance = texts_of(DraftTree.of(tokens, parents)), 1.0
@@ -173,7 +173,7 @@ def in_order(weights: Mapping[Text, float], n: int) -> Iterator[tuple[tuple[Text
             yield (first, *rest), weight / whole * chance
 
 
-def beams(w: World, width: int) -> Drafts:
+def beams(w: DistributionTables, width: int) -> Drafts:
     """Yield RSD-S trees: of each length the first `width` texts in the order of an exponential race with rates q(text).
 
     The last level is an ordered draw of whole texts without replacement. A prefix arrives with the first of its texts:
@@ -201,7 +201,7 @@ def beams(w: World, width: int) -> Drafts:
             yield sampled(w, [text[-1] for text in texts], parents, Sampling.WITHOUT_REPLACEMENT), by
 
 
-def head_and_sample(w: World, said: Sampling) -> Drafts:
+def head_and_sample(w: DistributionTables, said: Sampling) -> Drafts:
     """Yield trees with two nodes per level: the most likely token, and a sample from the others, which is continued."""
 
     def grown(
@@ -226,7 +226,7 @@ def head_and_sample(w: World, said: Sampling) -> Drafts:
         ), chance  # fmt: skip
 
 
-def best(w: World) -> Drafts:
+def best(w: DistributionTables) -> Drafts:
     """Yield EAGLE-2's tree: the two most likely tokens at each node, reduced to the four nodes with the best scores."""
     texts, parents, score = list[Text]([()]), list[int](), list[float]()
     for at, text in enumerate(texts):  # the list grows in the loop
@@ -240,12 +240,12 @@ def best(w: World) -> Drafts:
     yield subtree(keep, tokens, torch.tensor(parents), scores, w.depth, 2, ""), 1.0
 
 
-def points(text: Text) -> Callable[[World], Drafts]:
+def points(text: Text) -> Callable[[DistributionTables], Drafts]:
     """Return a drafter of one deterministic chain that does not depend on the distributions, as n-gram drafts."""
     return lambda w: iter([(DraftTree.chain(text), 1.0)])
 
 
-WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
+DRAFT_SCHEMES: dict[str, tuple[Callable[[DistributionTables], Drafts], int, int]] = {
     "chain of 3": (chains, 3, 3),
     "chain of 2": (chains, 4, 2),
     "independent siblings": (independent, 3, 2),
@@ -264,7 +264,7 @@ WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
 # -- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def ends(
+def verification_results(
     verifier: Verifier, tree: DraftTree, ruling: AcceptanceDecision, sampling: SamplingParams
 ) -> Iterator[tuple[VerificationResult, float]]:
     """Yield all verification results with their probabilities; `bonus` is the position of the last token, not a token.
@@ -276,22 +276,22 @@ def ends(
     if not verifier.draws(sampling):
         yield verifier.walk(parents, accept, range(len(tree) + 1), None, score), 1.0
     elif type(verifier).walk is not Verifier.walk:
-        yield from gone(verifier, parents, accept, score)
+        yield from walk_results(verifier, parents, accept, score)
     else:
         assert all(0 <= a <= 1 for a in accept)
-        for verdict in ways(parents):
+        for verdict in shared_walk_results(parents):
             chance = math.prod(accept[node] if kept else 1 - accept[node] for node, kept in verdict.tested)
             if chance > 0:
                 yield verdict, chance
 
 
 @cache
-def ways(parents: tuple[int, ...]) -> list[VerificationResult]:
+def shared_walk_results(parents: tuple[int, ...]) -> list[VerificationResult]:
     """Return all results of the shared walk in a tree of this shape."""
-    return [verdict for verdict, _ in gone(Lossless(), parents, [0.5] * len(parents), None)]
+    return [verdict for verdict, _ in walk_results(Lossless(), parents, [0.5] * len(parents), None)]
 
 
-def gone(
+def walk_results(
     verifier: Verifier, parents: Sequence[int], accept: Sequence[float], score: Sequence[float] | None
 ) -> Iterator[tuple[VerificationResult, float]]:
     """Yield all results of a verifier's own walk with their probabilities.
@@ -315,7 +315,7 @@ def gone(
             waiting.append((uniform | {node: a}, chance * (1 - a)))
 
 
-def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
+def test_shared_walk_equals_the_walk_of_the_verifier() -> None:
     """For random acceptance probabilities, including 0 and 1."""
     generator = torch.Generator().manual_seed(0)
     for parents in ([-1], [-1, 0, 1], [-1, -1, -1], [-1, -1, 0, 0, 1], [-1, 0, -1, 1, 1, 2, 0, -1]):
@@ -323,8 +323,8 @@ def test_the_shared_walk_goes_as_its_shapes_ways_say() -> None:
             accept = (2 * torch.rand(len(parents), generator=generator) - 0.5).clamp(0, 1)
             tree = DraftTree.of([0] * len(parents), parents)
             ruling = AcceptanceDecision(accept, torch.zeros(len(parents) + 1, dtype=torch.long))
-            found = {v.bonus: (v, by) for v, by in ends(Lossless(), tree, ruling, WARM)}
-            wanted = {v.bonus: (v, by) for v, by in gone(Lossless(), parents, accept.tolist(), None)}
+            found = {v.bonus: (v, by) for v, by in verification_results(Lossless(), tree, ruling, WARM)}
+            wanted = {v.bonus: (v, by) for v, by in walk_results(Lossless(), parents, accept.tolist(), None)}
             assert {at: (v.path, v.tested) for at, (v, _) in found.items()} == {
                 at: (v.path, v.tested) for at, (v, _) in wanted.items()
             }
@@ -335,7 +335,7 @@ MARK = 1 << 40
 """Number above all token ids."""
 
 
-class Drawn:
+class DrawRecorder:
     """Records the distributions that a verifier's rule passes to `pick`, in any number of calls.
 
     While a rule is traced, `pick` returns for each row a mark in place of a token. A mark in `AcceptanceDecision.stop`
@@ -372,9 +372,9 @@ class Drawn:
 
 
 @contextmanager
-def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[Drawn]:
+def record_draws(patch: pytest.MonkeyPatch) -> Iterator[DrawRecorder]:
     """Replace `pick` in all modules, to record the distributions that a rule draws from (`Drawn.rule`)."""
-    drawn, really = Drawn(pick), pick
+    drawn, really = DrawRecorder(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
             seeing.setattr(module, "pick", drawn.seen)
@@ -388,7 +388,7 @@ def state_of(verifier: Verifier, size: int) -> Any:
     the first. For `EntropyAdaptive`: the draft model generates.
     """
     if isinstance(verifier, EntropyAdaptive):
-        return Writing(Pen(small=True, since=0))
+        return EntropyState(GeneratorState(small=True, since=0))
     if isinstance(verifier, Judge):
         net = JudgeHead(size).double()
         net.load_state_dict({"weight": 4.0 * (torch.arange(size) > 0) - 2, "bias": torch.tensor(0.0)})
@@ -397,16 +397,20 @@ def state_of(verifier: Verifier, size: int) -> Any:
     return Neighbours(torch.stack([angle.cos(), angle.sin()], 1)) if isinstance(verifier, Nearest) else None
 
 
-def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> Probed | None:
+def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> ProbeOutput | None:
     """Return the target's results at probe positions: for `Reflective`, p with the order of the tokens reversed."""
     if not isinstance(verifier, Reflective) or not len(tree):
         return None
     second = p.log().flip(1)
-    return Probed(second_reading(tree, torch.tensor([0])), second, second)
+    return ProbeOutput(second_reading(tree, torch.tensor([0])), second, second)
 
 
-def written(
-    w: World, drafts: Drafts, verifier: Verifier, patch: pytest.MonkeyPatch, sampling: SamplingParams = WARM
+def output_distribution(
+    w: DistributionTables,
+    drafts: Drafts,
+    verifier: Verifier,
+    patch: pytest.MonkeyPatch,
+    sampling: SamplingParams = WARM,
 ) -> Tensor:
     """Return the distribution of the first depth + 1 output tokens, float64 [V, …, V], after one speculative round.
 
@@ -419,21 +423,21 @@ def written(
     """
     joint, whole = w.joint(), 0.0
     out = torch.zeros_like(joint[()])
-    with laws_drawn_from(patch) as drawn:
+    with record_draws(patch) as drawn:
         for tree, chance in drafts:
             p = torch.stack([w.p[text] for text in texts_of(tree)])
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
             probed = probed_of(verifier, tree, p)
             hidden = torch.nn.functional.one_hot(torch.tensor([0, *tree.tokens]), w.size).double()
             v = Verification(tree, p.log(), p, sampling, u, hidden, state=state_of(verifier, w.size), probed=probed)
-            out += chance * written_behind(v, verifier, joint, w.depth, drawn)
+            out += chance * output_distribution_of_draft(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
     return out
 
 
-def written_behind(
-    v: Verification, verifier: Verifier, joint: Mapping[Text, Tensor], depth: int, drawn: Drawn
+def output_distribution_of_draft(
+    v: Verification, verifier: Verifier, joint: Mapping[Text, Tensor], depth: int, drawn: DrawRecorder
 ) -> Tensor:
     """Return the output distribution for one draft, summed over all verification results.
 
@@ -449,7 +453,7 @@ def written_behind(
     ruling, last = drawn.rule(verifier, v)
     texts, tokens = texts_of(v.tree), v.tree.tokens.tolist()
     size, out = len(joint[()]), torch.zeros_like(joint[()])
-    for verdict, by in ends(verifier, v.tree, ruling, v.sampling):
+    for verdict, by in verification_results(verifier, v.tree, ruling, v.sampling):
         text = texts[verdict.bonus]
         assert tuple(tokens[node] for node in verdict.path) == text
         left = depth - len(text)  # plain decoding follows the last token of the round
@@ -475,20 +479,20 @@ APPROXIMATE = VERIFIERS - EXACT
 @pytest.mark.parametrize("verifier", sorted(EXACT, key=repr), ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize(
     ("way", "kind"),
-    [(way, kind) for way in WAYS for kind in KINDS if kind in ("zeros", "disjoint") or "deep" not in way],
+    [(way, kind) for way in DRAFT_SCHEMES for kind in KINDS if kind in ("zeros", "disjoint") or "deep" not in way],
 )
-def test_a_round_writes_by_the_targets_law(
+def test_round_distribution_is_the_targets(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For every combination of drafts and verifier that is declared exact."""
-    drafts, size, depth = WAYS[way]
-    w = world(kind, size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables(kind, size, depth)
     found = next(drafts(w), None)
     if found is None:
         pytest.skip("the drafter knows too few tokens for such drafts")
     tree, _ = found
     if not len(tree) or not why_unsound("", {tree.sampling}, "", verifier.exact_for):
-        assert float((written(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+        assert float((output_distribution(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
 
 
 @pytest.mark.parametrize(
@@ -508,8 +512,8 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 
     Sampled drafts may be declared deterministic: this only lowers acceptance.
     """
-    drafts, size, depth = WAYS[way]
-    w = world("other", size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables("other", size, depth)
 
     def told() -> Drafts:
         for tree, chance in drafts(w):
@@ -517,7 +521,7 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
             tree = sampled(w, [text[-1] for text in texts[1:]], tree.parents.tolist(), said)
             yield (replace(tree, q=None, q_of=None) if said is Sampling.DETERMINISTIC else tree), chance
 
-    apart = distance(written(w, told(), Lossless(), monkeypatch), w.joint()[()])
+    apart = distance(output_distribution(w, told(), Lossless(), monkeypatch), w.joint()[()])
     assert apart < EXACTLY if said is Sampling.DETERMINISTIC else apart > 1e-3
 
 
@@ -525,15 +529,15 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "equal"])
 def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that calls `pick` twice is traced correctly; one that wrongly draws from the residual is detected."""
-    w = world(kind, 3, 3)
+    w = random_tables(kind, 3, 3)
     wanted = w.joint()[()]
-    assert distance(written(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
-    apart = distance(written(w, chains(w), EmitsResidual(most), monkeypatch), wanted)
+    assert distance(output_distribution(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
+    apart = distance(output_distribution(w, chains(w), WrongFirstFew(most), monkeypatch), wanted)
     assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "of disjoint laws nothing is kept"
 
 
 @dataclass(frozen=True)
-class FollowsDraw(Lossless):
+class SampledOutcomeVerifier(Lossless):
     """A rule that draws a token first and accepts a draft that equals it: its decision contains no probabilities."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -542,11 +546,11 @@ class FollowsDraw(Lossless):
         return AcceptanceDecision((token[v.tree.parents + 1] == v.tree.tokens).to(v.p), token)
 
 
-def test_a_rule_that_accepts_by_what_it_drew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifier_that_accepts_by_a_sampled_outcome_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its decisions are outcomes and not probabilities, so that they cannot be summed to a distribution."""
-    w = world("any", 3, 2)
+    w = random_tables("any", 3, 2)
     with pytest.raises(AssertionError, match="accept by chances, and emit what was drawn"):
-        written(w, chains(w), FollowsDraw(), monkeypatch)
+        output_distribution(w, chains(w), SampledOutcomeVerifier(), monkeypatch)
 
 
 GREEDY_EXACT = {verifier for verifier in VERIFIERS if verifier.keeps_greedy}
@@ -558,11 +562,11 @@ def test_a_greedy_round_writes_what_the_target_would(
     way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For all drafts; approximate verifiers promise this, too, unless they declare otherwise."""
-    drafts, size, depth = WAYS[way]
-    w = world("any", size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables("any", size, depth)
     sure = {text: torch.zeros_like(p).scatter_(0, p.argmax(0, keepdim=True), 1.0) for text, p in w.p.items()}
     w = replace(w, p=sure)
-    assert distance(written(w, drafts(w), verifier, monkeypatch, GREEDY), w.joint()[()]) < EXACTLY
+    assert distance(output_distribution(w, drafts(w), verifier, monkeypatch, GREEDY), w.joint()[()]) < EXACTLY
 
 
 @pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
@@ -581,11 +585,11 @@ def test_an_approximate_verifier_does_not(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An approximate verifier changes the distribution, unless q = p and it accepts everything."""
-    drafts, size, depth = WAYS[way]
-    w = world(kind, size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables(kind, size, depth)
     if isinstance(verifier, Nearest):
         verifier = replace(verifier, mass=1.0)  # with three tokens, a neighbour's probability exceeds the default limit
-    apart = distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()])
+    apart = distance(output_distribution(w, drafts(w), verifier, monkeypatch), w.joint()[()])
     keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest | Judge)
     if isinstance(verifier, EntropyAdaptive | AsDrafted):  # they verify trees exactly
         keeps_all = kind == "equal" or way != "chain of 2"

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, abc
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 import worlds
 
-from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_distribution, places
+from workbench.bench.goodness import Fit, cdf_positions, chi_square, count_firsts, joint_distribution
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree
-from workbench.decoders import Configured, Method, Promise
+from workbench.decoders import ConfiguredMethod, Method, Promise
 from workbench.decoders.draft_verify.feedback import Verification
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -41,10 +41,10 @@ FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """Return models with six tokens, a drafter of medium quality and untrained heads."""
-    return worlds.small_world(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_small_models(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
-def test_the_world_is_worth_testing_in(models: Models) -> None:
+def test_tiny_models_have_suitable_distributions(models: Models) -> None:
     """Both distributions are far from uniform and differ, so that acceptance is neither near 0 nor near 1.
 
     The target's distribution also depends on the text; otherwise a rule that uses another node's one would pass.
@@ -65,12 +65,12 @@ def test_the_world_is_worth_testing_in(models: Models) -> None:
 
 def draw(
     models: Models,
-    method: Configured,
+    method: ConfiguredMethod,
     sampling: SamplingParams,
     n_tokens: int,
     runs: int,
     begin: int = 0,
-    prompt: Sequence[int] = START,
+    prompt: abc.Sequence[int] = START,
 ) -> list[list[int]]:
     """Return independent generations, run a hundred at a time, with the seeds `begin` to `runs` − 1.
 
@@ -86,10 +86,15 @@ def draw(
 
 
 def primed(
-    models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, seeds: range, prompt: Sequence[int]
-) -> Iterator[tuple[Engine, list[Row]]]:
+    models: Models,
+    method: ConfiguredMethod,
+    sampling: SamplingParams,
+    n_tokens: int,
+    seeds: range,
+    prompt: abc.Sequence[int],
+) -> Iterator[tuple[Engine, list[Sequence]]]:
     """Yield engines with up to a hundred prefilled sequences, which then start together in full batches."""
-    engine = Engine(models, max_rows=100, record=False)
+    engine = Engine(models, max_sequences=100, record=False)
     for first in seeds[::100]:
         rows = [
             engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False))
@@ -101,13 +106,13 @@ def primed(
         yield engine, rows
 
 
-def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
+def fit_of(models: Models, method: ConfiguredMethod, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
     """Return the goodness of fit of sampled first tokens to their exact joint distribution."""
     exact = joint_distribution(models.target.model, START, n_tokens, lambda logits: to_probs(logits[None], sampling)[0])
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 
-def setting(name: str) -> Configured:
+def setting(name: str) -> ConfiguredMethod:
     """Return a method with short drafts, so that three tokens cover all outcomes of their verification."""
     method = registry.get(name)
     return method.with_params(**method.testing.short)
@@ -137,7 +142,7 @@ def test_sampled_tokens_follow_the_target(
 
 
 def long_run_fits(
-    models: Models, steps: Sequence[Configured], sampling: SamplingParams, runs: int = 24, n: int = 50
+    models: Models, steps: abc.Sequence[ConfiguredMethod], sampling: SamplingParams, runs: int = 24, n: int = 50
 ) -> list[Fit]:
     """Return the goodness of fit of the tokens of long runs to their conditional distributions: singly, and in pairs.
 
@@ -148,7 +153,7 @@ def long_run_fits(
         runs: number of runs.
         n: tokens per run.
     """
-    engine, rng, cells, pairs = Engine(models, max_rows=runs, record=False), np.random.default_rng(0), [], []
+    engine, rng, cells, pairs = Engine(models, max_sequences=runs, record=False), np.random.default_rng(0), [], []
     rows = [engine.submit(Request(PROMPT, steps[0], sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
     while not engine.idle:
         engine.step()
@@ -164,7 +169,7 @@ def long_run_fits(
             logits = models.target.model(ids, use_cache=False).logits[0, len(PROMPT) - 1 : -1]
         p, tokens = to_probs(logits, sampling), ids[0, len(PROMPT) :]
         assert float(p.gather(1, tokens[:, None]).min()) > 0, "a token that the filters exclude was emitted"
-        stand = places(p, tokens, torch.from_numpy(rng.random(n)))
+        stand = cdf_positions(p, tokens, torch.from_numpy(rng.random(n)))
         cells += (stand * 16).long().tolist()
         pairs += ((stand[::2] * 4).long() * 4 + (stand[1::2] * 4).long()).tolist()
     return [chi_square(Counter(found), dict.fromkeys(range(16), 1 / 16)) for found in (cells, pairs)]
@@ -176,30 +181,30 @@ LONG = ("draft-tree-sampled", "eagle", "lookahead", "block-diffusion")
 """Methods whose long runs are tested each time: two kinds of trees, drafts from the text, and a sampled chain."""
 
 
-@pytest.mark.parametrize("name", worlds.on_demand_unless(LONG, TEXTS))
-def test_every_token_of_a_long_run_follows_its_law(name: str, models: Models) -> None:
+@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(LONG, TEXTS))
+def test_every_token_of_a_long_run_follows_its_distribution(name: str, models: Models) -> None:
     """Whole runs; single rounds of every method are tested in test_round_laws.py."""
     for fit in long_run_fits(models, [setting(name)], PLAIN):
         assert fit.fits(ALPHA), fit
 
 
 @pytest.mark.on_demand
-@pytest.mark.parametrize("name", [m.name for m in worlds.of_each_kind(map(setting, TEXTS))])
-def test_every_token_of_a_long_filtered_run_follows_its_law(name: str, models: Models) -> None:
+@pytest.mark.parametrize("name", [m.name for m in worlds.representative_methods(map(setting, TEXTS))])
+def test_every_token_of_a_long_filtered_run_follows_its_distribution(name: str, models: Models) -> None:
     """Filters change the target's distribution; test_round_laws.py tests single rounds of every method with them."""
     for fit in long_run_fits(models, [setting(name)], FILTERED):
         assert fit.fits(ALPHA), fit
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, FILTERED], ids=["plain", "filtered"])
-def test_a_run_that_changes_its_method_follows_the_law(sampling: SamplingParams, models: Models) -> None:
+def test_run_that_switches_methods_follows_the_target_distribution(sampling: SamplingParams, models: Models) -> None:
     """All methods in turn, one round each."""
     for fit in long_run_fits(models, [setting(name) for name in EXACT], sampling):
         assert fit.fits(ALPHA), fit
 
 
 @pytest.mark.parametrize("name", ["mask_filling", "drafting_ahead"])
-def test_what_writes_in_rounds_of_its_own_follows_the_law(
+def test_methods_with_own_decoders_follow_the_target_distribution(
     name: str,
     load: Callable[[str], Method],
     models: Models,
@@ -212,7 +217,7 @@ def test_what_writes_in_rounds_of_its_own_follows_the_law(
 
 
 @pytest.mark.parametrize(
-    "mistake", worlds.on_demand_unless(("the parent's law",), ["the parent's law", "always accept"])
+    "mistake", worlds.mark_on_demand_unless(("the parent's law",), ["the parent's law", "always accept"])
 )
 def test_a_wrong_rule_shows_in_long_runs(mistake: str, models: Models) -> None:
     broken = dataclasses.replace(setting("draft-model"), verifier=Wrong(mistake))

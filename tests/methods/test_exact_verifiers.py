@@ -14,11 +14,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_drawn_from, texts_of, world, written
+from methods.test_enumerated import (
+    DRAFT_SCHEMES,
+    EXACTLY,
+    KINDS,
+    WARM,
+    distance,
+    output_distribution,
+    random_tables,
+    record_draws,
+    texts_of,
+)
 from torch import Tensor
 
-from workbench.core.following import following
-from workbench.core.places import Fans, SelectedRows, fans_of
+from workbench.core.following import match_sampled_token
+from workbench.core.places import SelectedRows, SiblingGroups, iter_sibling_groups
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
@@ -27,16 +37,16 @@ from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.kernels import compilation
 from workbench.methods import registry
-from workbench.methods.deviation import taught
+from workbench.methods.deviation import explain_unsound
 from workbench.methods.verifiers import optimal_two
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
-from workbench.methods.verifiers.exact import ByEmission
+from workbench.methods.verifiers.exact import EmissionVerifier
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.independent import Independent
 from workbench.methods.verifiers.k_seq import KSeq, discount
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import EXACT, offered, refused
+from workbench.methods.verifiers.offered import EXACT_VERIFIERS, unsound_reasons, verifiers_for_kinds
 from workbench.methods.verifiers.optimal_two import OptimalTwo, group, weights
 from workbench.trace import theory
 
@@ -49,7 +59,7 @@ SAMPLED, FIXED, HEAD = Sampling.SAMPLED, Sampling.FIXED_NUMBER, Sampling.HEAD_AN
 # -- one place --------------------------------------------------------------------------------------------------------
 
 
-def drawn(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
+def sibling_draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
     """All ways n siblings can come out, with their probabilities."""
     probs = q.tolist()
     head = sorted(range(len(probs)), key=lambda t: -probs[t])[: n - 1] if how is HEAD else []
@@ -66,7 +76,7 @@ def drawn(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], f
             yield tokens, chance
 
 
-def place(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
+def sibling_level(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
     """Siblings below the root."""
     n = len(tokens)
     tree = DraftTree.of(tokens, [-1] * n)
@@ -77,17 +87,17 @@ def place(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
     return tree
 
 
-def emitted(
+def first_token_distribution(
     verifier: Verifier, p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch
 ) -> tuple[Tensor, float]:
     """(law of the first token, chance that it is one of the n siblings)."""
     out, kept = torch.zeros_like(p), 0.0
     distributions = p.expand(n + 1, -1)
-    with laws_drawn_from(patch) as said:
-        for tokens, chance in drawn(q, n, how):
+    with record_draws(patch) as said:
+        for tokens, chance in sibling_draws(q, n, how):
             u = torch.full((n + 1,), 0.5, dtype=torch.float64)
             ruling, last = said.rule(
-                verifier, Verification(place(tokens, q, how), distributions.log(), distributions, WARM, u)
+                verifier, Verification(sibling_level(tokens, q, how), distributions.log(), distributions, WARM, u)
             )
             for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
                 assert 0 <= accept <= 1 + 1e-12
@@ -119,7 +129,7 @@ def emitted(
 def test_golden_acceptance(
     verifier: Verifier, how: Sampling, n: int, acceptance: float, near: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probs, kept = emitted(verifier, P, Q, n, how, monkeypatch)
+    probs, kept = first_token_distribution(verifier, P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=near)
     assert distance(probs, P) < EXACTLY
 
@@ -149,7 +159,7 @@ def test_rules_stand_in_the_order_of_the_theory_and_under_the_bound(seed: int, m
         ("best without", OptimalTwo(), FIXED),
         ("greedy", GreedyDraft(), HEAD),
     ):
-        probs, found[name] = emitted(verifier, p, q, 2, how, monkeypatch)
+        probs, found[name] = first_token_distribution(verifier, p, q, 2, how, monkeypatch)
         assert distance(probs, p) < EXACTLY, name
     bound, without = (theory.optimal_acceptance(p.numpy(), q.numpy(), 2, again) for again in (True, False))
     assert found["independent"] <= found["k-seq"] + 1e-9 <= found["best"] + 1e-3
@@ -168,7 +178,7 @@ def test_the_best_of_two_is_exact_for_every_choice_of_weights(
 ) -> None:
     """However many are free, however far they are improved, and whatever follows the pair."""
     for n in (1, 2, 3):
-        probs, _ = emitted(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
+        probs, _ = first_token_distribution(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
         assert distance(probs, pair(3, 5)[0]) < EXACTLY, n
 
 
@@ -225,7 +235,7 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     p = p / p.sum(1, keepdim=True)
     q = q / q.sum(1, keepdim=True)
     asked: list[str] = []
-    really = compilation.compiled
+    really = compilation.load_kernels
     monkeypatch.setattr(optimal_two, "compiled", lambda part: (asked.append(part), really(part))[1])
     at, log_w, r = weights(p, q, without, 64, 40)
     assert asked == ["pairs"]
@@ -266,14 +276,14 @@ MADE_FOR: dict[str, tuple[Verifier, ...]] = {
     ],
     ids=lambda v: v.name if isinstance(v, Verifier) else None,
 )
-def test_a_round_writes_by_the_targets_law(
+def test_round_distribution_is_the_targets(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drafts, size, depth = WAYS[way]
-    w = world(kind, size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables(kind, size, depth)
     tree, _ = next(drafts(w))
     assert not why_unsound("", {tree.sampling}, "", verifier.exact_for)
-    assert float((written(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+    assert float((output_distribution(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
 
 
 @pytest.mark.parametrize(
@@ -293,8 +303,8 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
     way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A beam decides by the first draft whether there is a second: then the pair has another law than two draws."""
-    drafts, size, depth = WAYS[way]
-    w = world("other", size, depth)
+    drafts, size, depth = DRAFT_SCHEMES[way]
+    w = random_tables("other", size, depth)
     tree, _ = next(drafts(w))
     assert why_unsound("", {tree.sampling}, "", verifier.exact_for)
 
@@ -308,20 +318,20 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
                 tree = replace(tree, q=distributions, q_of=q_of, probs_of=None, without=None)
             yield tree, chance
 
-    assert distance(written(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
+    assert distance(output_distribution(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
 
 
 def test_a_rule_for_independent_draws_is_not_exact_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The younger sibling's chance is larger than the rule takes it for."""
     p, q = pair(2, 5)
     for verifier in (Independent(), KSeq()):
-        assert distance(emitted(verifier, p, q, 2, FIXED, monkeypatch)[0], p) > 1e-3
+        assert distance(first_token_distribution(verifier, p, q, 2, FIXED, monkeypatch)[0], p) > 1e-3
 
 
 def kept_drafts(verifier: Verifier, kind: str) -> float:
     """Expected accepted drafts of a chain."""
-    drafts, size, depth = WAYS["chain of 3"]
-    w, total = world(kind, size, depth), 0.0
+    drafts, size, depth = DRAFT_SCHEMES["chain of 3"]
+    w, total = random_tables(kind, size, depth), 0.0
     for tree, chance in drafts(w):
         p = torch.stack([w.p[text] for text in texts_of(tree)])
         u = torch.full((len(p),), 0.5, dtype=torch.float64)
@@ -356,7 +366,7 @@ def test_a_block_of_two_by_hand() -> None:
 
 
 def test_a_block_judges_a_tree_as_lossless_does() -> None:
-    tree = place((0, 1), Q, SAMPLED)
+    tree = sibling_level((0, 1), Q, SAMPLED)
     distributions = P.expand(3, -1)
     u = torch.full((3,), 0.5, dtype=torch.float64)
     ours, theirs = (
@@ -369,7 +379,7 @@ def test_a_block_judges_a_tree_as_lossless_does() -> None:
 # -- greedy text, drafts without laws, what is offered ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verifier", EXACT, ids=lambda v: v.name)
+@pytest.mark.parametrize("verifier", EXACT_VERIFIERS, ids=lambda v: v.name)
 def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) -> None:
     tree, distributions = DraftTree.of([2, 0], [-1, -1]), P.expand(3, -1)
     u = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
@@ -383,44 +393,44 @@ def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) ->
         assert ours.stop.tolist() == theirs.stop.tolist()
 
 
-def test_places_without_children_emit_the_targets_own_law() -> None:
+def test_leaf_positions_emit_the_target_distribution() -> None:
     """On a device that should not be asked, they are rows like others."""
-    tree = place((1, 2), Q, SAMPLED)
+    tree = sibling_level((1, 2), Q, SAMPLED)
     distributions = torch.stack([P, P.flip(0), P.roll(1)])
-    (fans,) = fans_of(tree, distributions)
-    every = Fans(
+    (fans,) = iter_sibling_groups(tree, distributions)
+    every = SiblingGroups(
         torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
         torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
         SelectedRows(distributions, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
-        assert isinstance(verifier, ByEmission)
+        assert isinstance(verifier, EmissionVerifier)
         probs = every.emitted(*verifier.tests(tree, every))
         torch.testing.assert_close(probs[1:], distributions[1:])
         torch.testing.assert_close(probs[:1], fans.emitted(*verifier.tests(tree, fans)))
 
 
-def test_following_gives_the_eldest_of_equals_all_of_the_draw() -> None:
-    (fans,) = fans_of(DraftTree.of([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
-    accept, unclaimed, left = following(fans, fans.p)
+def test_first_of_equal_siblings_gets_the_whole_probability() -> None:
+    (fans,) = iter_sibling_groups(DraftTree.of([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
+    accept, unclaimed, left = match_sampled_token(fans, fans.p)
     assert accept[0].tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
     assert unclaimed[0].tolist() == pytest.approx([1.0, 0.7, 0.7])
     assert left[0].tolist() == pytest.approx([0, 0, 0.15, 0.05])
 
 
 def test_what_is_offered_follows_from_the_declarations() -> None:
-    assert [v.name for v in offered(Sampling.CHAIN)] == ["block", "deterministic"]
-    assert [v.name for v in offered(SAMPLED)] == ["independent", "k-seq", "optimal-two", "deterministic"]
-    assert [v.name for v in offered(FIXED)] == ["optimal-two", "deterministic"]
-    assert [v.name for v in offered(HEAD)] == ["greedy-draft", "deterministic"]
-    assert [v.name for v in offered(Sampling.WITHOUT_REPLACEMENT)] == ["deterministic"]
-    assert not offered(Sampling.DETERMINISTIC)
-    assert all(v.made_for <= v.exact_for for v in EXACT)
+    assert [v.name for v in verifiers_for_kinds(Sampling.CHAIN)] == ["block", "deterministic"]
+    assert [v.name for v in verifiers_for_kinds(SAMPLED)] == ["independent", "k-seq", "optimal-two", "deterministic"]
+    assert [v.name for v in verifiers_for_kinds(FIXED)] == ["optimal-two", "deterministic"]
+    assert [v.name for v in verifiers_for_kinds(HEAD)] == ["greedy-draft", "deterministic"]
+    assert [v.name for v in verifiers_for_kinds(Sampling.WITHOUT_REPLACEMENT)] == ["deterministic"]
+    assert not verifiers_for_kinds(Sampling.DETERMINISTIC)
+    assert all(v.made_for <= v.exact_for for v in EXACT_VERIFIERS)
 
-    reasons = refused("rsd", FIXED)
+    reasons = unsound_reasons("rsd", FIXED)
     assert set(reasons) == {"independent", "k-seq"}
     assert reasons["k-seq"].startswith("k-seq is not exact for rsd: its siblings may be drawn without replacement")
-    assert refused("draft-model", Sampling.CHAIN) == {}
+    assert unsound_reasons("draft-model", Sampling.CHAIN) == {}
 
 
 def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_example() -> None:
@@ -429,13 +439,13 @@ def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_exa
     for name, number in (("optimal-two", True), ("k-seq", False)):
         verifier = next(v for v in method.other_verifiers if v.name == name)
         grower = next(g for g in method.tree_builders if g.name == "rsd-s")
-        said = taught(method, verifier, grower)
+        said = explain_unsound(method, verifier, grower)
         assert ("their number may depend on the sampled tokens" in said) is number
         assert ("at most two such drafts, the second only if the first has at most half of q" in said) is number
         assert "differs from p by TV 0." in said
     for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):
         verifier = next(v for v in method.other_verifiers if v.name == name)
-        said = taught(method, verifier, next(g for g in method.tree_builders if g.name == grower))
+        said = explain_unsound(method, verifier, next(g for g in method.tree_builders if g.name == grower))
         assert "With two such drafts, p =" in said, "always two of them"
 
 

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.falcon import LONGEST, BlockGrowth, FalconNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family import falcon
-from workbench.training.family.falcon import shown
+from workbench.training.family.falcon import sample_glanced
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.unrolled import Batch
 
@@ -39,13 +39,13 @@ def net_of(block: int) -> FalconNet:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def world_of(tmp_path: Path, block: int) -> Models:
+def make_models(tmp_path: Path, block: int) -> Models:
     """A target of flat laws, some of whose untrained drafts are kept, with a drafter of such blocks."""
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(1)
@@ -60,13 +60,18 @@ def world_of(tmp_path: Path, block: int) -> Models:
 
 
 def test_a_block_of_one_is_eagles_layer_when_training_begins() -> None:
-    eagle, net, following, features = FeatureNet(D, HEADS, FFN), FalconNet(D, HEADS, FFN, block=1), drawn(1, N, D), None
+    eagle, net, following, features = (
+        FeatureNet(D, HEADS, FFN),
+        FalconNet(D, HEADS, FFN, block=1),
+        random_tensor(1, N, D),
+        None,
+    )
     missing, more = net.load_state_dict(eagle.state_dict(), strict=False)
     assert (set(more), {name.partition(".")[0] for name in missing}) == (
         set(),
         {"enter_1", "enter_2", "carry_1", "carry_2", "recall"},
     )
-    eagle, net, features = eagle.double(), net.double(), drawn(1, N, D, seed=1)
+    eagle, net, features = eagle.double(), net.double(), random_tensor(1, N, D, seed=1)
     with torch.inference_mode():
         for place in (torch.arange(N), torch.arange(3, 3 + N)):
             wanted = eagle(eagle.pairs(following, features), place)
@@ -80,12 +85,12 @@ def test_a_place_reads_all_up_to_the_end_of_its_own_block_and_nothing_of_the_nex
     """Blocks are counted from the last place: of eight, three a block, they are 0–1, 2–4 and 5–7."""
     net = net_of(block)
     for i in range(N):
-        x = drawn(1, N, 2 * D).requires_grad_()
+        x = random_tensor(1, N, 2 * D).requires_grad_()
         net(x, torch.arange(N))[0, i].sum().backward()
         assert x.grad is not None
         end = N - 1 - (N - 1 - i) // block * block
         assert (x.grad.abs().sum(-1)[0] > 0).tolist() == [j <= end for j in range(N)], i
-    weights = net.attention(drawn(1, N, 2 * D), torch.arange(N))[0]
+    weights = net.attention(random_tensor(1, N, 2 * D), torch.arange(N))[0]
     assert torch.equal(weights > 0, net.sees(N, weights.device))
 
 
@@ -102,7 +107,7 @@ def torchs(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
 
 def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
     """As torch's own; a block that the text's beginning cuts short starts as empty as any other."""
-    net, x = net_of(3), drawn(2, N, 2 * D)
+    net, x = net_of(3), random_tensor(2, N, 2 * D)
     with torch.inference_mode():
         mine, theirs = net.remembered(x), torchs(net, batch_first=True)
         wanted = torch.cat([theirs(x[:, begin:end])[0] for begin, end in ((0, 2), (2, 5), (5, 8))], 1)
@@ -112,7 +117,7 @@ def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
 
 def test_the_released_lstm_remembers_nothing_and_this_one_does() -> None:
     """A trap: built without `batch_first` and fed [batch, place, number], at batch 1 every place is a text of one."""
-    net, x = net_of(2), drawn(1, N, 2 * D).requires_grad_()
+    net, x = net_of(2), random_tensor(1, N, 2 * D).requires_grad_()
     stored = torchs(net, batch_first=False)
     for say, remembers in ((net.remembered, True), (lambda x: stored(x)[0], False)):
         x.grad = None
@@ -126,7 +131,7 @@ def test_it_is_built_again_from_its_configuration() -> None:
     net = FalconNet(D, HEADS, FFN, block=3, cond=5, head_size=4).double()
     again = FalconNet.of(net.config()).double()
     again.load_state_dict(net.state_dict())
-    x = drawn(1, N, 2 * D)
+    x = random_tensor(1, N, 2 * D)
     assert torch.equal(net(x, torch.arange(N)), again(x, torch.arange(N)))
     built = registry.heads()["falcon"].build(D, {"heads": 3, "ffn": 8, "block": 2, "cond": 0, "rows": 32})
     assert (built.heads, built.block, built.cond) == (3, 2, D // 3)
@@ -141,7 +146,7 @@ def test_a_block_of_no_place_is_refused(block: int) -> None:
 # -- drafts -----------------------------------------------------------------------------------------------------------
 
 
-def behind(net: FalconNet, blocks: list[Tensor]) -> Tensor:
+def last_block_guesses(net: FalconNet, blocks: list[Tensor]) -> Tensor:
     """What the last of a text's blocks guesses, [k, D]: each block's pairs by themselves, and one plain attention."""
     streams, read = zip(*(net.reads(block) for block in blocks), strict=True)
     queries, keys, values = net.turned(torch.cat(read, 1), torch.arange(sum(block.shape[1] for block in blocks)))
@@ -149,7 +154,7 @@ def behind(net: FalconNet, blocks: list[Tensor]) -> Tensor:
     return net.left(net.mixed(F.scaled_dot_product_attention(queries[:, :, -last:], keys, values), streams[-1]))[0]
 
 
-def pairs_of(row: Row, net: FalconNet) -> Tensor:
+def pairs_of(row: Sequence, net: FalconNet) -> Tensor:
     """All pairs of a row's text."""
     model, ids = row.models.target.model, torch.tensor([row.committed])
     features = model.get_decoder()(ids[:, :-1], use_cache=False).last_hidden_state
@@ -176,25 +181,25 @@ class Read:
         self.sizes += [first] * bool(first) + [self.block] * (n // self.block)
 
 
-def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple[Row, int]]:
+def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple[Sequence, int]]:
     """A run, behind each of its rounds, and how many tokens the round committed."""
     engine, method = Engine(models), registry.get("falcon").with_params(**params)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 40, seed=seed, stop_at_eos=False))
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         yield row, committed
     assert row.error is None
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read_in(block: int, tmp_path: Path) -> None:
-    models, lengths, read = world_of(tmp_path, block), set[int](), Read(block, len(PROMPT) - 1)
+    models, lengths, read = make_models(tmp_path, block), set[int](), Read(block, len(PROMPT) - 1)
     for row, committed in rounds_of(models, depth=4, grower="template", nodes=32):
         net, state = row.state.drafter.net, row.state.drafter
         lengths.add(committed)
         read.more(committed)
         with torch.inference_mode():
             guess, blocks = state.newest(), list(pairs_of(row, net).split(read.sizes, 1))
-            torch.testing.assert_close(guess, behind(net, blocks), rtol=0, atol=1e-10)
+            torch.testing.assert_close(guess, last_block_guesses(net, blocks), rtol=0, atol=1e-10)
         assert state.entries.used == state.entries.stable == state.place == len(row.committed) - 1
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 
@@ -202,7 +207,7 @@ def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read
 @pytest.mark.parametrize(("block", "depth"), [(1, 3), (2, 5), (3, 5)])
 def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: int, tmp_path: Path) -> None:
     """Every node's score is the law of a plain pass over its path's blocks: the newest of them at the place before."""
-    models, read = world_of(tmp_path, block), Read(block, len(PROMPT) - 1)
+    models, read = make_models(tmp_path, block), Read(block, len(PROMPT) - 1)
     deepest = 0
     for i, (row, committed) in enumerate(rounds_of(models, depth=depth, width=2, nodes=24)):
         read.more(committed)
@@ -220,11 +225,11 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
                 path, above = list[int](), parents[node]
                 while above >= 0:
                     path, above = [tokens[above], *path], parents[above]
-                blocks, guess = list(text), behind(net, text)
+                blocks, guess = list(text), last_block_guesses(net, text)
                 while len(path) >= block:
                     entered, path = torch.tensor(path[:block]), path[block:]
                     blocks.append(net.pairs(models.target.embed(entered), guess).unsqueeze(0))
-                    guess = behind(net, blocks)
+                    guess = last_block_guesses(net, blocks)
                 wanted = float(head(guess[len(path)]).softmax(-1)[token])
                 assert float(tree.score[node]) == pytest.approx(wanted, rel=1e-5), (node, path)
             deepest = max(deepest, tree.depth)
@@ -233,7 +238,7 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
 
 def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path: Path) -> None:
     """Level 2 has one law behind all nodes of level 1, level 3 another behind each path: and these are drawn from."""
-    models = world_of(tmp_path, 2)
+    models = make_models(tmp_path, 2)
     row, _ = next(rounds_of(models, depth=3))
     with torch.inference_mode():
         growth = row.drafter.begin(row)
@@ -253,7 +258,7 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
 @pytest.mark.parametrize(("depth", "forwards"), [(1, 1), (2, 1), (3, 2), (6, 3)])
 def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int, tmp_path: Path) -> None:
     """EAGLE's costs one for each."""
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     for name, wanted in (("falcon", forwards), ("eagle", depth)):
         method = registry.get(name).with_params(depth=depth, grower="chain")
         trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
@@ -264,7 +269,7 @@ def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int,
 
 @pytest.mark.parametrize(("nodes", "depth"), [(5, 4), (12, 6), (20, 3)])
 def test_a_tree_has_the_nodes_that_were_planned(nodes: int, depth: int, tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     method = registry.get("falcon").with_params(nodes=nodes, depth=depth)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
     rounds = list(trace.rounds)[:-depth]  # near its end a text has room for fewer levels
@@ -273,7 +278,7 @@ def test_a_tree_has_the_nodes_that_were_planned(nodes: int, depth: int, tmp_path
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1], [3, 1, 4]])
 def test_a_text_shorter_than_a_block_drafts_nothing_and_then_begins(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("falcon"), max_new_tokens=6, stop_at_eos=False)
     trace = Engine(models).generate(request)
     assert trace.token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
@@ -286,10 +291,10 @@ def test_a_text_shorter_than_a_block_drafts_nothing_and_then_begins(prompt: list
 
 def test_training_reads_a_text_as_drafting_does() -> None:
     """Every block of a whole text guesses what it would as the newest one."""
-    net, x = net_of(2), drawn(1, N, 2 * D)
+    net, x = net_of(2), random_tensor(1, N, 2 * D)
     whole = net(x, torch.arange(N))
     for end in range(2, N + 1, 2):
-        entries = Entries(HEADS, net.head_size, 4, x)
+        entries = DraftKVCache(HEADS, net.head_size, 4, x)
         for begin in range(0, end, 2):
             guess = net(x[:, begin : begin + 2], torch.arange(begin, begin + 2), None, entries)
         torch.testing.assert_close(guess, whole[:, end - 2 : end], rtol=0, atol=1e-12)
@@ -300,17 +305,19 @@ def test_each_text_is_shown_as_many_as_a_share_of_what_it_gets_wrong() -> None:
     wrong = torch.zeros(3, 40, dtype=torch.bool)
     wrong[0, :10] = wrong[1, 8:38] = True
     starts = (torch.arange(40) % 2 == 0).expand(3, -1) & (torch.arange(40) >= 4)
-    found = shown(wrong, starts, 0.45, torch.Generator().manual_seed(3))
+    found = sample_glanced(wrong, starts, 0.45, torch.Generator().manual_seed(3))
     assert found.sum(1).tolist() == [4, 8, 0]
     assert not (found & ~starts).any()
-    assert shown(wrong, starts, 1.0, torch.Generator()).sum(1).tolist() == [10, 18, 0], "no more than there are"
-    others = shown(wrong, starts, 0.45, torch.Generator().manual_seed(4))
+    assert sample_glanced(wrong, starts, 1.0, torch.Generator()).sum(1).tolist() == [10, 18, 0], (
+        "no more than there are"
+    )
+    others = sample_glanced(wrong, starts, 0.45, torch.Generator().manual_seed(4))
     assert not torch.equal(others, found), "by chance"
     assert found[1].sum() <= 0.45 * starts[1].sum(), "most of its blocks are still asked for their first guess"
-    assert not shown(wrong, starts, 0.0, torch.Generator()).any()
+    assert not sample_glanced(wrong, starts, 0.0, torch.Generator()).any()
 
 
-class Lesson:
+class TrainingStub:
     """The lesson's drafts behind a batch of random texts, without the loop around it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, block: int = 2, **options: Any) -> None:
@@ -321,13 +328,15 @@ class Lesson:
 
         monkeypatch.setattr(falcon, "train_drafts", taken)
         chosen = {"method": "falcon", "seed": 0, "heads": HEADS, "ffn": FFN, "block": block, "cond": 5, "noise": 0.0}
-        teacher = SimpleNamespace(head=drawn(30, D).float(), last_norm=None)
+        teacher = SimpleNamespace(head=random_tensor(30, D).float(), last_norm=None)
         asked = SimpleNamespace(**chosen, **{"glance": 0.45} | options)
         falcon.train(TrainingSetup(asked, cast(Any, teacher), cast(Any, None), torch.arange(30), [], print))
         answer = torch.zeros(3, 24, dtype=torch.bool)
         answer[0, 6:23] = answer[1, 3:20] = answer[2, 9:12] = True
         ids = torch.randint(30, (3, 24), generator=torch.Generator().manual_seed(1))
-        self.batch = Batch([0, 1, 2], ids, drawn(3, 24, D).float(), drawn(3, 24, D, seed=1).float(), answer, ids)
+        self.batch = Batch(
+            [0, 1, 2], ids, random_tensor(3, 24, D).float(), random_tensor(3, 24, D, seed=1).float(), answer, ids
+        )
 
     def asked(self, generator: torch.Generator | None) -> list[tuple[Tensor, Tensor]]:
         """Of each place of a block, which text and place the truths are of, [N, 2], and the states [N, D]."""
@@ -340,7 +349,7 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but the first of an answer, whose token the target decides before anything is drafted."""
-    lesson = Lesson(monkeypatch, block)
+    lesson = TrainingStub(monkeypatch, block)
     answer = lesson.batch.answer
     wanted = [[b, s] for b, s in answer.nonzero().tolist() if s >= block and answer[b, s - 1]]
     found = lesson.asked(None)
@@ -355,8 +364,8 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
 
 def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true pair a block ahead enters where a block begins; its law is left out, its neighbours' change."""
-    lesson, read, told = Lesson(monkeypatch), list[Tensor](), list[Tensor]()
-    pairs, some = lesson.net.pairs, shown
+    lesson, read, told = TrainingStub(monkeypatch), list[Tensor](), list[Tensor]()
+    pairs, some = lesson.net.pairs, sample_glanced
     monkeypatch.setattr(lesson.net, "pairs", lambda *x: read.append(torch.cat(x, -1)) or pairs(*x))
     monkeypatch.setattr(falcon, "shown", lambda *x: told.append(some(*x)) or told[-1])
     found = lesson.asked(torch.Generator().manual_seed(0))
@@ -372,13 +381,13 @@ def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: p
 
 def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """λ falls from 0.45 to 0.10 on a line; with 0 a text is read once."""
-    lesson, shares = Lesson(monkeypatch), list[float]()
-    monkeypatch.setattr(falcon, "shown", lambda *x: shares.append(x[2]) or shown(*x))
+    lesson, shares = TrainingStub(monkeypatch), list[float]()
+    monkeypatch.setattr(falcon, "shown", lambda *x: shares.append(x[2]) or sample_glanced(*x))
     for progress in (0.0, 0.5, 1.0):
         lesson.on_progress(progress)
         lesson.asked(torch.Generator().manual_seed(0))
     assert shares == pytest.approx([0.45, 0.275, 0.10])
     lesson.asked(None)
-    blind = Lesson(monkeypatch, glance=0.0)
+    blind = TrainingStub(monkeypatch, glance=0.0)
     blind.asked(torch.Generator().manual_seed(0))
     assert len(shares) == 3, "nothing is shown when it is measured, or where nobody wants it"

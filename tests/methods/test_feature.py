@@ -11,22 +11,22 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
-from vision_worlds import noise_picture, tiny_processor, tiny_vision_model
+from vision_worlds import noise_image, tiny_processor, tiny_vision_model
 
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify.image_attribution import embeddings_and_features as states_of
 from workbench.decoders.draft_verify.image_attribution import explain, weight_sharing_copy_of
-from workbench.decoders.draft_verify.image_attribution import states as states_of
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.image_inputs import read
-from workbench.engine.settings import Swap
+from workbench.engine.image_inputs import process_prompt
+from workbench.engine.settings import ImageChange
 from workbench.kernels.image_layout import layout
 from workbench.methods import registry
 from workbench.methods.drafters import compressors
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
 from workbench.methods.drafters.feature_maps import contrast
-from workbench.methods.drafters.feature_net import FeatureNet, Seen
+from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
 from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
@@ -34,13 +34,13 @@ from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
 D, N = 16, 16
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_patch_is_held_against_the_mean_of_its_own_picture() -> None:
     """What all patches of a picture share says nothing of any of them, and the text is no patch."""
-    x, spans = drawn(1, 10, D), [(1, 5), (6, 9)]
+    x, spans = random_tensor(1, 10, D), [(1, 5), (6, 9)]
     found = contrast(x, spans)
     for start, end in spans:
         assert torch.allclose(found[:, start:end].sum(1), torch.zeros(1, D, dtype=x.dtype), atol=1e-12)
@@ -51,11 +51,16 @@ def test_a_patch_is_held_against_the_mean_of_its_own_picture() -> None:
     assert not found[:, [0, 5, 9]].any()
 
 
-def seen(batch: int = 2, before: int = 3, vision: int = N, after: int = 5, seed: int = 0) -> Seen:
+def random_inputs(batch: int = 2, before: int = 3, vision: int = N, after: int = 5, seed: int = 0) -> PromptFeatures:
     """Prompts of words, one picture of a square grid, and words."""
     n, side = before + vision + after, int(vision**0.5)
     span = [(before, before + vision)] if vision else []
-    return Seen(drawn(batch, n, D, seed=seed), drawn(batch, n - 1, D, seed=seed + 1), span, [(side, side)] * len(span))
+    return PromptFeatures(
+        random_tensor(batch, n, D, seed=seed),
+        random_tensor(batch, n - 1, D, seed=seed + 1),
+        span,
+        [(side, side)] * len(span),
+    )
 
 
 def net_of(kind: type[FeatureNet], **more: Any) -> Any:
@@ -64,7 +69,7 @@ def net_of(kind: type[FeatureNet], **more: Any) -> Any:
         return kind(D, 2, 24, **more).double()
 
 
-def states(net: FeatureNet, prompt: Seen, how: Any = None) -> Tensor:
+def states(net: FeatureNet, prompt: PromptFeatures, how: Any = None) -> Tensor:
     entered = net.enter(prompt, how)
     return net(entered.inputs, entered.places)
 
@@ -73,7 +78,7 @@ def states(net: FeatureNet, prompt: Seen, how: Any = None) -> Tensor:
 
 
 def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
-    net, x = net_of(SpecVLMNet), drawn(1, 64, D)
+    net, x = net_of(SpecVLMNet), random_tensor(1, 64, D)
 
     def sizes(name: str, ratio: int) -> int:
         view = net.compress(x, (8, 8), name, Compression(name, ratio))
@@ -95,7 +100,7 @@ def test_windows_and_blocks_tile_the_grid() -> None:
 
 
 def test_pooling_is_the_mean_of_each_block_and_convolution_starts_as_it() -> None:
-    x = drawn(2, 16, D)
+    x = random_tensor(2, 16, D)
     pooled = compressors.pool(x, 4, 4, 4)
     assert pooled.blocks == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
     assert torch.allclose(pooled.inputs[:, 1], x[:, [2, 3, 6, 7]].mean(1))
@@ -123,13 +128,13 @@ def test_pruning_keeps_a_uniform_subset() -> None:
 def test_specvlm_that_drops_nothing_is_eagle_vlm_bit_for_bit(name: str) -> None:
     spec, eagle = net_of(SpecVLMNet), net_of(EagleVLMNet)
     eagle.load_state_dict(spec.state_dict(), strict=False)
-    prompt = seen()
+    prompt = random_inputs()
     assert torch.equal(states(spec, prompt, Compression(name, ratio=1)), states(eagle, prompt))
     assert not torch.equal(states(spec, prompt, Compression("prune", ratio=4))[:, -1], states(eagle, prompt)[:, -1])
 
 
 def test_the_gate_is_one_operation_in_drafting() -> None:
-    net, prompt = net_of(SpecVLMNet), seen(batch=1)
+    net, prompt = net_of(SpecVLMNet), random_inputs(batch=1)
     for choice, name in enumerate(MENU):
         with torch.no_grad():
             net.gate.bias.copy_(100.0 * torch.eye(len(MENU))[choice])
@@ -140,7 +145,7 @@ def test_the_gate_is_one_operation_in_drafting() -> None:
 
 
 def test_the_gate_reads_the_question_and_nothing_else() -> None:
-    net, prompt = net_of(SpecVLMNet), seen(batch=1)
+    net, prompt = net_of(SpecVLMNet), random_inputs(batch=1)
     gate = net.enter(prompt, Compression("gate")).views[0].gate
     start, end = prompt.spans[0]
     other = prompt.features.clone()
@@ -155,7 +160,7 @@ def test_the_gate_reads_the_question_and_nothing_else() -> None:
 
 def test_in_training_every_operation_is_drawn_and_learns() -> None:
     net, rows = net_of(SpecVLMNet), 64
-    prompt = seen(batch=rows)
+    prompt = random_inputs(batch=rows)
     uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     how = Compression("gate", 4, noise=-(-uniform.log()).log())
     entered = net.enter(prompt, how)
@@ -180,13 +185,13 @@ def test_in_training_every_operation_is_drawn_and_learns() -> None:
     assert bool((gradients["gate.bias"].abs() > 0).all())  # every branch
 
 
-def test_a_gate_that_has_made_up_its_mind_starves_no_operation() -> None:
+def test_confident_gate_still_trains_every_operation() -> None:
     net, rows = net_of(SpecVLMNet), 64
     with torch.no_grad():
         net.gate.bias[MENU.index("none")] = 100.0
     uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     how = Compression("gate", 4, noise=-(-uniform.log()).log())
-    prompt = seen(batch=rows)
+    prompt = random_inputs(batch=rows)
     assert not net.enter(prompt, how).views[0].visible.any()
     even = torch.arange(rows).unsqueeze(1) < rows // 2
     visible = net.enter(prompt, dataclasses.replace(how, even=even)).views[0].visible
@@ -198,7 +203,7 @@ def test_a_gate_that_has_made_up_its_mind_starves_no_operation() -> None:
 
 
 def test_msd_does_not_use_features_at_vision_positions() -> None:
-    prompt = seen()
+    prompt = random_inputs()
     start, end = prompt.spans[0]
     for kind, used in ((MSDNet, False), (EagleVLMNet, True)):
         features, embeds = prompt.features.clone().requires_grad_(), prompt.embeds.clone().requires_grad_()
@@ -210,7 +215,7 @@ def test_msd_does_not_use_features_at_vision_positions() -> None:
 
 
 def test_msd_skips_the_picture_between_a_word_and_its_next() -> None:
-    net, prompt = net_of(MSDNet), seen()
+    net, prompt = net_of(MSDNet), random_inputs()
     start, end = prompt.spans[0]
     following = net.following(prompt)
     assert torch.equal(following[:, start - 1], prompt.embeds[:, end])
@@ -222,7 +227,7 @@ def test_msd_skips_the_picture_between_a_word_and_its_next() -> None:
 
 
 def test_without_a_picture_they_are_all_eagle() -> None:
-    prompt = seen(vision=0)
+    prompt = random_inputs(vision=0)
     eagle = net_of(EagleVLMNet)
     for kind in (MSDNet, SpecVLMNet, FlashNet):
         net = net_of(kind)
@@ -234,7 +239,7 @@ def test_without_a_picture_they_are_all_eagle() -> None:
 
 
 def test_as_many_latents_as_patches_can_be_the_patches() -> None:
-    net, prompt = net_of(FlashNet, latents=N), seen(batch=1)
+    net, prompt = net_of(FlashNet, latents=N), random_inputs(batch=1)
     start, end = prompt.spans[0]
     features = prompt.features[:, start:end]
     with torch.no_grad():
@@ -246,7 +251,7 @@ def test_as_many_latents_as_patches_can_be_the_patches() -> None:
 
 
 def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
-    net, prompt = net_of(FlashNet, latents=4), seen()
+    net, prompt = net_of(FlashNet, latents=4), random_inputs()
     view = net.enter(prompt).views[0]
     assert view.inputs.shape == (2, 4, D)
     assert torch.allclose(view.weights.sum(1), torch.ones(4, dtype=torch.float64))
@@ -257,7 +262,7 @@ def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
 
 
 def test_flash_looks_with_the_first_of_its_queries() -> None:
-    net, prompt = net_of(FlashNet, latents=4), seen()
+    net, prompt = net_of(FlashNet, latents=4), random_inputs()
     every = net.enter(prompt).views[0]
     for latents, expected in ((1, 1), (3, 3), (9, 4)):
         view = net.enter(prompt, latents).views[0]
@@ -275,7 +280,7 @@ def test_flash_trains_every_size_of_its_latents() -> None:
 
 
 def test_one_feature_ahead_reduces_flash_to_eagle() -> None:
-    one, four, state = net_of(FlashNet, ahead=1), net_of(FlashNet, ahead=4), drawn(3, D)
+    one, four, state = net_of(FlashNet, ahead=1), net_of(FlashNet, ahead=4), random_tensor(3, D)
     assert torch.equal(one.futures(state), state.unsqueeze(-2))
     assert torch.equal(four.futures(state)[:, 0], state)
     with torch.no_grad():
@@ -286,7 +291,7 @@ def test_one_feature_ahead_reduces_flash_to_eagle() -> None:
 
 def test_a_feature_ahead_is_its_own_slice_of_the_head() -> None:
     """What the head was trained to say of the i-th next feature is what drafting takes for it."""
-    net, state = net_of(FlashNet, ahead=4, inner=D), drawn(3, D)
+    net, state = net_of(FlashNet, ahead=4, inner=D), random_tensor(3, D)
     with torch.no_grad():
         net.later.bias.copy_(torch.arange(1, 4).repeat_interleave(D))  # weights are zero: offset i adds i
     assert torch.equal(net.futures(state), state.unsqueeze(1) + torch.arange(4).view(1, 4, 1))
@@ -308,13 +313,13 @@ def _models(vocabulary: int, folders: pytest.TempPathFactory, device: str = "cpu
     processor, model = tiny_processor(vocabulary, patch=2), tiny_vision_model(vocabulary, 1, patch=2)
     found = Models(Runner(model.to(device)), processor.tokenizer, "tiny-vision")
     found.processor = processor
-    found.heads = worlds.random_features(folders.mktemp("features"), found)
+    found.heads = worlds.write_random_heads(folders.mktemp("features"), found)
     return found
 
 
 def request(models: Models, method: str, n: int = 20, pictures: int = 1, seed: int = 0, **values: Any) -> Request:
-    shown = [noise_picture(i) for i in range(pictures)]
-    prompt, images = read(models, PROMPT + "<|image|>b" * (pictures - 1), shown)
+    shown = [noise_image(i) for i in range(pictures)]
+    prompt, images = process_prompt(models, PROMPT + "<|image|>b" * (pictures - 1), shown)
     configured = registry.get(method).with_params(**values)
     return Request(prompt, configured, max_new_tokens=n, images=images, pictures=tuple(shown), seed=seed)
 
@@ -335,7 +340,7 @@ COMPRESSIONS = [{"compressor": c, "ratio": 4} for c in ("all", *MENU)] + [{"comp
 @pytest.mark.parametrize("pictures", [1, 2])
 def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, pictures: int) -> None:
     wanted = greedy(models, 20, pictures)
-    cases = [(method, {}) for method in worlds.picture_heads()] + [("specvlm", c) for c in COMPRESSIONS]
+    cases = [(method, {}) for method in worlds.image_head_kinds()] + [("specvlm", c) for c in COMPRESSIONS]
     cases += [("flash", {"depth": 7, "width": 4, "nodes": 40})]
     for method, values in cases:
         trace = Engine(models).generate(request(models, method, pictures=pictures, **values))
@@ -353,8 +358,8 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     asked = request(models, "specvlm", n=3, width=2, depth=2)
     sampling = SamplingParams(temperature=1.0, top_k=3, processors=(without_placeholder,))
     asked = dataclasses.replace(asked, sampling=sampling, stop_at_eos=False)
-    exact = worlds.law_behind_pixels(models.target.model, asked.images, asked.sampling, 2)
-    engine = Engine(models, max_rows=50, record=False)
+    exact = worlds.joint_distribution_with_images(models.target.model, asked.images, asked.sampling, 2)
+    engine = Engine(models, max_sequences=50, record=False)
     rows = [engine.submit(dataclasses.replace(asked, seed=seed)) for seed in range(150)]
     while not engine.idle:
         engine.step()
@@ -365,7 +370,7 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     assert fit.fits(1e-5), fit
 
 
-@pytest.mark.parametrize("method", worlds.picture_heads())
+@pytest.mark.parametrize("method", worlds.image_head_kinds())
 @pytest.mark.parametrize("pictured", [True, False])
 def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: str, pictured: bool) -> None:
     """Only true features stay: after any number of rounds the state is that of a drafter primed on the same text."""
@@ -430,7 +435,7 @@ def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
     assert (latent["n_drafter"], len(latent["weights"]), len(latent["weights"][0])) == (2, 2, 16)
 
 
-MAPS = [(kind, {}) for kind in worlds.picture_heads()] + [
+MAPS = [(kind, {}) for kind in worlds.image_head_kinds()] + [
     ("specvlm", {"compressor": c, "ratio": 4}) for c in ("all", *MENU[:4])
 ]
 
@@ -478,7 +483,7 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
         return x
 
     def says(place: int, by: float) -> float:
-        seen = Seen(moved(embeds, place, by), moved(features, place, by)[:, :-1], spans, grids, question)
+        seen = PromptFeatures(moved(embeds, place, by), moved(features, place, by)[:, :-1], spans, grids, question)
         entered = net.enter(seen, drafter.how)
         state = net(entered.inputs, entered.places)[:, -1]
         return float(models.target.lm_head.forward(state).log_softmax(1)[0, tokens[index]])
@@ -516,8 +521,8 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         while not row.trace.rounds:
             engine.step()
         before = row.state.drafter
-        other = noise_picture(9)
-        row.change(swap=Swap((other,), read(models, PROMPT, [other])[1], sees))
+        other = noise_image(9)
+        row.change(image_change=ImageChange((other,), process_prompt(models, PROMPT, [other])[1], sees))
         while not engine.idle:
             engine.step()
             if row.state.drafter is not None:
@@ -526,7 +531,7 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         assert (row.trace.token_ids == wanted) is (sees == "drafter")
 
 
-@pytest.mark.parametrize("kind", sorted(worlds.picture_heads()))
+@pytest.mark.parametrize("kind", sorted(worlds.image_head_kinds()))
 def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
     asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
     trace, told = Engine(models).generate(asked), []

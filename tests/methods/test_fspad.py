@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from llama_layer import TheirLayer
+from llama_layer import TransformersLayer
 from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.fspad import FSPADNet
 from workbench.methods.drafters.unrolled import unroll
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 
 D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
 
@@ -28,7 +28,7 @@ def net_of(**more: Any) -> FSPADNet:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -42,8 +42,8 @@ def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
 
     Source: the two formulas of the method's card.
     """
-    net, features, embeds = net_of(wide=wide), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
-    weight, layer = net.state_dict(), TheirLayer(net)
+    net, features, embeds = net_of(wide=wide), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
+    weight, layer = net.state_dict(), TransformersLayer(net)
 
     def norm(x: Tensor, name: str) -> Tensor:
         return x / (x.square().mean(-1, keepdim=True) + net.eps).sqrt() * weight[f"{name}.weight"]
@@ -64,9 +64,9 @@ def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
     assert weight["select.weight"].shape == weight["offer.weight"].shape == (wide * D, D)
 
 
-def test_what_speaks_is_no_part_of_what_goes_on() -> None:
+def test_lm_head_projection_does_not_affect_later_steps() -> None:
     """Partial alignment: a law may become as sure as it likes, and the features of later steps stay what they are."""
-    net, features, embeds = net_of(), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+    net, features, embeds = net_of(), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
     with torch.inference_mode():
         before = states(net, features, embeds)
         said = net.lm_head_input(before[1])
@@ -76,9 +76,9 @@ def test_what_speaks_is_no_part_of_what_goes_on() -> None:
         assert not torch.allclose(net.lm_head_input(before[1]), said)
 
 
-def test_a_token_that_says_nothing_lets_nothing_through() -> None:
+def test_zero_embedding_closes_the_gate() -> None:
     """A gate multiplies, where EAGLE's projection would still let the feature pass."""
-    net, features = net_of(), drawn(1, N, D)
+    net, features = net_of(), random_tensor(1, N, D)
     assert not net.pairs(torch.zeros(1, N, D).double(), features).any()
     eagle = FeatureNet(D, HEADS, FFN).double()
     assert eagle.pairs(torch.zeros(1, N, D).double(), features).any()
@@ -86,9 +86,9 @@ def test_a_token_that_says_nothing_lets_nothing_through() -> None:
 
 def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part() -> None:
     """The map learns from the law alone: the distance of features has no gradient there."""
-    net, head = FSPADNet(D, HEADS, FFN).double(), drawn(V, D)
-    features, embeds = drawn(1, N, D), drawn(1, N + 1, D, seed=1)
-    begin_at(net, None)
+    net, head = FSPADNet(D, HEADS, FFN).double(), random_tensor(V, D)
+    features, embeds = random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
+    init_weights(net, None)
     assert net.voice is not None
     (state,) = states(net, features, embeds, 1)
     assert torch.equal(net.lm_head_input(state), state)
@@ -106,13 +106,13 @@ def test_it_is_built_again_from_its_configuration() -> None:
         net = net_of(**more)
         again = FSPADNet.of(net.config()).double()
         again.load_state_dict(net.state_dict())
-        features, embeds = drawn(1, N, D), drawn(1, N, D, seed=1)
+        features, embeds = random_tensor(1, N, D), random_tensor(1, N, D, seed=1)
         assert torch.equal(*(states(one, features, embeds, 1)[0] for one in (net, again)))
     with pytest.raises(ValueError, match="wide=0"):
         FSPADNet(D, HEADS, FFN, wide=0)
 
 
 def test_without_a_map_the_guess_speaks_for_itself() -> None:
-    net, state = net_of(apart=False), drawn(2, D)
+    net, state = net_of(apart=False), random_tensor(2, D)
     assert net.lm_head_input(state) is state
     assert "voice.weight" not in net.state_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions, Step
+from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree, Step
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods import registry
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.methods.tree_builders.path_threshold import PathThreshold
@@ -38,7 +38,7 @@ def table(seed: int) -> dict[Text, Tensor]:
     return dict(zip(texts, logits.softmax(1), strict=True))
 
 
-class TableGrowth(Growth):
+class TableGrowth(PartialTree):
     """A tree that grows in a table: what it reads of a node is the text that `sees` says leads there."""
 
     def __init__(self, distributions: dict[Text, Tensor]) -> None:
@@ -113,26 +113,26 @@ class Shaped(Policy):
     name = "shaped"
     grower: TreeBuilder | None = None
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         return Plan(4, grower=self.grower)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
-GROWERS: dict[str, tuple[TreeBuilder, int]] = {
+TREE_BUILDERS: dict[str, tuple[TreeBuilder, int]] = {
     "best first": (BestFirst(3, 7), 7),
     "threshold": (PathThreshold(0.05, 2), 30),
     "beam": (StochasticBeam(2), 8),
 }
 
 
-@pytest.mark.parametrize("grower", GROWERS)
+@pytest.mark.parametrize("grower", TREE_BUILDERS)
 @pytest.mark.parametrize("name", ["draft-tree", "draft-tree-sampled", "eagle-2"])
-def test_a_plans_grower_grows_over_every_drafter_that_gives_laws(name: str, grower: str, models: Models) -> None:
-    way, most = GROWERS[grower]
+def test_planned_tree_builder_works_with_every_distribution_drafter(name: str, grower: str, models: Models) -> None:
+    way, most = TREE_BUILDERS[grower]
     plain = Request([3, 1, 4, 1, 5], registry.get("autoregressive").with_params(), SamplingParams(), 12)
     method = dataclasses.replace(registry.get(name).with_params(), policy=Shaped(way))
     asked = [dataclasses.replace(plain, method=method, sampling=SamplingParams(t), seed=4) for t in (0.0, 1.3)]
@@ -152,13 +152,13 @@ def test_a_plans_grower_grows_over_every_drafter_that_gives_laws(name: str, grow
 class UpToTwo(Shaped):
     """Stops behind two levels, and takes down what it was shown."""
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         return Plan(4, stops=True, grower=self.grower)
 
     def start(self) -> list[Step]:
         return []
 
-    def go_on(self, row: Row, state: list[Step], step: Step) -> Tensor:
+    def go_on(self, row: Sequence, state: list[Step], step: Step) -> Tensor:
         state.append(step)
         return torch.tensor(step.level < 2)
 
@@ -186,7 +186,7 @@ class Goodput(Policy):
     name = "goodput"
     costs = Costs({1: 1.0, 8: 1.0, 16: 2.0, 32: 4.0, 64: 8.0}, draft_s=0.01)
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         def rate(k: int) -> float:
             return (1 - 0.7 ** (k + 1)) / (self.costs.draft_s * k + self.costs.verify_s(len(batch) * (k + 1)))
 

@@ -10,9 +10,9 @@ import torch
 import worlds
 from methods.test_enumerated import GREEDY, WARM
 from methods.test_growers import DEPTH, chance, table, texts_of
-from methods.test_shapes import by_name, growth
+from methods.test_shapes import by_name, make_growth
 
-from workbench.core.grown import Grown, products
+from workbench.core.grown import TreeExplanation, path_products
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
@@ -20,12 +20,12 @@ from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.tree_builders import sequoia
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import EVERY
+from workbench.methods.tree_builders.common import ALL_BUILDERS
 from workbench.methods.tree_builders.dyspec import DySpec
 from workbench.methods.tree_builders.path_threshold import PathThreshold
-from workbench.methods.tree_builders.sequoia import Measured, Sequoia
+from workbench.methods.tree_builders.sequoia import Sequoia, SequoiaState
 from workbench.methods.tree_builders.superposed import Superposed
-from workbench.methods.tree_builders.template import ASSUMED, Template
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Template
 from workbench.models.pass_costs import Costs
 from workbench.trace import frames
 from workbench.trace.events import Round
@@ -34,9 +34,11 @@ pytestmark = pytest.mark.unchecked
 Values = tuple[list[int], list[float | None], list[float | None]]
 
 
-def told(grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM) -> tuple[list[tuple[int, ...]], Values]:
+def grow_with_explanation(
+    grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM
+) -> tuple[list[tuple[int, ...]], Values]:
     """Texts of a tree's nodes, and what it says of them."""
-    tree = grower.grow(growth(table(seed), seed, sampling), Plan(DEPTH))
+    tree = grower.grow(make_growth(table(seed), seed, sampling), Plan(DEPTH))
     assert tree.grown is not None
     columns = [column.tolist() for column in tree.grown.columns]
     return texts_of(tree), tree.grown.on_host(columns, tree.parents.tolist())
@@ -44,7 +46,7 @@ def told(grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM) ->
 
 def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() -> None:
     distributions = table(1)
-    texts, (_, before, after) = told(BestFirst(3, 7))
+    texts, (_, before, after) = grow_with_explanation(BestFirst(3, 7))
     offered = [(x,) for x in distributions[()].argsort(descending=True)[:3].tolist()]
     for _ in range(DEPTH - 1):
         last = max(map(len, offered))
@@ -58,7 +60,7 @@ def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() 
 
 def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> None:
     distributions = table(1)
-    texts, (_, before, after) = told(DySpec(9))
+    texts, (_, before, after) = grow_with_explanation(DySpec(9))
     for i, text in enumerate(texts):
         elders = [other for other in texts[:i] if other[:-1] == text[:-1]]
         left = 1 - sum(float(distributions[text[:-1]][other[-1]]) for other in elders)
@@ -67,12 +69,12 @@ def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> N
 
 
 def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> None:
-    texts, (_, before, after) = told(Template("best", 5), sampling=GREEDY)
+    texts, (_, before, after) = grow_with_explanation(Template("best", 5), sampling=GREEDY)
     assert not after
-    assert before[0] == ASSUMED[0][0]
+    assert before[0] == ASSUMED_RANK_PROBS[0][0]
     assert before == sorted(before, reverse=True)
-    growing = growth(table(1))
-    state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
+    growing = make_growth(table(1))
+    state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     state.tested[0], state.accepted[0] = 95, 95
     growing.row.state.tree_builder = state
     tree = Sequoia(6).grow(growing, Plan(DEPTH))
@@ -84,22 +86,22 @@ def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> Non
 
 
 def test_path_threshold_and_superposed_drafts_say_their_shares() -> None:
-    texts, (_, before, after) = told(PathThreshold(0.05, 3))
+    texts, (_, before, after) = grow_with_explanation(PathThreshold(0.05, 3))
     assert before == pytest.approx([chance(table(1), text) for text in texts])
     assert not after
-    texts, (_, before, after) = told(Superposed(3, 0.54))
+    texts, (_, before, after) = grow_with_explanation(Superposed(3, 0.54))
     for level in range(1, DEPTH + 1):
         mine = [i for i, text in enumerate(texts) if len(text) == level]
         assert sum(before[i] or 0 for i in mine) == pytest.approx(1)
         assert sum(after[i] or 0 for i in mine) == pytest.approx(1)
-    _, (_, before, after) = told(Superposed(3, 0.0))
+    _, (_, before, after) = grow_with_explanation(Superposed(3, 0.0))
     assert before == after, "without n-grams they are the same"
 
 
 def test_values_that_are_no_numbers_are_left_out() -> None:
-    grown = Grown((), before=torch.tensor([math.nan, 1.0]), after=torch.tensor([math.inf, 2.0]))
+    grown = TreeExplanation((), before=torch.tensor([math.nan, 1.0]), after=torch.tensor([math.inf, 2.0]))
     assert grown.on_host([[math.nan, 1.0], [math.inf, 2.0]], [-1, -1]) == ([], [None, 1.0], [None, 2.0])
-    assert products([[0.5]], [-1, -1, 0]) == [0.5, 0.0, 0.25]
+    assert path_products([[0.5]], [-1, -1, 0]) == [0.5, 0.0, 0.25]
 
 
 # -- in a trace -------------------------------------------------------------------------------------------------------
@@ -107,12 +109,12 @@ def test_values_that_are_no_numbers_are_left_out() -> None:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(12)
+    return worlds.make_small_models(12)
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
-@pytest.mark.parametrize("grower", EVERY, ids=by_name)
-def test_every_growers_nodes_say_what_put_them_there(
+@pytest.mark.parametrize("grower", ALL_BUILDERS, ids=by_name)
+def test_every_tree_builder_explains_its_nodes(
     grower: TreeBuilder, heat: float, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))
@@ -135,7 +137,7 @@ def test_every_growers_nodes_say_what_put_them_there(
         assert Round.from_wire(json.loads(json.dumps(r.to_wire()))).grown == r.grown
 
 
-def test_a_draft_that_nobody_grew_says_nothing(models: Models) -> None:
+def test_draft_without_a_tree_builder_has_no_explanation(models: Models) -> None:
     trace = Engine(models).generate(Request([3, 1, 3, 1, 3], registry.get("prompt-lookup"), max_new_tokens=9))
     assert any(r.nodes.tokens for r in trace.rounds)
     assert all(r.grown is None for r in trace.rounds)

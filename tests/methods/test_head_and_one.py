@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from methods.test_enumerated import EXACTLY, WARM, Drafts, world, written
+from methods.test_enumerated import EXACTLY, WARM, Drafts, output_distribution, random_tables
 from methods.test_growers import table
-from methods.test_shapes import growth
+from methods.test_shapes import make_growth
 from torch import Tensor
 
 from workbench.core.promise import Promise
@@ -32,7 +32,7 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
     drawn = Counter[int]()
     for seed in range(200):
         distributions = table(3)
-        tree = HeadAndOne("3-2").grow(growth(distributions, seed), Plan(2, nodes=6))
+        tree = HeadAndOne("3-2").grow(make_growth(distributions, seed), Plan(2, nodes=6))
         assert tree.probs_of is not None
         assert tree.without is not None
         order = distributions[()].argsort(descending=True).tolist()
@@ -70,7 +70,7 @@ def every_tree(
 
         with patch.context() as seeing:
             seeing.setattr(sys.modules[type(grower).__module__], "pick", told)
-            tree = grower.grow(growth(distributions), plan)
+            tree = grower.grow(make_growth(distributions), plan)
         yield tree, chance
 
 
@@ -80,9 +80,9 @@ def every_tree(
 def test_heads_and_a_draw_write_exactly_the_targets_law(
     verifier: Verifier, kind: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w = world(kind, 4, 2)
+    w = random_tables(kind, 4, 2)
     trees = every_tree(HeadAndOne("2-2"), dict(w.q), plan, monkeypatch)
-    assert float((written(w, trees, verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+    assert float((output_distribution(w, trees, verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
 
 
 @pytest.mark.parametrize(("n", "acceptance"), [(2, 2 / 3), (3, 0.833333)])

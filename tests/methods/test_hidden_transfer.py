@@ -18,17 +18,17 @@ from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.drafters.hidden_transfer import Transfers
 from workbench.models.loading import HeadInfo
-from workbench.training.family.hidden_transfer import read
-from workbench.training.family.in_pass import Cuts, guesses
+from workbench.training.family.hidden_transfer import run_probes
+from workbench.training.family.in_pass import ProbeAnchors, guesses
 from workbench.training.heads.artefact import save_net
 
 PROMPT = [3, 1, 4, 1, 5]
 LAYERS = 3
 
 
-def world(folder: Path, layer: int = 1, transfers: int = 3, **more: Any) -> Models:
+def make_models(folder: Path, layer: int = 1, transfers: int = 3, **more: Any) -> Models:
     """Six tokens, three layers, untrained matrices; float64."""
-    models = worlds.small_world(6, noise=None, num_hidden_layers=LAYERS, **more)
+    models = worlds.make_small_models(6, noise=None, num_hidden_layers=LAYERS, **more)
     net = Transfers(models.target.hidden_size, transfers, layer)
     generator = torch.Generator().manual_seed(0)
     for weight in net.parameters():
@@ -51,7 +51,7 @@ def streams(model: Any, text: Sequence[int]) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def said_at(models: Models, net: Transfers, text: Sequence[int], n: int) -> Tensor:
+def pseudo_state_logits(models: Models, net: Transfers, text: Sequence[int], n: int) -> Tensor:
     """The target's logits at the last of n pseudo states behind a text; [V].
 
     By hand: the text and the pseudo states go through the upper layers as one text that is `len(text) + n` long.
@@ -73,11 +73,11 @@ def test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text
     grower: str, layer: int, tmp_path: Path
 ) -> None:
     """They entered behind a node of a tree, among others; the newest token was not there yet."""
-    models, levels = world(tmp_path, layer), set[int]()
+    models, levels = make_models(tmp_path, layer), set[int]()
     more = {"nodes": 12} if grower == "template" else {"places": 30, "counts_time": False}
     for draft in drafts(models, "hidden-transfer", SamplingParams(), depth=3, grower=grower, **more):
         for node, token, path in draft.nodes():
-            wanted = said_at(models, draft.state.net, draft.committed[:-1], len(path) + 1).softmax(0)[token]
+            wanted = pseudo_state_logits(models, draft.state.net, draft.committed[:-1], len(path) + 1).softmax(0)[token]
             assert draft.tree.score is not None
             assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
             levels.add(len(path))
@@ -87,7 +87,7 @@ def test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text
 
 def test_behind_the_last_layer_they_are_linear_medusa_heads(tmp_path: Path) -> None:
     """No layer is left that they could see anything in: a guess is the LM head's, of a matrix times the last state."""
-    models = world(tmp_path, LAYERS)
+    models = make_models(tmp_path, LAYERS)
     model: Any = models.target.model
     for draft in drafts(models, "hidden-transfer", SamplingParams(), depth=3, grower="template", nodes=12):
         with torch.inference_mode():
@@ -101,7 +101,7 @@ def test_behind_the_last_layer_they_are_linear_medusa_heads(tmp_path: Path) -> N
 @pytest.mark.parametrize("layer", [1, LAYERS])
 def test_entries_that_are_kept_are_a_clean_readings(layer: int, tmp_path: Path) -> None:
     """Of pseudo states nothing stays behind: in no layer, at no place."""
-    models = world(tmp_path, layer)
+    models = make_models(tmp_path, layer)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("hidden-transfer"), max_new_tokens=24, stop_at_eos=False))
     kept = 0
@@ -121,7 +121,7 @@ def test_entries_that_are_kept_are_a_clean_readings(layer: int, tmp_path: Path) 
 
 
 def test_without_matrices_it_is_plain_decoding(tmp_path: Path) -> None:
-    models = world(tmp_path, transfers=0)
+    models = make_models(tmp_path, transfers=0)
     method = registry.get("hidden-transfer")
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=12, stop_at_eos=False))
     assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
@@ -130,20 +130,20 @@ def test_without_matrices_it_is_plain_decoding(tmp_path: Path) -> None:
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     """Rows whose probes enter half way up, and such as have none, tokens as probes, or embeddings of no token."""
-    models = worlds.small_world(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
-    models.heads |= world(tmp_path / "matrices").heads
+    models = worlds.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
+    models.heads |= make_models(tmp_path / "matrices").heads
     names = ("hidden-transfer", "autoregressive", "lookahead", "draft-model", "hidden-transfer", "early-exit")
     requests = [
         Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
+    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
 
 
 @pytest.mark.parametrize("layer", [1, LAYERS])
 def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer: int) -> None:
     """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first pseudo state stands at 4."""
-    models = worlds.small_world(10, noise=None, num_hidden_layers=LAYERS)
+    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Transfers(models.target.hidden_size, 3, layer).double()
     for weight in net.parameters():
         torch.nn.init.normal_(weight, std=0.5)
@@ -151,26 +151,26 @@ def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer
     answer = torch.zeros(1, 10, dtype=torch.bool)
     answer[0, 3:8] = True
     at = torch.tensor([[3, 5, 6]])
-    found = list(guesses(net, models.target.model, read, ids, features, Cuts(at, answer)))
+    found = list(guesses(net, models.target.model, run_probes, ids, features, ProbeAnchors(at, answer)))
     assert len(found) == 3
     for step, (states, truth) in enumerate(found):
         places = [place for place in at[0].tolist() if place + step + 1 <= 7]
         assert truth[:, 0].tolist() == [place + step + 1 for place in places]
         for place, state in zip(places, states, strict=True):
-            wanted = said_at(models, net, list(range(place + 1)), step + 1)
+            wanted = pseudo_state_logits(models, net, list(range(place + 1)), step + 1)
             torch.testing.assert_close(models.target.lm_head(state[0]), wanted, atol=1e-6, rtol=1e-6)
 
 
 def test_gradients_come_from_the_upper_layers_alone_and_stay_before_the_place() -> None:
     """Guesses behind a place move with states up to it, and with no other place's."""
-    models = worlds.small_world(10, noise=None, num_hidden_layers=LAYERS)
+    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     model: Any = models.target.model
     net = Transfers(models.target.hidden_size, 2, 1).double()
     answer = torch.ones(1, 8, dtype=torch.bool)
     at, features = torch.tensor([[2, 4]]), torch.zeros(1, 8, 4)
 
     def guess(ids: list[int]) -> Tensor:
-        some = next(iter(guesses(net, model, read, torch.tensor([ids]), features, Cuts(at, answer))))
+        some = next(iter(guesses(net, model, run_probes, torch.tensor([ids]), features, ProbeAnchors(at, answer))))
         return some[0][:, 0]
 
     plain, later, earlier = (guess([1, a, 3, b, 5, 6, 7, 8]) for a, b in ((2, 4), (2, 9), (0, 4)))

@@ -13,7 +13,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlusHeads
-from workbench.training.family.head_training import own_lesson
+from workbench.training.family.head_training import find_training_module
 from workbench.training.family.hydra import guesses
 
 D, C, BLOCKS, N = 12, 8, 3, 5
@@ -28,20 +28,24 @@ def net_of(seed: int = 0) -> HydraPlusPlusHeads:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_fresh_head_says_what_the_target_said() -> None:
-    net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), drawn(1, N, D)
+    net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), random_tensor(1, N, D)
     read = net.over(features)[0]
     for block in range(BLOCKS):
-        said = net(read, net.project(drawn(N, block + 1, D, seed=1)).flatten(1), block)
+        said = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
         torch.testing.assert_close(said, features[0], rtol=0, atol=0)
 
 
 def test_what_a_head_reads_is_the_text_up_to_its_place_and_the_tokens_since() -> None:
-    net, features, tokens = net_of(), drawn(1, N, D).requires_grad_(), drawn(2, D, seed=1).requires_grad_()
+    net, features, tokens = (
+        net_of(),
+        random_tensor(1, N, D).requires_grad_(),
+        random_tensor(2, D, seed=1).requires_grad_(),
+    )
     net(net.over(features)[:, 2], net.project(tokens).flatten()[None], 1).sum().backward()
     assert features.grad is not None
     assert tokens.grad is not None
@@ -58,8 +62,12 @@ def test_no_two_layers_are_one() -> None:
 
 def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() -> None:
     """Hydra's lesson: an answer's guesses go back to features before it, and through each layer of the prefix."""
-    assert own_lesson(HydraPlusPlusHeads.kind) is not None
-    net, features, embedding = net_of().float(), drawn(1, 8, D).float().requires_grad_(), drawn(8, D, seed=1).float()
+    assert find_training_module(HydraPlusPlusHeads.kind) is not None
+    net, features, embedding = (
+        net_of().float(),
+        random_tensor(1, 8, D).float().requires_grad_(),
+        random_tensor(8, D, seed=1).float(),
+    )
     answer = torch.zeros(1, 8, dtype=torch.bool)
     answer[0, 4:7] = True
     found = list(guesses(net, embedding, torch.arange(8)[None], features, answer))
@@ -72,12 +80,12 @@ def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() ->
 
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("hydra-plus-plus").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.read(row), row.drafter.prime(row, models)
@@ -89,6 +97,6 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("hydra-plus-plus"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)

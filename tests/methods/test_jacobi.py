@@ -18,7 +18,7 @@ PROMPT = worlds.random_prompt(9)
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device)
+    return worlds.make_models("llama", noise=None, device=device)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_golden_iterations(said: list[int], emitted: int, tokens: list[int], sto
 
 def test_each_round_is_a_step_of_the_iteration(models: Models) -> None:
     """y(i) is what a plain forward says behind the text and y(1) … y(i − 1)."""
-    engine, ask = Engine(models), worlds.ask_model(models.target.model)
+    engine, ask = Engine(models), worlds.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, registry.get("jacobi"), max_new_tokens=40, stop_at_eos=False))
     for _ in range(8):
         text = list(row.committed)

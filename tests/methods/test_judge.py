@@ -24,7 +24,7 @@ from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.models.loading import HeadInfo
 from workbench.trace.acceptance import definitions
 from workbench.trace.events import Trace
-from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST
+from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 
 from .test_rules import check_formulas
 
@@ -47,7 +47,7 @@ def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
     return net.settle()
 
 
-def ruled(
+def run_judge(
     tree: DraftTree, p: Tensor, sampling: SamplingParams = WARM, threshold: float = 0.5, **more: Any
 ) -> AcceptanceDecision:
     """The judge's ruling on a tree whose states are its tokens. `p`: [N+1, V]."""
@@ -58,7 +58,7 @@ def ruled(
     return Judge(threshold).rule(replace(v, **more))
 
 
-def drawn(token: int) -> DraftTree:
+def sampled_draft(token: int) -> DraftTree:
     tree = DraftTree.chain([token])
     return replace(tree, sampling=Sampling.CHAIN, q=Q[None], q_of=torch.tensor([0, -1]), logq=Q[token].log()[None])
 
@@ -72,13 +72,15 @@ def drawn(token: int) -> DraftTree:
         (0.1, [0.1, 0.4, 0.3, 0.2], 1.0),
     ],
 )
-def test_golden_law_and_price(threshold: float, out: list[float], kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_distribution_and_error(
+    threshold: float, out: list[float], kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """q(x) where the judge likes x, min(p, q) elsewhere, the rest to (p − q)₊; the mean price is the TV."""
     seen: list[Tensor] = []
     monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
     for x in range(4):
-        ruling = ruled(drawn(x), P.expand(2, 4), threshold=threshold)
+        ruling = run_judge(sampled_draft(x), P.expand(2, 4), threshold=threshold)
         assert ruling.paid is not None
         accept, rest = float(ruling.accept[0]), seen.pop()[0]
         found[x] += Q[x] * accept
@@ -97,7 +99,7 @@ def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) 
     p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(1)
     u = torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
     wanted = greedy_match(tree, p.argmax(1)) if sampling.greedy else recursive_rejection(tree, p, u)
-    found = ruled(tree, p, sampling, 1.0)
+    found = run_judge(tree, p, sampling, 1.0)
     assert found.accept.tolist() == wanted.accept.tolist()
     assert found.stop.tolist() == wanted.stop.tolist()
     assert found.paid is not None
@@ -115,7 +117,7 @@ def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exa
         uniform = torch.rand(len(tree), dtype=torch.float64, generator=generator).tolist()
         for sampling in (GREEDY, WARM) if tree.fanout == 1 else (GREEDY,):
             parents, u = tree.parents.tolist(), None if sampling.greedy else uniform
-            rulings = [ruled(tree, p, sampling, threshold) for threshold in (1.0, 0.7, 0.5, 0.1)]
+            rulings = [run_judge(tree, p, sampling, threshold) for threshold in (1.0, 0.7, 0.5, 0.1)]
             paths = [walk(parents, r.accept.tolist(), r.stop.tolist(), u).path for r in rulings]
             for less, more in itertools.pairwise(paths):
                 assert len(less) <= len(more)
@@ -124,9 +126,9 @@ def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exa
 
 def test_a_greedy_siblings_favour_gives_way_to_the_targets_own_token() -> None:
     p = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64).expand(4, 4)
-    ruling = ruled(DraftTree.of([1, 0, 3], [-1, -1, -1]), p, GREEDY)
+    ruling = run_judge(DraftTree.of([1, 0, 3], [-1, -1, -1]), p, GREEDY)
     assert ruling.accept.tolist() == [0, 1, 0]
-    alone = ruled(DraftTree.of([1, 2, 3], [-1, -1, -1]), p, GREEDY)
+    alone = run_judge(DraftTree.of([1, 2, 3], [-1, -1, -1]), p, GREEDY)
     assert alone.accept.tolist() == [1, 0, 1]
     assert alone.paid is not None
     assert alone.paid.tolist() == [1, 0, 1]
@@ -136,8 +138,8 @@ def test_what_a_processor_forbids_is_not_kept() -> None:
     logits = P.log().expand(2, 4).clone()
     logits[0, 1] = -torch.inf
     p = logits.softmax(1)
-    assert ruled(drawn(1), p, said=P.log().expand(2, 4)).accept.tolist() == [1]
-    assert ruled(drawn(1), p, said=logits).accept.tolist() == [0]
+    assert run_judge(sampled_draft(1), p, said=P.log().expand(2, 4)).accept.tolist() == [1]
+    assert run_judge(sampled_draft(1), p, said=logits).accept.tolist() == [0]
 
 
 # -- through the engine ------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, and a judge of random weights."""
     from workbench.training.heads.artefact import save_net
 
-    found = worlds.small_world(6)
+    found = worlds.make_small_models(6)
     folder: Path = tmp_path_factory.mktemp("judge")
     net = JudgeHead(found.target.hidden_size)
     with torch.no_grad():
@@ -185,7 +187,10 @@ def test_it_judges_by_the_targets_state_behind_each_draft(name: str, heat: float
         text += [token.token for token in r.emitted]
     assert kept > 0
     assert check_formulas(trace) > 0
-    assert sum(r.signals.get(PAID, 0.0) + r.signals.get(PAID_AT_MOST, 0.0) for r in trace.rounds) > 0
+    assert (
+        sum(r.signals.get(DISTRIBUTION_ERROR, 0.0) + r.signals.get(DISTRIBUTION_ERROR_BOUND, 0.0) for r in trace.rounds)
+        > 0
+    )
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.9])
@@ -197,26 +202,26 @@ def test_what_was_bought_is_what_the_exact_rule_would_not_have_kept(heat: float,
         for place, (token, p, q) in enumerate(zip(r.nodes.tokens, r.nodes.p, r.nodes.q, strict=True)):
             alive *= min(1.0, p / q) if heat and q else float(r.top_p[place].tokens[0] == token)
             exact += alive
-        assert r.signals[BOUGHT] == pytest.approx(len(r.nodes.tokens) - exact, abs=1e-9)
-        total += float(r.signals[BOUGHT])
+        assert r.signals[ACCEPTANCE_GAIN] == pytest.approx(len(r.nodes.tokens) - exact, abs=1e-9)
+        total += float(r.signals[ACCEPTANCE_GAIN])
     assert total > 1
     for name in ("draft-model", "draft-tree-sampled"):
-        bought = [[float(r.signals[BOUGHT]) for r in run(models, name, heat, judge_threshold=delta).rounds
+        bought = [[float(r.signals[ACCEPTANCE_GAIN]) for r in run(models, name, heat, judge_threshold=delta).rounds
                    if r.nodes.tokens] for delta in (0.5, 1.0)]  # fmt: skip
         assert all(value > -1e-9 for value in bought[0]) or name != "draft-model", "of a chain, whatever was drawn"
         assert sum(bought[0]) > 0.01
         assert bought[1] == pytest.approx([0.0] * len(bought[1]), abs=1e-9), "it is the exact rule"
-    assert not any(BOUGHT in r.signals for r in run(models, heat=heat, verifier="lossless").rounds)
+    assert not any(ACCEPTANCE_GAIN in r.signals for r in run(models, heat=heat, verifier="lossless").rounds)
 
 
 def test_an_exact_rule_on_drafts_that_it_is_not_made_for_says_what_it_bought(models: Models) -> None:
     """K-SEQ on siblings drawn without replacement is approximate; on independent ones, and at temperature 0, exact."""
     unsound = run(models, heat=0.9, verifier="k-seq", grower="rsd-c")
     assert unsound.header.promise == "approximate"
-    assert all(BOUGHT in r.signals for r in unsound.rounds if len(r.nodes.tokens) > 1)
-    assert any(abs(float(r.signals[BOUGHT])) > 1e-3 for r in unsound.rounds if r.nodes.tokens)
+    assert all(ACCEPTANCE_GAIN in r.signals for r in unsound.rounds if len(r.nodes.tokens) > 1)
+    assert any(abs(float(r.signals[ACCEPTANCE_GAIN])) > 1e-3 for r in unsound.rounds if r.nodes.tokens)
     for other in ({"grower": "specinfer", "heat": 0.9}, {"grower": "rsd-c", "heat": 0.0}):
-        assert not any(BOUGHT in r.signals for r in run(models, verifier="k-seq", **other).rounds)
+        assert not any(ACCEPTANCE_GAIN in r.signals for r in run(models, verifier="k-seq", **other).rounds)
 
 
 def test_only_what_was_tested_is_paid_for(models: Models) -> None:
@@ -226,8 +231,8 @@ def test_only_what_was_tested_is_paid_for(models: Models) -> None:
     for r in (r for r in trace.rounds if r.nodes.tokens):
         kept = [node for node, rule in enumerate(r.nodes.rule) if rule == "judged-good"]
         ratios = [r.nodes.p[node] / (r.nodes.q[node] or 1.0) for node in kept]
-        said = float(r.signals[PAID_AT_MOST])
-        assert PAID not in r.signals, "siblings may pay less than that"
+        said = float(r.signals[DISTRIBUTION_ERROR_BOUND])
+        assert DISTRIBUTION_ERROR not in r.signals, "siblings may pay less than that"
         assert said == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
         paid += said
         untested += len(r.nodes.tokens) - len(kept)

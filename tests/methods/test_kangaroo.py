@@ -22,10 +22,10 @@ PROMPT = worlds.random_prompt(9)
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
     """A target with an untrained adapter behind its first layer."""
-    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+    return worlds.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
-def kept(state: KangarooState) -> Tensor:
+def committed_entries(state: KangarooState) -> Tensor:
     """Keys and values that count as true, [2, H, n, d]."""
     assert state.entries.used == state.entries.stable == state.place - state.first
     return state.entries._buffer[:, 0, :, : state.entries.stable]
@@ -38,12 +38,12 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 40, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
-        mine, place = kept(row.state.drafter).clone(), row.state.drafter.place
+        mine, place = committed_entries(row.state.drafter).clone(), row.state.drafter.place
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
         fresh = row.drafter.prime(row, models)
-        torch.testing.assert_close(mine, kept(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)
+        torch.testing.assert_close(mine, committed_entries(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 

@@ -41,7 +41,7 @@ def test_the_file_has_the_facts_of_the_registry(fresh_cache: None) -> None:
     known.save()
     assert not known.is_stale()
     found = known._cached()
-    assert list(found.methods.values()) == [known.Known.of(method) for method in registry.of_catalogue()]
+    assert list(found.methods.values()) == [known.MethodInfo.of(method) for method in registry.catalogue_methods()]
     assert dict(found.sampling) == known.params_of(SamplingParams())
 
 
@@ -98,7 +98,7 @@ def test_what_a_method_needs_is_said_in_words_wherever_it_is_shown_in_full() -> 
     assert shown["flash"] == "flash heads trained for the target, a target that verifies trees"
     names = {need for method in known.methods() for need in method.needs}
     for method in known.methods():
-        assert shown[method.name] == known.needed(method.needs)
+        assert shown[method.name] == known.describe_needs(method.needs)
         assert not names & set(shown[method.name].split(", ")), "a name of the registry is no word for people"
 
 

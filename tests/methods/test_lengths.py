@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, abc, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.tree_building import STOPPED, Step
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import RoundReport
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
@@ -33,21 +33,21 @@ from workbench.methods.policies import confidence, entropy
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.buckets import Buckets, Pulls, lengths
 from workbench.methods.policies.entropy import Entropy, root_entropy
-from workbench.methods.policies.planned import Belief, Planned
-from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, chance
+from workbench.methods.policies.planned import Planned, RoundEstimates
+from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, acceptance_probs
 from workbench.models.loading import load_models
 from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import summary
 from workbench.trace.nodes import Nodes
-from workbench.training.acceptance import said
+from workbench.training.acceptance import compute_logits_and_states
 
 Seconds = Callable[[int], float]
 Kept = Callable[[int, int], int]
 
 
-def bare_row() -> Row:
+def bare_row() -> Sequence:
     """A row of no request, with what policies read."""
-    row: Any = Row.__new__(Row)
+    row: Any = Sequence.__new__(Sequence)
     row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
     row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, grower=None)
     return row
@@ -150,7 +150,7 @@ def test_the_planned_length_is_the_one_that_pays(acceptance: float, draft_s: flo
 
     rates = [sum(acceptance**i for i in range(k + 1)) / cost(k) for k in range(7)]
     assert rates.index(max(rates)) == best
-    belief = Belief()
+    belief = RoundEstimates()
     for k in (0, 3, 6):
         belief.seconds[k] = deque([cost(k)])
     belief.accepted, belief.tested = {1: 1e4 * acceptance}, {1: 1e4}
@@ -197,7 +197,7 @@ def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
 
 def test_the_belief_follows_what_was_tested_and_forgets() -> None:
     """A draft of two of which the first is kept: 1 of 2 tests, and at weight 0.5 a round as much as four tests."""
-    belief = Belief()
+    belief = RoundEstimates()
     for _ in range(20):
         verdict = VerificationResult((0,), 0, True, ((0, True), (1, False)), {})
         belief.judge(RoundFeedback([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
@@ -314,14 +314,14 @@ def test_a_draft_ends_where_no_law_is_peaked_enough(bound: float, goes_on: bool)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
 @pytest.mark.parametrize(
     ("values", "asked"),
     [
-        ({"policy": "entropy", "root_entropy": 0.0}, entropy.ASKED),
-        ({"policy": "confidence", "threshold": 1.0}, confidence.ASKED),
+        ({"policy": "entropy", "root_entropy": 0.0}, entropy.SIGNAL),
+        ({"policy": "confidence", "threshold": 1.0}, confidence.SIGNAL),
     ],
     ids=["entropy", "confidence"],
 )
@@ -334,8 +334,8 @@ def test_a_round_says_where_its_draft_was_stopped_and_what_was_asked(
     assert stopped
     for r in stopped:
         assert max(r.nodes.depth) == r.signals[STOPPED] == 1
-        assert r.signals[asked] > 0 if asked == entropy.ASKED else r.signals[asked] < 1
-    free = {"root_entropy": 4.0} if asked == entropy.ASKED else {"threshold": 0.01}
+        assert r.signals[asked] > 0 if asked == entropy.SIGNAL else r.signals[asked] < 1
+    free = {"root_entropy": 4.0} if asked == entropy.SIGNAL else {"threshold": 0.01}
     unstopped = registry.get("draft-model").with_params(**values | free)
     whole = Engine(models).generate(Request([1, 2, 3], unstopped, max_new_tokens=12, stop_at_eos=False))
     assert not [r for r in whole.rounds if STOPPED in r.signals]
@@ -354,7 +354,7 @@ NAMES = (
 )
 
 
-def offered() -> Sequence[tuple[str, str]]:
+def offered() -> abc.Sequence[tuple[str, str]]:
     """Each method's policies of this file."""
     own = {"planned", "entropy", "bandit", "buckets", "optimal-oracle", "specdec++"}
     return [(name, p.name) for name in NAMES for p in registry.get(name).policies if p.name in own]
@@ -435,8 +435,8 @@ def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
     for r in trace.rounds:
         drafted = r.nodes.tokens
         left = 60 - (len(text) - len(prompt)) - 1
-        states = said(models.drafter, [*text, *drafted])[1][len(text) :]
-        kept = chance(models, states).cumprod(0).tolist()
+        states = compute_logits_and_states(models.drafter, [*text, *drafted])[1][len(text) :]
+        kept = acceptance_probs(models, states).cumprod(0).tolist()
         stop = next((k for k in range(2, 13) if k <= len(kept) and 1 - kept[k - 1] > 0.6), 12)
         assert len(drafted) == min(stop, left, 12)
         if stop < min(left, 12):
@@ -460,9 +460,9 @@ def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
 
 def test_states_of_another_width_are_an_error(models: Models) -> None:
     with pytest.raises(ModelError, match="workbench train acceptance"):
-        chance(models, torch.zeros(2, 3))
+        acceptance_probs(models, torch.zeros(2, 3))
     with pytest.raises(ModelError, match="the drafter provides no"):
-        chance(models, None)
+        acceptance_probs(models, None)
 
 
 def test_the_bundled_head_drafts_as_much_as_the_text_allows() -> None:

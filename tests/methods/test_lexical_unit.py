@@ -10,8 +10,8 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.verification_input import Block
-from workbench.engine import Engine, Models, Request, Row
+from workbench.decoders.draft_verify.verification_input import VerificationInput
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
 
@@ -21,7 +21,7 @@ UNIT = registry.get("lexical-unit")
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device)
+    return worlds.make_models("llama", noise=None, device=device)
 
 
 def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams(), **params: Any) -> Any:  # noqa: B008
@@ -37,7 +37,7 @@ def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams()
     assert row.error is None
 
 
-def said(models: Models, text: list[int], blank: int, m: int) -> torch.Tensor:
+def placeholder_logits(models: Models, text: list[int], blank: int, m: int) -> torch.Tensor:
     """By a plain pass: logits at m placeholders that stand behind all of a text but its last token."""
     ids = torch.tensor([[*text[:-1], *[blank] * m]], device=models.target.device)
     with torch.inference_mode():
@@ -51,7 +51,7 @@ def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
     """After every verdict: whole drafts kept, some of one, none."""
     ends = set[int]()
     for row in run(models, 40, SamplingParams(temperature)):
-        wanted = said(models, row.committed, row.state.drafter.blank, 3)
+        wanted = placeholder_logits(models, row.committed, row.state.drafter.blank, 3)
         torch.testing.assert_close(row.state.drafter.said, wanted, rtol=0, atol=1e-10)
         ends.add(len(row.trace.rounds[-1].path))
         drawn = row.trace.rounds[-1].signals
@@ -65,7 +65,7 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
     row = engine.submit(Request(PROMPT, UNIT.with_params(policy="fixed", depth=3, places=3), max_new_tokens=30))
     while not row.primed:
         engine._admit()
-    wanted = said(models, PROMPT, row.state.drafter.blank, 3).argmax(1).tolist()
+    wanted = placeholder_logits(models, PROMPT, row.state.drafter.blank, 3).argmax(1).tolist()
     engine.step()
     assert row.trace is not None
     assert row.trace.rounds[0].nodes.tokens == wanted
@@ -75,7 +75,7 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
 
 def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token() -> None:
     """Tokenizers may know more tokens than the model has."""
-    models = worlds.world("llama", noise=None, vocab_size=90)
+    models = worlds.make_models("llama", noise=None, vocab_size=90)
     models.tokenizer = worlds.byte_tokenizer()
     assert models.tokenizer.encode("_", add_special_tokens=False) == [ord("_") + 1]
     assert ord("_") + 1 > 90
@@ -100,9 +100,9 @@ def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
     assert none.parents.tolist() == [-1, 0]
 
 
-def worlds_row() -> Row:
+def worlds_row() -> Sequence:
     """A row whose placeholder is the token 4."""
-    row = worlds.sequence(Request([1, 2], UNIT), [1, 2], worlds.small_world(6, noise=None))
+    row = worlds.make_sequence(Request([1, 2], UNIT), [1, 2], worlds.make_small_models(6, noise=None))
     row.state.drafter = Unit(4)
     return row
 
@@ -110,15 +110,15 @@ def worlds_row() -> Row:
 def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed entries are a clean prefill's. The negative: drafts that read placeholders are another text."""
     for row in run(models):
-        worlds.assert_as_prefilled(row)
+        worlds.assert_cache_equals_prefill(row)
     text = row.committed
-    plain = Block.segment
+    plain = VerificationInput.segment
 
-    def seen(self: Block, row: Row, of: Models) -> Any:
+    def seen(self: VerificationInput, row: Sequence, of: Models) -> Any:
         made = plain(self, row, of)
         if made.sees is not None:
             made.sees[: 1 + len(self.tree), 1 + len(self.tree) :] = True
         return made
 
-    monkeypatch.setattr(Block, "segment", seen)
+    monkeypatch.setattr(VerificationInput, "segment", seen)
     assert [row.committed for row in run(models)][-1] != text

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.verification_input import Block
-from workbench.engine import Engine, Models, Request, Row
+from workbench.decoders.draft_verify.verification_input import VerificationInput
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, laid_out
+from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, window_layout
 
 pytestmark = pytest.mark.unchecked
 PROMPT = worlds.repeating_prompt(13, period=5)
@@ -25,7 +25,7 @@ letters = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device)
+    return worlds.make_models("llama", noise=None, device=device)
 
 
 # -- pool -------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_without_a_window_it_looks_n_grams_of_the_text_up(a: list[int], b: list[
 
 def test_golden_window() -> None:
     """W = 3, N = 4: the root and guesses at places 1, 2; two rows below, each guess reading the column above it."""
-    places, parents, sees = laid_out(3, 3, torch.device("cpu"))
+    places, parents, sees = window_layout(3, 3, torch.device("cpu"))
     assert places.tolist() == [1, 2, 1, 2, 3, 2, 3, 4]
     assert parents.tolist() == [-1, 0, -1, 0, 1, 2, 3, 4]
     assert [[i for i, seen in enumerate(row) if seen] for row in sees.tolist()] == [
@@ -72,7 +72,7 @@ def test_golden_window() -> None:
     ]  # fmt: skip
 
 
-def window_of(row: Row) -> list[list[int]]:
+def window_of(row: Sequence) -> list[list[int]]:
     assert isinstance(row.state.drafter, LookaheadState)
     return [list(guessed) for guessed in row.state.drafter.rows]
 
@@ -81,9 +81,9 @@ def window_of(row: Row) -> list[list[int]]:
 def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -> None:
     """Each guess by a plain forward of its own over the text, row 0 up to its column and the column above it."""
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
-    engine, ask = Engine(models), worlds.ask_model(models.target.model)
+    engine, ask = Engine(models), worlds.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
-    first: LookaheadState = method.drafter.prime(worlds.sequence(row.request, list(PROMPT), models), models)
+    first: LookaheadState = method.drafter.prime(worlds.make_sequence(row.request, list(PROMPT), models), models)
     before, text, moved = first.rows, list(PROMPT), 0
     for _ in range(9):
         while len(row.committed) == len(text):
@@ -167,15 +167,15 @@ def test_no_request_drafts_for_another(models: Models) -> None:
 
 
 def test_a_draft_that_read_the_window_would_write_another_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, segment = run(models).token_ids, Block.segment
+    right, segment = run(models).token_ids, VerificationInput.segment
 
-    def sees_probes(block: Block, row: Row, them: Models) -> Segment:
+    def sees_probes(block: VerificationInput, row: Sequence, them: Models) -> Segment:
         made = segment(block, row, them)
         if block.probes is not None and made.sees is not None:
             made.sees[: 1 + len(block.tree), 1 + len(block.tree) :] = True
         return made
 
-    monkeypatch.setattr(Block, "segment", sees_probes)
+    monkeypatch.setattr(VerificationInput, "segment", sees_probes)
     assert run(models).token_ids != right
 
 
@@ -189,7 +189,7 @@ def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
 
 def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
     drafter = Lookahead(window=0)
-    row = worlds.sequence(Request([1], registry.get("lookahead")), [1], models)
+    row = worlds.make_sequence(Request([1], registry.get("lookahead")), [1], models)
     row.state.drafter = drafter.prime(row, models)
     row.state.drafter.pool.add(2, (3, 4))
     assert len(drafter.propose_row(row, Plan(4))) == 0

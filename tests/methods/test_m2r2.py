@@ -34,9 +34,9 @@ LAYERS, EXIT = 3, 2
 WARM = SamplingParams(temperature=1.5)
 
 
-def world(folder: Path, spread: float = 0.5, kind: str = "llama", exit_layer: int = EXIT, **more: Any) -> Models:
+def make_models(folder: Path, spread: float = 0.5, kind: str = "llama", exit_layer: int = EXIT, **more: Any) -> Models:
     """Six tokens, three layers, adapters of random numbers; float64."""
-    models = worlds.world(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
+    models = worlds.make_models(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
     models.heads[Accelerators.kind] = head(models, folder, spread, exit_layer)
     return models
 
@@ -95,7 +95,7 @@ def by_hand(model: Any, net: Accelerators, text: list[int]) -> tuple[Tensor, Ten
 def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
     lean: bool, texts: int, tmp_path: Path
 ) -> None:
-    models = world(tmp_path, attention_bias=True, mlp_bias=True)
+    models = make_models(tmp_path, attention_bias=True, mlp_bias=True)
     for name, bias in models.target.model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(bias, generator=torch.Generator().manual_seed(1))
@@ -112,7 +112,7 @@ def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
     assert seen > 20
 
 
-def as_drawn(found: list[Drafted]) -> list[tuple[list[int], list[int], Any]]:
+def draft_records(found: list[Drafted]) -> list[tuple[list[int], list[int], Any]]:
     """Text, draft and laws of each round, to the bit."""
     return [(d.committed, d.tree.tokens.tolist(), None if d.tree.q is None else d.tree.q.tolist()) for d in found]
 
@@ -128,22 +128,22 @@ OFTEN = ("lean-float64-sampled", "lean-bfloat16-greedy", "transformers-float32-g
 """Cases that CI runs: each value of each kind at least once."""
 
 
-@pytest.mark.parametrize("form", worlds.on_demand_unless(OFTEN, FORMS))
+@pytest.mark.parametrize("form", worlds.mark_on_demand_unless(OFTEN, FORMS))
 def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path: Path) -> None:
     lean, dtype, sampling = FORMS[form]
-    models = world(tmp_path / "none", spread=0.0)
+    models = make_models(tmp_path / "none", spread=0.0)
     model: Any = models.target.model
     models.target = Runner(model.to(dtype))
     if not lean:
         models.target._lean = None
     early: dict[str, Any] = {"depth": 4, "policy": "fixed", "exit_layer": EXIT}
     drafts(models, "early-exit", sampling, **early)  # which also tries whether verification may go on from there
-    plain = as_drawn(drafts(models, "early-exit", sampling, **early))
+    plain = draft_records(drafts(models, "early-exit", sampling, **early))
     assert len(plain) > 5
-    assert as_drawn(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) == plain
+    assert draft_records(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) == plain
     models.shared.clear()
     models.heads[Accelerators.kind] = head(models, tmp_path / "some", 0.5)
-    assert as_drawn(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) != plain
+    assert draft_records(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) != plain
 
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
@@ -151,17 +151,17 @@ def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path
 def test_behind_each_round_the_cache_is_as_if_nothing_had_been_drafted(
     temperature: float, lean: bool, tmp_path: Path
 ) -> None:
-    models = world(tmp_path)
+    models = make_models(tmp_path)
     if not lean:
         models.target._lean = None
     method = registry.get("m2r2").with_params(policy="fixed", depth=3)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 30, seed=2, stop_at_eos=False))
     lengths = set[int]()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         if row.slot is not None:
-            worlds.assert_as_prefilled(row)
+            worlds.assert_cache_equals_prefill(row)
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 
@@ -171,7 +171,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slow stream reads root and draft; the fast one all behind which something was guessed; the others follow."""
-    models = world(tmp_path)
+    models = make_models(tmp_path)
     engine = Engine(models)
     method = registry.get("m2r2").with_params(policy=policy, depth=3)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
@@ -184,7 +184,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
 
     monkeypatch.setattr(LeanLayer, "__call__", counted)
     seen = 0
-    for _ in worlds.each_round(engine, row):
+    for _ in worlds.run_rounds(engine, row):
         if row.trace is not None and not engine.idle and models.target._enters:
             n = len(row.trace.rounds[-1].nodes)
             stopped = n < row.state.plan.depth
@@ -197,7 +197,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "gemma3_text", "qwen3_moe", "gpt_oss"])
 def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) -> None:
-    models = world(tmp_path, kind=kind)
+    models = make_models(tmp_path, kind=kind)
     method = registry.get("m2r2").with_params(policy="fixed", depth=3)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
     assert trace.footer.error == ""
@@ -208,7 +208,7 @@ def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "gemma3_text"])
 def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
     """In whatever family: a draft's laws are those of the states that the lesson compares."""
-    models = world(tmp_path, kind=kind)
+    models = make_models(tmp_path, kind=kind)
     net = net_of(models)
     for draft in drafts(models, "m2r2", WARM, n=12, depth=3, policy="fixed"):
         text = [*draft.committed, *draft.tree.tokens.tolist()]
@@ -220,18 +220,18 @@ def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
 
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
-    models = worlds.small_world(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
-    models.heads |= world(tmp_path / "adapters", hidden_size=16).heads
+    models = worlds.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
+    models.heads |= make_models(tmp_path / "adapters", hidden_size=16).heads
     names = ("m2r2", "autoregressive", "early-exit", "m2r2", "draft-model", "m2r2")
     requests = [
         Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
+    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
 
 
 def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> None:
-    models = worlds.small_world(10, noise=None, num_hidden_layers=LAYERS)
+    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Accelerators(models.target.hidden_size, EXIT, 3).double()
     for weight in net.parameters():
         torch.nn.init.normal_(weight, std=0.5, generator=torch.Generator().manual_seed(1))
@@ -248,7 +248,7 @@ def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> No
 
 def test_what_entries_the_fast_stream_reads_are_the_slow_ones(tmp_path: Path) -> None:
     """Adapters before the attention of a layer change its queries, and keys and values of nobody."""
-    models = world(tmp_path)
+    models = make_models(tmp_path)
     net, model, text = net_of(models), models.target.model, torch.tensor([[3, 1, 4, 1, 5]])
     cache: Any = DynamicCache()
     with torch.inference_mode():
@@ -262,23 +262,23 @@ def test_what_entries_the_fast_stream_reads_are_the_slow_ones(tmp_path: Path) ->
     "wrong", [{"exit_layer": 0}, {"exit_layer": "1"}, {"exit_layer": 1.5}, {"rank": 0}, {"rank": None}]
 )
 def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, Any], tmp_path: Path) -> None:
-    models = world(tmp_path)
+    models = make_models(tmp_path)
     models.heads[Accelerators.kind].config["net"] |= wrong
     with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch them again"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 
 def test_targets_that_adapters_cannot_stand_in_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    models = world(tmp_path / "deep", exit_layer=5)
+    models = make_models(tmp_path / "deep", exit_layer=5)
     with pytest.raises(WorkbenchError, match=r"are for 5 layers; the target has 3.*workbench train m2r2"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
-    models = world(tmp_path / "opt", kind="opt")  # its MLP is not a separate module
+    models = make_models(tmp_path / "opt", kind="opt")  # its MLP is not a separate module
     with pytest.raises(WorkbenchError, match=r"OPTDecoderLayer has no separate MLP.*early-exit"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 
 def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_path: Path) -> None:
-    own = world(tmp_path).target.layers[0]
+    own = make_models(tmp_path).target.layers[0]
     before = {name: weight.clone() for name, weight in own.named_parameters()}
     name = "mlp.up_proj.weight"
     shared_copy = with_weights(own, {name: torch.zeros_like(before[name])})

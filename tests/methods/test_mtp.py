@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from llama_layer import TheirLayer
+from llama_layer import TransformersLayer
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.feature_net import FeatureNet, Seen
+from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures
 from workbench.methods.drafters.mtp import MTPNet
 from workbench.methods.drafters.unrolled import unroll
 
@@ -31,7 +31,7 @@ def net_of(kind: type[FeatureNet] = MTPNet, **more: Any) -> FeatureNet:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -48,7 +48,7 @@ class Released(torch.nn.Module):
             "eh_proj.weight": mine["fuse.weight"], "head_norm.weight": mine["after.weight"],
         }  # fmt: skip
         self.double().load_state_dict(theirs)
-        self.layer = TheirLayer(net)
+        self.layer = TransformersLayer(net)
 
     def forward(self, hidden: Tensor, embeds: Tensor) -> Tensor:
         """The states behind a whole text, given those before it and the embeddings of the tokens that follow."""
@@ -58,7 +58,12 @@ class Released(torch.nn.Module):
 @pytest.mark.parametrize("head_size", [0, 4])
 def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> None:
     """Two steps behind a text: the second reads the first one's state as the layer left it, not normed for the head."""
-    net, features, embeds, head = net_of(head_size=head_size), drawn(1, N, D), drawn(1, N + 1, D, seed=1), drawn(V, D)
+    net, features, embeds, head = (
+        net_of(head_size=head_size),
+        random_tensor(1, N, D),
+        random_tensor(1, N + 1, D, seed=1),
+        random_tensor(V, D),
+    )
     theirs = Released(net)
     with torch.inference_mode():
         states = list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
@@ -75,7 +80,7 @@ def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> 
 @pytest.mark.parametrize(("kind", "is_read_again"), [(MTPNet, False), (FeatureNet, True)])
 def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again: bool) -> None:
     """That is all that EAGLE's layer has otherwise: its state is a feature, which left the target through that norm."""
-    net, features, embeds = net_of(kind), drawn(1, N, D), drawn(1, N + 1, D, seed=1)
+    net, features, embeds = net_of(kind), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
 
     def states() -> list[Tensor]:
         with torch.inference_mode():
@@ -96,8 +101,8 @@ def test_embedding_and_output_head_are_the_targets() -> None:
 
 def test_the_first_pair_has_its_token() -> None:
     """Engines blank the embedding at position 0 before they join it; there the token behind the first state stands."""
-    net, embeds, features = net_of(), drawn(1, N, D, seed=1).requires_grad_(), drawn(1, N - 1, D)
-    entered = net.enter(Seen(embeds, features))
+    net, embeds, features = net_of(), random_tensor(1, N, D, seed=1).requires_grad_(), random_tensor(1, N - 1, D)
+    entered = net.enter(PromptFeatures(embeds, features))
     net(entered.inputs, entered.places)[0, 1].sum().backward()
     assert embeds.grad is not None
     assert (embeds.grad[0].abs().sum(-1) > 0).tolist() == [False, True, True, False, False], "of tokens 1 and 2"
@@ -113,6 +118,6 @@ def test_heads_of_an_odd_size_are_refused() -> None:
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("mtp"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)

@@ -16,15 +16,15 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
-from workbench.methods.drafters.omni_draft import Reading, common
-from workbench.methods.drafters.omni_words import BROKEN, Dictionary, pieces
+from workbench.methods.drafters.omni_draft import OmniDraftState, common_prefix_length
+from workbench.methods.drafters.omni_words import BROKEN, VocabularyMap, token_texts
 from workbench.models.loading import load_models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_tokenizer
 
-SAID = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
+PIECES = ["", "he", "l", "lo", " wor", "ld", "!", "hello wor", "\n\n", ""]
 TOKENS = {"hello": 7, "he": 3, "l": 4, " world": 5, " w": 6, "or": 8, "!": 9, "\n\n": 10}
-WORDS = Dictionary(SAID, TOKENS, frozenset({0}), 2)
+WORDS = VocabularyMap(PIECES, TOKENS, frozenset({0}), 2)
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ def test_what_a_draft_becomes(said: list[int], drafted: list[int], apart: list[i
 def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
     """What it would not write itself it would reject: the longest token that fits is not always the one."""
     tokenizer = load_tokenizer("text-target")
-    said = pieces(tokenizer, len(tokenizer))
-    words = Dictionary(said, {text: i for i, text in enumerate(said) if text}, frozenset(), -1, tokenizer)
+    said = token_texts(tokenizer, len(tokenizer))
+    words = VocabularyMap(said, {text: i for i, text in enumerate(said) if text}, frozenset(), -1, tokenizer)
     before, text = "Say this again, word for word:", " lamp river seven. Replace Anna with Rosa and go home"
     whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
     behind = whole[len(tokenizer(before, add_special_tokens=False)["input_ids"]) :]
@@ -66,13 +66,19 @@ def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
 
 
 def test_texts_begin_alike_up_to_the_first_difference() -> None:
-    assert [common([1, 2, 3], other) for other in ([], [1, 2], [1, 4, 3], [1, 2, 3, 4], [9])] == [0, 2, 1, 3, 0]
+    assert [common_prefix_length([1, 2, 3], other) for other in ([], [1, 2], [1, 4, 3], [1, 2, 3, 4], [9])] == [
+        0,
+        2,
+        1,
+        3,
+        0,
+    ]
 
 
 @needs_bundle
 def test_pieces_are_what_each_token_adds_to_a_text() -> None:
     tokenizer = load_tokenizer("text-target")
-    said = pieces(tokenizer, len(tokenizer))
+    said = token_texts(tokenizer, len(tokenizer))
     assert all(said[token] == "" for token in tokenizer.all_special_ids)
     ids = tokenizer("The little fox ran home, and it was late.", add_special_tokens=False)["input_ids"]
     assert "".join(said[token] for token in ids) == "The little fox ran home, and it was late."
@@ -84,8 +90,8 @@ def test_pieces_are_what_each_token_adds_to_a_text() -> None:
 
 
 @pytest.fixture(scope="module")
-def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return strangers.renumbered(tmp_path_factory.mktemp("renumbered"))
+def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return strangers.shuffled_vocabulary_models(tmp_path_factory.mktemp("renumbered"))
 
 
 @needs_bundle
@@ -121,7 +127,7 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
         assert state.fed == text[:-1]
         said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
         runner.rewind(state.slot, len(text) - 1)
-        torch.testing.assert_close(said, worlds.logits_after(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(said, worlds.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8)
     assert rewound > 3
 
 
@@ -130,17 +136,17 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
 def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) -> None:
     """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
     letters, writer = worlds.byte_tokenizer(), OtherVocabularyDrafter(renumbered.target, renumbered.tokenizer, "words")
-    state = Reading(writer, Dictionary([], {}, frozenset(), -1), [], slot=writer.runner.open())
+    state = OmniDraftState(writer, VocabularyMap([], {}, frozenset(), -1), [], slot=writer.runner.open())
     cuts = set[int]()
     for text in ("The old kin", "The old kingdo", "The old kingdom w", "The old kingdom was", "The old", "The olive"):
         row = SimpleNamespace(models=SimpleNamespace(tokenizer=letters), committed=letters(text)["input_ids"])
         before = state.ids
         state.catch_up(row)  # pyright: ignore[reportArgumentType]
         assert state.ids == renumbered.tokenizer(text)["input_ids"]
-        cuts.add(len(before) - 1 - common(before, state.ids))
+        cuts.add(len(before) - 1 - common_prefix_length(before, state.ids))
         said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
         writer.runner.rewind(state.slot, len(state.ids) - 1)
-        fresh = worlds.logits_after(writer.runner, state.ids, [len(state.ids)])[-1]
+        fresh = worlds.chunked_logits(writer.runner, state.ids, [len(state.ids)])[-1]
         torch.testing.assert_close(said, fresh, rtol=1e-8, atol=1e-8)
     writer.runner.close(state.slot)
     assert max(cuts) > 0, "no token before the last one was cut anew"
@@ -148,7 +154,9 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) 
 
 @needs_bundle
 @pytest.mark.parametrize(("merge", "temperature"), [(True, 0.0), (False, 0.0), (True, 0.8)])
-def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature: float, renumbered: Models) -> None:
+def test_untrained_drafter_of_another_vocabulary_changes_no_token(
+    merge: bool, temperature: float, renumbered: Models
+) -> None:
     target = renumbered.target
     models = Models(target, renumbered.tokenizer, "text-drafter")
     models.stranger = OtherVocabularyDrafter(
@@ -170,7 +178,7 @@ def test_a_stranger_that_knows_nothing_changes_no_token(merge: bool, temperature
 
 
 @needs_bundle
-def test_a_stranger_of_few_positions_falls_silent_and_says_so(renumbered: Models) -> None:
+def test_drafter_with_few_positions_stops_drafting_with_a_note(renumbered: Models) -> None:
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
     models.stranger = OtherVocabularyDrafter(
         Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes"
@@ -185,7 +193,7 @@ def test_a_stranger_of_few_positions_falls_silent_and_says_so(renumbered: Models
 
 
 @needs_bundle
-def test_another_stranger_in_mid_run_drafts_from_then_on(renumbered: Models) -> None:
+def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -> None:
     """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
     target, tokenizer = renumbered.target, renumbered.tokenizer
     blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
@@ -242,7 +250,7 @@ class Ending:
 def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: Models) -> None:
     assert renumbered.stranger is not None
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    words = Dictionary.of(renumbered, renumbered.stranger)
+    words = VocabularyMap.of(renumbered, renumbered.stranger)
     models.stranger = OtherVocabularyDrafter(
         renumbered.stranger.runner, Ending(renumbered.stranger.tokenizer), "ending"
     )
@@ -256,7 +264,7 @@ def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: 
 
 
 @needs_bundle
-def test_only_a_method_that_translates_drafts_with_a_stranger(tmp_path: Path) -> None:
+def test_only_translating_methods_accept_a_drafter_of_another_vocabulary(tmp_path: Path) -> None:
     worlds.family("llama", vocab_size=257).save_pretrained(tmp_path)
     worlds.byte_tokenizer().save_pretrained(tmp_path)
     models = load_models("text-target", str(tmp_path), "cpu", "float32")

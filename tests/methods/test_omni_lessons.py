@@ -17,15 +17,24 @@ from torch import Tensor
 from workbench.decoders.draft_verify import state_actions
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
-from workbench.methods.drafters.omni_online_training import Direct, Shared, Spelt, Stop, Study, borders, hybrid, places
-from workbench.methods.drafters.omni_words import Dictionary
+from workbench.methods.drafters.omni_online_training import (
+    Direct,
+    OnlineTrainingState,
+    SharedTokens,
+    Spelt,
+    StoppingHead,
+    borders,
+    hybrid,
+    training_positions,
+)
+from workbench.methods.drafters.omni_words import VocabularyMap
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 
-SAID = ["", "he", "llo", " ", "world", "!"]
-SHARED = Shared(torch.tensor([5, 1, 0]), torch.tensor([9, 3, 2]))
-LAW = torch.zeros(12).index_fill_(0, torch.tensor([3, 9, 7]), 0.25)
+PIECES = ["", "he", "llo", " ", "world", "!"]
+SHARED = SharedTokens(torch.tensor([5, 1, 0]), torch.tensor([9, 3, 2]))
+TARGET_PROBS = torch.zeros(12).index_fill_(0, torch.tensor([3, 9, 7]), 0.25)
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -33,8 +42,8 @@ LAW = torch.zeros(12).index_fill_(0, torch.tensor([3, 9, 7]), 0.25)
 
 def test_borders_are_where_tokens_end() -> None:
     slow = SimpleNamespace(is_fast=False)
-    assert borders("hello world!", [1, 2, 3, 4, 5], slow, SAID) == {2: 1, 5: 2, 6: 3, 11: 4, 12: 5}
-    assert borders("hello  world!", [1, 2, 3, 4, 5], slow, SAID) == {}, "a text that they do not make has none"
+    assert borders("hello world!", [1, 2, 3, 4, 5], slow, PIECES) == {2: 1, 5: 2, 6: 3, 11: 4, 12: 5}
+    assert borders("hello  world!", [1, 2, 3, 4, 5], slow, PIECES) == {}, "a text that they do not make has none"
     letters = worlds.byte_tokenizer()
     text = "né"
     ids = letters(text)["input_ids"]
@@ -44,14 +53,14 @@ def test_borders_are_where_tokens_end() -> None:
 def test_places_are_where_both_cut_before_and_behind() -> None:
     ends = {2: 1, 5: 2, 6: 3, 11: 4, 12: 5}
     found = [
-        (0, 2, LAW, 3),  # nothing stands before it that the drafter could have read
-        (2, 5, LAW, 8),  # one of its tokens: "llo"
-        (5, 11, LAW, 7),  # two of its: " " and "world"
-        (11, 11, LAW, 2),  # a mark
-        (7, 12, LAW, 3),  # cut elsewhere
-        (11, 12, 0 * LAW, 9),  # the target says nothing that both have
+        (0, 2, TARGET_PROBS, 3),  # nothing stands before it that the drafter could have read
+        (2, 5, TARGET_PROBS, 8),  # one of its tokens: "llo"
+        (5, 11, TARGET_PROBS, 7),  # two of its: " " and "world"
+        (11, 11, TARGET_PROBS, 2),  # a mark
+        (7, 12, TARGET_PROBS, 3),  # cut elsewhere
+        (11, 12, 0 * TARGET_PROBS, 9),  # the target says nothing that both have
     ]
-    direct, spelt = places(found, ends, [1, 2, 3, 4, 5], SHARED)
+    direct, spelt = training_positions(found, ends, [1, 2, 3, 4, 5], SHARED)
     assert [place.at for place in direct] == [0]
     assert direct[0].probs.tolist() == [0.5, 0.5, 0.0]
     assert spelt == [Spelt(1, (3, 4), 0.25)]
@@ -79,7 +88,7 @@ def test_what_a_trimmed_drafter_cannot_say_is_not_asked_of_it() -> None:
 def test_the_head_that_stops_learns_which_states_end_well() -> None:
     torch.manual_seed(0)
     good, bad = torch.randn(32), torch.randn(32)
-    head = Stop(32)
+    head = StoppingHead(32)
     assert head.chance(good) == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-5), "sure at first: it drafts"
     for _ in range(20):
         head.learn(good + 0.1 * torch.randn(32), True)
@@ -88,10 +97,10 @@ def test_the_head_that_stops_learns_which_states_end_well() -> None:
     assert head.chance(bad) < 0.2
 
 
-def test_a_verdict_is_told_up_to_the_first_rejection() -> None:
+def test_stop_head_learns_up_to_the_first_rejection() -> None:
     told: list[tuple[float, bool]] = []
-    study = Study()
-    study.stop = Stop(1)
+    study = OnlineTrainingState()
+    study.stop = StoppingHead(1)
     study.stop.learn = lambda state, kept: told.append((float(state), kept))  # type: ignore[method-assign]
     written: list[tuple[Tensor, int]] = [(torch.tensor(float(i)), end) for i, end in enumerate((2, 5, 6, 11))]
     study.written = list(written)
@@ -108,12 +117,12 @@ def test_a_verdict_is_told_up_to_the_first_rejection() -> None:
 
 
 @pytest.fixture(scope="module")
-def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return strangers.renumbered(tmp_path_factory.mktemp("renumbered"))
+def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return strangers.shuffled_vocabulary_models(tmp_path_factory.mktemp("renumbered"))
 
 
 @pytest.fixture(scope="module")
-def worse(renumbered: Models) -> Models:
+def degraded_models(renumbered: Models) -> Models:
     """The copy in other tokens, its layers moved: it has something to learn again."""
     assert renumbered.stranger is not None
     shared_copy = copy.deepcopy(renumbered.stranger.runner.model)
@@ -134,7 +143,7 @@ def write(models: Models, prompt: str, n: int = 60, **params: object) -> Trace:
 
 
 @needs_bundle
-def test_lessons_make_better_drafts_and_no_other_text(worse: Models) -> None:
+def test_online_training_improves_drafts_and_keeps_the_text(worse: Models) -> None:
     assert worse.stranger is not None
     before = [p.clone() for p in worse.stranger.runner.model.parameters()]
     prompts = ("Once upon a time there was a fox", "The king had a son", "One day a girl went to the")
@@ -164,7 +173,7 @@ def test_lessons_make_better_drafts_and_no_other_text(worse: Models) -> None:
 
 
 @needs_bundle
-def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Models) -> None:
+def test_online_training_state_is_inspectable_savable_and_survives_a_switch(worse: Models) -> None:
     """And of the learning rate; a run that begins with the file begins with what was learnt."""
     learning = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
     request = Request("Once upon a time there was a fox", learning, max_new_tokens=40, stop_at_eos=False)
@@ -178,7 +187,7 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
         if "rate" not in change:
             mine = row.state.drafter if row.state.drafter is not None else next(iter(row.state.inactive.values())).state
     assert row.state.drafter is mine
-    shown = state_actions.look(row, engine.token_text)
+    shown = state_actions.inspect_state(row, engine.token_text)
     assert shown["kind"] == NAME
     assert shown["entries"] == row.state.drafter.study.trainable.n_steps >= 3
     assert shown["top"], "layers that moved"
@@ -194,7 +203,7 @@ def test_lessons_can_be_looked_at_saved_and_outlive_a_change_of_method(worse: Mo
 
 
 @needs_bundle
-def test_another_stranger_gets_lessons_of_its_own(worse: Models, renumbered: Models) -> None:
+def test_each_drafter_has_its_own_online_training(worse: Models, renumbered: Models) -> None:
     engine = Engine(worse)
     method = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
     row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
@@ -258,6 +267,6 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
 
 
 def test_of_several_spellings_of_a_token_the_first_is_shared() -> None:
-    words = Dictionary(["", "a", "b", "a"], {"a": 5, "c": 6}, frozenset({0}), 2)
+    words = VocabularyMap(["", "a", "b", "a"], {"a": 5, "c": 6}, frozenset({0}), 2)
     assert words.shared.theirs.tolist() == [1, 0]
     assert words.shared.ours.tolist() == [5, 2]

@@ -51,7 +51,7 @@ def test_one_file_is_a_whole_method(file: Path) -> None:
     assert "The paper stutters twice." in methodpages.pages()["methods/my-stutter.md"]
     assert [s.name for s in vision_suite.settings() if s.method == "my-stutter"] == ["Stutter, deep"]
     assert registry.get("my-stutter").recording.presets == ("chat",)
-    (claim,) = claims.of("my-stutter")
+    (claim,) = claims.claims_of("my-stutter")
     assert claim.command() == "workbench claims --method my-stutter"
     measured = measure(claim, Scale(tokens=8))
     assert measured is not None
@@ -131,10 +131,10 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
     assert "The paper scales nothing." in docs.pages(known.methods())["methods.md"]
     assert "Mine" in {setting.name for setting in vision_suite.settings()}
     assert registry.get("my-layer").recording.scene == "four-shapes"
-    (claim,) = claims.of("my-layer")
+    (claim,) = claims.claims_of("my-layer")
     assert claim.lacking() == "no my-layer heads for vision-target yet"
     assert "my-layer" in {method.name for method in worlds.text_methods()}, "the common battery's methods"
-    assert "my-layer" in worlds.world(heads=tmp_path / "medusa").heads, "and heads"
+    assert "my-layer" in worlds.make_models(heads=tmp_path / "medusa").heads, "and heads"
 
 
 def test_two_nets_cannot_be_heads_of_one_kind(file: Path) -> None:
@@ -144,5 +144,5 @@ def test_two_nets_cannot_be_heads_of_one_kind(file: Path) -> None:
 
 
 def test_what_a_method_needs_trained_it_declares_or_another_does() -> None:
-    needed = {kind for method in registry.of_catalogue() for kind in heads_in(method.needs)}
-    assert needed == {method.head.kind for method in registry.of_catalogue() if method.head}
+    needed = {kind for method in registry.catalogue_methods() for kind in heads_in(method.needs)}
+    assert needed == {method.head.kind for method in registry.catalogue_methods() if method.head}

@@ -12,7 +12,7 @@ import worlds
 from engine.test_trimmed import trimmed
 
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
-from workbench.engine import Engine, Models, Request, Row, Runner
+from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.online import ALL, REJECTED, Online
@@ -24,37 +24,37 @@ N = 60
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Float64."""
-    return worlds.world("llama", noise=0.25, device=device)
+    return worlds.make_models("llama", noise=0.25, device=device)
 
 
-def submitted(models: Models, method: str = "online", n: int = N, **params: Any) -> tuple[Engine, Row]:
+def submit(models: Models, method: str = "online", n: int = N, **params: Any) -> tuple[Engine, Sequence]:
     engine = Engine(models)
     configured = registry.get(method).with_params(**{"policy": "fixed"} | params)
     return engine, engine.submit(Request(PROMPT, configured, max_new_tokens=n, stop_at_eos=False))
 
 
-def written(models: Models, **asked: Any) -> Row:
-    engine, row = submitted(models, **asked)
+def run_to_end(models: Models, **asked: Any) -> Sequence:
+    engine, row = submit(models, **asked)
     while not engine.idle:
         engine.step()
     assert not row.error, row.error
     return row
 
 
-def accepted(row: Row) -> tuple[int, int]:
+def accepted(row: Sequence) -> tuple[int, int]:
     """Drafts kept, and rounds."""
     assert row.trace is not None
     return sum(len(r.path) for r in row.trace.rounds), len(row.trace.rounds)
 
 
-def law_behind(model: Any, text: list[int]) -> torch.Tensor:
+def next_distribution(model: Any, text: list[int]) -> torch.Tensor:
     """A model's own law behind a text, read whole."""
     with torch.no_grad():
         return model(torch.tensor([text], device=model.device)).logits[0, -1].float().softmax(0)
 
 
 @pytest.mark.parametrize("places", [REJECTED, ALL])
-def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
+def test_training_step_uses_the_right_positions_and_target_probs(
     models: Models, places: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A law stands one place before its token: the released code leaves that shift to the caller."""
@@ -65,14 +65,14 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
         return 0.0
 
     monkeypatch.setattr(TrainableLayers, "learn", noted)
-    row = written(models, places=places, every=1, reads=24)
+    row = run_to_end(models, places=places, every=1, reads=24)
     assert row.trace is not None
     learnt = set()
     for tokens, start, at, distributions in lessons:
         assert len(tokens) <= 24
         assert tokens == row.committed[start : start + len(tokens)]
         for place, probs in zip(at, distributions, strict=True):
-            wanted = law_behind(models.target.model, row.committed[: start + place + 1])
+            wanted = next_distribution(models.target.model, row.committed[: start + place + 1])
             torch.testing.assert_close(probs, wanted, atol=1e-5, rtol=1e-4)
             learnt.add(start + place + 1)
     first, wrong, whole = len(PROMPT), set(), set()
@@ -86,10 +86,10 @@ def test_a_lesson_is_about_the_right_places_and_the_targets_law_there(
     assert len(wrong) < len(whole)
 
 
-def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
+def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
     assert models.drafter is not None
     trainable, text, at = TrainableLayers(models.drafter), worlds.random_prompt(20), [3, 9, 18]
-    distributions = torch.stack([law_behind(models.target.model, text[: i + 1]) for i in at])
+    distributions = torch.stack([next_distribution(models.target.model, text[: i + 1]) for i in at])
 
     def divergence() -> float:
         with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
             return float((distributions * (distributions.log() - q)).sum(1).mean())
 
     before = divergence()
-    q = torch.stack([law_behind(models.drafter.model, text[: i + 1]) for i in at])
+    q = torch.stack([next_distribution(models.drafter.model, text[: i + 1]) for i in at])
     assert before == pytest.approx(float((distributions * (distributions / q).log()).sum(1).mean()), rel=1e-4), (
         "it begins as the model"
     )
@@ -111,7 +111,7 @@ def test_a_lesson_is_a_step_down_the_mean_divergence(models: Models) -> None:
     assert divergence() == pytest.approx(before, rel=1e-6)
 
 
-def test_what_drafts_is_the_layers_as_they_are_after_a_lesson(models: Models) -> None:
+def test_drafting_uses_the_updated_layers(models: Models) -> None:
     """In the quick forward as in the model's own."""
     assert models.drafter is not None
     trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
@@ -132,12 +132,12 @@ def test_what_drafts_is_the_layers_as_they_are_after_a_lesson(models: Models) ->
 
 
 def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None:
-    models = worlds.world("llama", noise=0.25, device=device)
+    models = worlds.make_models("llama", noise=0.25, device=device)
     assert models.drafter is not None
     kept = list(range(0, models.target.vocab_size, 3))
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
     trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
-    probs = law_behind(models.target.model, text)
+    probs = next_distribution(models.target.model, text)
     said = [trainable.learn(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5
     with torch.no_grad():
@@ -145,8 +145,8 @@ def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None
     assert (q > -torch.inf).nonzero().flatten().tolist() == kept
 
 
-def test_without_lessons_it_is_the_draft_model(models: Models) -> None:
-    plain, still = written(models, method="draft-model"), written(models, rate=0.0)
+def test_without_training_it_equals_the_draft_model(models: Models) -> None:
+    plain, still = run_to_end(models, method="draft-model"), run_to_end(models, rate=0.0)
     assert plain.trace is not None
     assert still.trace is not None
     drafts = [[r.nodes.tokens for r in row.trace.rounds] for row in (plain, still) if row.trace]
@@ -157,21 +157,21 @@ def test_without_lessons_it_is_the_draft_model(models: Models) -> None:
 def test_drafts_are_accepted_more_often_and_the_text_stays(models: Models) -> None:
     """A small target goes round in circles, which its noisy copy has to learn."""
     text = worlds.hf_greedy(models.target.model, PROMPT, 100)
-    still, taught = written(models, n=100, rate=0.0), written(models, n=100, rate=3e-3, every=1)
+    still, taught = run_to_end(models, n=100, rate=0.0), run_to_end(models, n=100, rate=3e-3, every=1)
     assert still.trace is not None
     assert taught.trace is not None
     assert still.trace.token_ids == taught.trace.token_ids == text
     assert accepted(taught)[1] < 0.9 * accepted(still)[1], "fewer rounds for the same text"
 
 
-def test_lessons_are_a_rows_own_unless_it_shares_them(device: str) -> None:
-    models = worlds.world("llama", noise=0.25, device=device)
+def test_online_training_is_per_sequence_unless_shared(device: str) -> None:
+    models = worlds.make_models("llama", noise=0.25, device=device)
     assert models.drafter is not None
     before = copy.deepcopy(models.drafter.model.state_dict())
-    alone = [written(models, rate=3e-3).trace for _ in range(2)]
+    alone = [run_to_end(models, rate=3e-3).trace for _ in range(2)]
     drafts = [[r.nodes.tokens for r in trace.rounds] for trace in alone if trace]
     assert drafts[0] == drafts[1], "nothing of the first run is left"
-    first, second = (written(models, rate=3e-3, warm=True) for _ in range(2))
+    first, second = (run_to_end(models, rate=3e-3, warm=True) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
     assert first.trace.rounds[0].signals["training steps"] == 0
@@ -183,10 +183,10 @@ def test_lessons_are_a_rows_own_unless_it_shares_them(device: str) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before), "those who draft without it keep theirs"
 
 
-def test_another_draft_model_gets_a_pupil_of_its_own(device: str) -> None:
-    models = worlds.world("llama", noise=0.25, device=device)
-    other = worlds.world("llama", noise=0.1, device=device)
-    engine, row = submitted(models)
+def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
+    models = worlds.make_models("llama", noise=0.25, device=device)
+    other = worlds.make_models("llama", noise=0.1, device=device)
+    engine, row = submit(models)
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     row.change(models=replace(models, drafter=other.drafter, drafter_name="another"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from llama_layer import TheirLayer
+from llama_layer import TransformersLayer
 from torch import Tensor
 
 from workbench.bench.claims import Scale
@@ -16,10 +16,10 @@ from workbench.bench.text_lab import TextLab
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.pard import PARDNet
-from workbench.training.family.pard import LEAST, RETAINED, retained
+from workbench.training.family.pard import MIN_RETENTION, RETENTION, sample_retained
 
 D, HEADS, FFN, N, STEPS = 12, 2, 20, 6, 4
 PROMPT = worlds.random_prompt(9)
@@ -36,17 +36,17 @@ def net_of() -> PARDNet:
     return net
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
     """As a language model's whose text goes on with mask tokens: transformers' own layer says the same."""
-    net, following, features = net_of(), drawn(1, N, D), drawn(1, N, D, seed=1)
+    net, following, features = net_of(), random_tensor(1, N, D), random_tensor(1, N, D, seed=1)
     mask = torch.cat([net.norm_embed(net.mask), net.norm_feature(features[0, -1])]) @ net.fuse.weight.T
     text = torch.cat([net.norm_embed(following), net.norm_feature(features)], -1) @ net.fuse.weight.T
     with torch.inference_mode():
-        wanted = TheirLayer(net)(torch.cat([text, *[mask.view(1, 1, D)] * (STEPS - 1)], 1))[:, N - 1 :]
+        wanted = TransformersLayer(net)(torch.cat([text, *[mask.view(1, 1, D)] * (STEPS - 1)], 1))[:, N - 1 :]
         states = net.drafts(following, features, [torch.arange(N), *[torch.tensor([N - 1])] * (STEPS - 1)])
     mine = torch.cat([state[:, -1:] for state in states], 1)
     torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
@@ -55,11 +55,11 @@ def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
 
 def test_training_makes_the_drafts_that_drafting_makes() -> None:
     """Each step behind each pair that it is asked for: the same state as by a pass over that text and its masks."""
-    net, following, features = net_of(), drawn(2, N, D), drawn(2, N, D, seed=1)
+    net, following, features = net_of(), random_tensor(2, N, D), random_tensor(2, N, D, seed=1)
     columns = [torch.arange(N), torch.tensor([0, 2, 3, 5]), torch.tensor([0, 3, 5]), torch.tensor([3])]
     states, pairs = net.drafts(following, features, columns), net.pairs(following, features)
     for b in range(2):
-        entries = Entries(HEADS, net.head_size, 4, pairs)
+        entries = DraftKVCache(HEADS, net.head_size, 4, pairs)
         for place in range(N):
             masks = net.masks(features[b, place].expand(1, STEPS - 1, -1))
             x = torch.cat([pairs[b : b + 1, place : place + 1], masks], 1)
@@ -71,7 +71,11 @@ def test_training_makes_the_drafts_that_drafting_makes() -> None:
 
 
 def test_a_step_learns_from_the_text_up_to_its_pair_and_through_its_own_masks() -> None:
-    net, following, features = net_of(), drawn(1, N, D).requires_grad_(), drawn(1, N, D, seed=1).requires_grad_()
+    net, following, features = (
+        net_of(),
+        random_tensor(1, N, D).requires_grad_(),
+        random_tensor(1, N, D, seed=1).requires_grad_(),
+    )
     net.drafts(following, features, [torch.arange(N)] * STEPS)[-1][:, 2].sum().backward()
     for read in (following, features):
         assert read.grad is not None
@@ -82,23 +86,23 @@ def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess(
     """The conditional drop: as many as released, nested, and never wrapped around at the end of the text."""
     n, steps = 200, 8
     follows = [(torch.arange(n) >= 20) & (torch.arange(n) < n - step) for step in range(steps)]
-    columns = retained(follows, torch.Generator().manual_seed(3))
+    columns = sample_retained(follows, torch.Generator().manual_seed(3))
     assert columns[0].tolist() == list(range(n))
     for step in range(1, steps):
         kept = columns[step].tolist()
         assert kept == sorted(set(kept) & set(columns[step - 1].tolist()))
         assert follows[step][columns[step]].all()
-        wanted = 180 * max(RETAINED**step, LEAST)
+        wanted = 180 * max(RETENTION**step, MIN_RETENTION)
         assert wanted - steps - 1 <= len(kept) <= wanted + 1, "less those that have come to the end"
-    assert (RETAINED, LEAST) == (0.7, 0.2)
-    assert [len(c) for c in retained(follows, None)] == [200, *(180 - step for step in range(1, steps))]
-    others = retained(follows, torch.Generator().manual_seed(4))
+    assert (RETENTION, MIN_RETENTION) == (0.7, 0.2)
+    assert [len(c) for c in sample_retained(follows, None)] == [200, *(180 - step for step in range(1, steps))]
+    others = sample_retained(follows, torch.Generator().manual_seed(4))
     assert others[1].tolist() != columns[1].tolist()
 
 
 def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> list[int]:
     """Passes of the drafter in each round."""
-    models, ran = worlds.world("llama", noise=None, heads=tmp_path / "heads"), 0
+    models, ran = worlds.make_models("llama", noise=None, heads=tmp_path / "heads"), 0
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: some drafts are accepted
     forward = FeatureNet.forward
 
@@ -113,7 +117,7 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
     while not row.primed:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         assert row.state.drafter.entries.used == row.state.drafter.entries.stable, "no mask leaves an entry"
         assert committed
         found.append(ran)
@@ -134,7 +138,7 @@ def test_a_draft_costs_one_pass_however_long_it_is(depth: int, tmp_path: Path, m
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.small_world(6, noise=None, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("pard"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from vision_worlds import IMAGE, noise_picture, tiny_vision_models
+from vision_worlds import IMAGE, noise_image, tiny_vision_models
 
 from workbench.bench.goodness import chi_square, count_firsts, joint_distribution
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.decoders.draft_verify.image_attribution import explain
-from workbench.engine import Engine, Models, Request, Row
-from workbench.engine.image_inputs import placed, read, swapped
+from workbench.engine import Engine, Models, Request, Sequence
+from workbench.engine.image_inputs import create_image_change, insert_placeholders, process_prompt
 from workbench.methods import registry
-from workbench.models.image_prefill import prefill_pictures
+from workbench.models.image_prefill import prefill_images
 from workbench.trace.events import Trace
 
 PROMPT = f"abc{IMAGE}deab"
@@ -39,15 +39,15 @@ def models(device: str) -> Models:
     return tiny_vision_models(vocabulary=20, device=device)
 
 
-def setting(name: str) -> Configured:
+def setting(name: str) -> ConfiguredMethod:
     method, values = SETTINGS[name]
     return registry.get(method).with_params(**values)
 
 
 def request(
-    models: Models, method: Configured, *pictures: Image.Image, prompt: str = PROMPT, **more: object
+    models: Models, method: ConfiguredMethod, *pictures: Image.Image, prompt: str = PROMPT, **more: object
 ) -> Request:
-    text, inputs = read(models, prompt, pictures)
+    text, inputs = process_prompt(models, prompt, pictures)
     return Request(text, method, images=inputs, pictures=pictures, stop_at_eos=False, **more)
 
 
@@ -64,7 +64,7 @@ def hugging_face(models: Models, asked: Request, n: int) -> list[int]:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_greedy_text_is_hugging_faces(name: str, models: Models) -> None:
     engine = Engine(models)
-    for pictures in ((noise_picture(3),), (noise_picture(4), noise_picture(5))):
+    for pictures in ((noise_image(3),), (noise_image(4), noise_image(5))):
         prompt = PROMPT if len(pictures) == 1 else f"{IMAGE}a{IMAGE}bc"
         asked = request(models, setting(name), *pictures, prompt=prompt, max_new_tokens=16)
         trace = engine.generate(asked)
@@ -76,7 +76,7 @@ def test_greedy_text_is_hugging_faces(name: str, models: Models) -> None:
 def test_rows_that_run_together_write_what_each_writes_alone(models: Models) -> None:
     engine = Engine(models)
     asked = [
-        request(models, setting(name), noise_picture(3 + i % 2), max_new_tokens=12) for i, name in enumerate(SETTINGS)
+        request(models, setting(name), noise_image(3 + i % 2), max_new_tokens=12) for i, name in enumerate(SETTINGS)
     ]
     rows = [engine.submit(one) for one in asked]
     text = engine.submit(Request("abcabcab", setting("any draft model"), max_new_tokens=12, stop_at_eos=False))
@@ -89,17 +89,17 @@ def test_rows_that_run_together_write_what_each_writes_alone(models: Models) -> 
     assert not text.trace.footer.error
 
 
-LAWS = {"plain": SamplingParams(1.0), "filtered": SamplingParams(0.8, top_k=2)}
+SAMPLING = {"plain": SamplingParams(1.0), "filtered": SamplingParams(0.8, top_k=2)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling"), [("blind", "filtered"), ("chain", "plain"), ("tree", "filtered")])
 def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
-    small, picture, n, how = tiny_vision_models(vocabulary=6), noise_picture(1), 2, LAWS[sampling]
-    text, inputs = read(small, f"ab{IMAGE}cd", (picture,))
+    small, picture, n, how = tiny_vision_models(vocabulary=6), noise_image(1), 2, SAMPLING[sampling]
+    text, inputs = process_prompt(small, f"ab{IMAGE}cd", (picture,))
     target: Any = small.target.model
     slot = small.target.open()
-    prefill_pictures(small.target, slot, inputs)
+    prefill_images(small.target, slot, inputs)
     assert slot.pictured is not None
     prompt = slot.pictured.embeds[None]
     small.target.close(slot)
@@ -112,7 +112,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
             return target(inputs_embeds=torch.cat([prompt, behind], 1), use_cache=False)
 
     exact = joint_distribution(Seeing(), inputs["input_ids"][0].tolist(), n, lambda x: to_probs(x[None], how)[0])
-    engine = Engine(small, max_rows=32, record=False)
+    engine = Engine(small, max_sequences=32, record=False)
     more = {"images": inputs, "pictures": (picture,), "stop_at_eos": False}
     rows = [engine.submit(Request(text, setting(name), how, n + 1, seed, **more)) for seed in range(150)]
     while not engine.idle:
@@ -135,7 +135,7 @@ def drafts(models: Models, name: str, picture: Image.Image) -> list[int]:
 
 
 def test_a_blind_drafter_drafts_the_same_for_every_picture_and_a_seeing_one_does_not(models: Models) -> None:
-    pictures = [noise_picture(seed) for seed in range(6)]
+    pictures = [noise_image(seed) for seed in range(6)]
     assert len({tuple(drafts(models, "blind", picture)) for picture in pictures}) == 1
     assert len({tuple(drafts(models, "chain", picture)) for picture in pictures}) > 1
 
@@ -144,7 +144,7 @@ def test_a_dynamic_tree_offers_what_its_path_makes_likely(models: Models) -> Non
     """Down to the threshold of the whole path, not of the node alone; the likeliest first token is always there."""
     least, depths = 0.05, set()
     method = registry.get("vlm-draft").with_params(policy="dynamic-tree", path_threshold=least)
-    trace = Engine(models).generate(request(models, method, noise_picture(1), max_new_tokens=30))
+    trace = Engine(models).generate(request(models, method, noise_image(1), max_new_tokens=30))
     for r in trace.rounds:
         path = {-1: 1.0}
         for node, (parent, q) in enumerate(zip(r.nodes.parents, r.nodes.q, strict=True)):
@@ -156,7 +156,7 @@ def test_a_dynamic_tree_offers_what_its_path_makes_likely(models: Models) -> Non
 
 
 def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
-    asked = request(models, setting("blind"), noise_picture(1), max_new_tokens=6)
+    asked = request(models, setting("blind"), noise_image(1), max_new_tokens=6)
     with_picture = Engine(models).generate(asked).rounds[0].nodes.tokens
     text = Request("abcdeab", registry.get("draft-model").with_params(), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(text).rounds[0].nodes.tokens == with_picture
@@ -165,12 +165,12 @@ def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
 def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: int = 3) -> tuple[Trace, Request]:
     """A run whose picture is changed before round `at`."""
     engine = Engine(models)
-    asked = request(models, setting(name), noise_picture(3), max_new_tokens=16)
-    row: Row = engine.submit(asked)
+    asked = request(models, setting(name), noise_image(3), max_new_tokens=16)
+    row: Sequence = engine.submit(asked)
     assert row.trace is not None
     while not engine.idle:
         if len(row.trace.rounds) == at and not asked.swaps:
-            row.change(swap=swapped(models, asked, [other], sees))
+            row.change(image_change=create_image_change(models, asked, [other], sees))
         engine.step()
     assert not row.trace.footer.error
     return row.trace, asked
@@ -178,7 +178,7 @@ def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: 
 
 @pytest.mark.parametrize("name", ["blind", "chain", "tree"])
 def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str, models: Models) -> None:
-    trace, asked = run_with_swap(models, name, "both", noise_picture(9, side=40))
+    trace, asked = run_with_swap(models, name, "both", noise_image(9, side=40))
     written = sum(len(r.emitted) for r in trace.rounds[:3])
     assert asked.images is not None
     before, after = asked.images, asked.swaps[0][1].images
@@ -203,15 +203,15 @@ def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str,
 def test_two_changes_before_one_round_both_count(models: Models) -> None:
     """For both, then for the drafter alone: the target goes on from the first, the drafter from the second."""
     engine = Engine(models)
-    asked = request(models, setting("chain"), noise_picture(3), max_new_tokens=16)
-    row: Row = engine.submit(asked)
+    asked = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
+    row: Sequence = engine.submit(asked)
     assert row.trace is not None
     while not engine.idle:
         if len(row.trace.rounds) == 3 and not asked.swaps:
             for picture, sees in ((7, "drafter"), (8, "both"), (9, "both"), (5, "drafter"), (6, "drafter")):
-                row.change(swap=swapped(models, asked, [noise_picture(picture, side=40)], sees))
+                row.change(image_change=create_image_change(models, asked, [noise_image(picture, side=40)], sees))
         engine.step()
-    alone, _ = run_with_swap(models, "chain", "both", noise_picture(9, side=40))
+    alone, _ = run_with_swap(models, "chain", "both", noise_image(9, side=40))
     assert row.trace.token_ids == alone.token_ids
     changed, other = row.trace.rounds[3], alone.rounds[3]
     assert [(c.name, c.after) for c in changed.changes] == [
@@ -225,30 +225,30 @@ def test_two_changes_before_one_round_both_count(models: Models) -> None:
 
 
 def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models: Models) -> None:
-    plain = Engine(models).generate(request(models, setting("chain"), noise_picture(3), max_new_tokens=16))
-    others = {seed: drafts(models, "chain", noise_picture(seed)) for seed in range(6)}
+    plain = Engine(models).generate(request(models, setting("chain"), noise_image(3), max_new_tokens=16))
+    others = {seed: drafts(models, "chain", noise_image(seed)) for seed in range(6)}
     seed = next(seed for seed, tokens in others.items() if tokens != plain.rounds[0].nodes.tokens)
-    trace, _ = run_with_swap(models, "chain", "drafter", noise_picture(seed), at=0)
+    trace, _ = run_with_swap(models, "chain", "drafter", noise_image(seed), at=0)
     assert trace.token_ids == plain.token_ids
     assert trace.rounds[0].nodes.tokens == others[seed]
     assert trace.rounds[0].vision["sees"] == "drafter"
 
 
 def test_pictures_are_swapped_one_for_one(models: Models) -> None:
-    asked = request(models, setting("chain"), noise_picture(3))
+    asked = request(models, setting("chain"), noise_image(3))
     with pytest.raises(PromptError, match="1 image, but 2 were given"):
-        swapped(models, asked, [noise_picture(1), noise_picture(2)], "both")
+        create_image_change(models, asked, [noise_image(1), noise_image(2)], "both")
     with pytest.raises(PromptError, match="no images"):
-        swapped(models, Request("ab", setting("chain")), [noise_picture(1)], "both")
+        create_image_change(models, Request("ab", setting("chain")), [noise_image(1)], "both")
 
 
 def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
     models = tiny_vision_models(vocabulary=20, blind=True)
     assert "reads text only" in models.why_not(registry.get("vlm-draft").needs)
-    asked = request(models, setting("blind"), noise_picture(3), max_new_tokens=24)
+    asked = request(models, setting("blind"), noise_image(3), max_new_tokens=24)
     assert Engine(models).generate(asked).token_ids == hugging_face(models, asked, 24)
     with pytest.raises(MethodUnavailableError, match="reads text only"):
-        Engine(models).submit(request(models, setting("chain"), noise_picture(3)))
+        Engine(models).submit(request(models, setting("chain"), noise_image(3)))
 
 
 # -- placeholders -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
 def test_more_places_than_pictures_are_refused(prompt: str, models: Models) -> None:
     for given in (prompt, models.tokenizer.encode(prompt)):
         with pytest.raises(PromptError, match=r"has . image placeholders .* but 1 image came"):
-            read(models, given, [noise_picture(1)])
+            process_prompt(models, given, [noise_image(1)])
 
 
 def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Models) -> None:
@@ -266,14 +266,14 @@ def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Mod
     with pytest.raises(PromptError, match=r"1 image placeholder .* but no image came"):
         engine.submit(Request(f"ab{IMAGE}c", setting("chain")))
     with pytest.raises(PromptError, match="ends with an image"):
-        engine.submit(request(models, setting("chain"), noise_picture(1), prompt=f"ab{IMAGE}"))
+        engine.submit(request(models, setting("chain"), noise_image(1), prompt=f"ab{IMAGE}"))
 
 
 def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(models: Models) -> None:
-    assert placed(models.processor, "ab", 2) == f"{IMAGE}{IMAGE}ab"
-    text, inputs = read(models, PROMPT, [noise_picture(1)])
+    assert insert_placeholders(models.processor, "ab", 2) == f"{IMAGE}{IMAGE}ab"
+    text, inputs = process_prompt(models, PROMPT, [noise_image(1)])
     ids = inputs["input_ids"][0].tolist()
-    again, same = read(models, ids, [noise_picture(1)])
+    again, same = process_prompt(models, ids, [noise_image(1)])
     assert again == models.tokenizer.encode(text)
     assert all(torch.equal(same[name], inputs[name]) for name in inputs)
 
@@ -282,7 +282,7 @@ def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(m
 
 
 def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) -> None:
-    asked = request(models, setting("chain"), noise_picture(3), max_new_tokens=5)
+    asked = request(models, setting("chain"), noise_image(3), max_new_tokens=5)
     trace = Engine(models).generate(asked)
     found = explain(models, asked, trace, asked.configured().drafter)
     for who, n in (("target", 4), ("drafter", 1)):
@@ -322,8 +322,8 @@ def by_differences(models: Models, asked: Request, tokens: list[int], index: int
 
 
 def test_attribution_follows_the_picture_that_was_in_force(models: Models) -> None:
-    trace, asked = run_with_swap(models, "chain", "both", noise_picture(9))
-    plain = request(models, setting("chain"), noise_picture(3), max_new_tokens=16)
+    trace, asked = run_with_swap(models, "chain", "both", noise_image(9))
+    plain = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
     unchanged = explain(models, plain, trace, plain.configured().drafter)
     found = explain(models, asked, trace, asked.configured().drafter)
     written = sum(len(r.emitted) for r in trace.rounds[:3])

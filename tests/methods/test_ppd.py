@@ -16,28 +16,28 @@ from torch import Tensor
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.in_pass import laid_out
+from workbench.methods.drafters.in_pass import probe_layout
 from workbench.methods.drafters.ppd import PromptTokens
-from workbench.methods.tree_builders.dynamic_sparse import Machine, machine_of
+from workbench.methods.tree_builders.dynamic_sparse import StateTrees, plan_state_trees
 from workbench.models.loading import HeadInfo
-from workbench.training.family.in_pass import Cuts, guesses
-from workbench.training.family.ppd import read
+from workbench.training.family.in_pass import ProbeAnchors, guesses
+from workbench.training.family.ppd import run_probes
 from workbench.training.heads.artefact import save_net
 
 PROMPT = [3, 1, 4, 1, 5]
 CHANCES = ((0.5, 0.2, 0.1), (0.4, 0.1, 0.1), (0.3, 0.1, 0.05))
 
 
-def world(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
+def make_models(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
     """Six tokens, and untrained prompt tokens; float64."""
-    models = worlds.small_world(6, noise=None)
+    models = worlds.make_small_models(6, noise=None)
     net = PromptTokens(models.target.hidden_size, prompts, ensemble)
     torch.nn.init.normal_(net.embeds, generator=torch.Generator().manual_seed(0))
     models.heads["ppd"] = HeadInfo("tiny", folder, save_net(net, folder, models.target_name, torch.float32))
     return models
 
 
-def said_at(models: Models, text: list[int], prompts: Tensor) -> Tensor:
+def prompt_token_logits(models: Models, text: list[int], prompts: Tensor) -> Tensor:
     """The target's logits at the last of some prompt tokens [j, D] behind a text, by a plain pass; [V]."""
     model: Any = models.target.model
     with torch.inference_mode():
@@ -51,13 +51,13 @@ def test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text(
     grower: str, ensemble: int, tmp_path: Path
 ) -> None:
     """They stood behind a node of a tree, among others; the newest token was not there yet."""
-    models, levels = world(tmp_path, ensemble=ensemble), set[int]()
+    models, levels = make_models(tmp_path, ensemble=ensemble), set[int]()
     more = {"nodes": 12} if grower == "template" else {"places": 30, "counts_time": False}
     for draft in drafts(models, "ppd", SamplingParams(), depth=3, grower=grower, **more):
         embeds = draft.state.net.embeds
         for node, token, path in draft.nodes():
             level = len(path)
-            parts = [said_at(models, draft.committed[:-1], embeds[: level + 1, i]) for i in range(ensemble)]
+            parts = [prompt_token_logits(models, draft.committed[:-1], embeds[: level + 1, i]) for i in range(ensemble)]
             wanted = torch.stack(parts).mean(0).softmax(0)[token]
             assert draft.tree.score is not None
             assert float(draft.tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
@@ -67,7 +67,7 @@ def test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text(
 
 
 def test_without_prompt_tokens_it_is_plain_decoding(tmp_path: Path) -> None:
-    models = world(tmp_path, prompts=0)
+    models = make_models(tmp_path, prompts=0)
     trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=12, stop_at_eos=False))
     assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
     assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
@@ -75,7 +75,7 @@ def test_without_prompt_tokens_it_is_plain_decoding(tmp_path: Path) -> None:
 
 def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
     """A guess is at a token that the round behind this one could draft: of the last two rounds none can."""
-    models = world(tmp_path)
+    models = make_models(tmp_path)
     for n in (1, 2, 3, 9):
         trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=n, stop_at_eos=False))
         for r in trace.rounds:
@@ -86,17 +86,17 @@ def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     """In one pass some rows are given embeddings, and the others are not."""
-    models = worlds.small_world(6, heads=tmp_path / "heads")
+    models = worlds.make_small_models(6, heads=tmp_path / "heads")
     names = ("ppd", "autoregressive", "lookahead", "draft-model", "ppd")
     requests = [
         Request(PROMPT[: 5 - i], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.beside_each_other(models, requests) == worlds.alone(models, requests)
+    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
 
 
 def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
-    at = laid_out((2, 0, 1), 2, torch.device("cpu"))
+    at = probe_layout((2, 0, 1), 2, torch.device("cpu"))
     assert list(zip(at.place.tolist(), at.step.tolist(), at.own.tolist(), strict=True)) == [
         (0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 1, 3), (2, 0, 0), (2, 0, 1),
     ]  # fmt: skip
@@ -106,26 +106,28 @@ def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
 
 def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> None:
     """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first prompt token stands at 4."""
-    models = worlds.small_world(10, noise=None)
+    models = worlds.make_small_models(10, noise=None)
     net = PromptTokens(models.target.hidden_size, 3, 2).double()
     torch.nn.init.normal_(net.embeds)
     ids, features = torch.arange(10)[None], torch.arange(10.0)[None, :, None].expand(1, 10, 4)
     answer = torch.zeros(1, 10, dtype=torch.bool)
     answer[0, 3:8] = True
     at = torch.tensor([[3, 5, 6]])
-    for step, (states, truth) in enumerate(guesses(net, models.target.model, read, ids, features, Cuts(at, answer))):
+    for step, (states, truth) in enumerate(
+        guesses(net, models.target.model, run_probes, ids, features, ProbeAnchors(at, answer))
+    ):
         places = [place for place in at[0].tolist() if place + step + 1 <= 7]
         assert truth[:, 0].tolist() == [place + step + 1 for place in places]
         for place, state in zip(places, states, strict=True):
             for i in range(2):
-                wanted = said_at(models, list(range(place + 1)), net.embeds[: step + 1, i])
+                wanted = prompt_token_logits(models, list(range(place + 1)), net.embeds[: step + 1, i])
                 torch.testing.assert_close(models.target.lm_head(state[i]), wanted, atol=1e-6, rtol=1e-6)
 
 
 # -- the trees --------------------------------------------------------------------------------------------------------
 
 
-def walked(machine: Machine, rounds: int, seed: int = 0) -> tuple[list[float], float]:
+def simulate_rounds(machine: StateTrees, rounds: int, seed: int = 0) -> tuple[list[float], float]:
     """Share of rounds in each state, and tokens of a round, by walking: at each level at most one draft is right."""
     rng, state, seen, tokens = np.random.default_rng(seed), 0, [0] * len(machine.states), 0
     for _ in range(rounds):
@@ -145,8 +147,8 @@ def walked(machine: Machine, rounds: int, seed: int = 0) -> tuple[list[float], f
 
 @pytest.mark.parametrize("costs", [None, tuple(1 + 0.08 * n for n in range(17))], ids=["alike", "rising"])
 def test_shares_and_tokens_are_what_comes_of_the_trees(costs: tuple[float, ...] | None) -> None:
-    machine = machine_of(CHANCES, 3, 16, costs)
-    share, tokens = walked(machine, 20_000)
+    machine = plan_state_trees(CHANCES, 3, 16, costs)
+    share, tokens = simulate_rounds(machine, 20_000)
     assert sum(machine.share) == pytest.approx(1)
     assert share == pytest.approx(list(machine.share), abs=0.015)
     assert tokens == pytest.approx(machine.tokens, abs=0.03)
@@ -176,14 +178,14 @@ def test_no_other_trees_of_the_same_nodes_write_more() -> None:
         after = np.array([way[2] for way in chosen])
         share = np.linalg.matrix_power((after + np.eye(3)) / 2, 256)[0]
         best = max(best, share @ [way[0] for way in chosen] / (share @ [way[1] for way in chosen]))
-    machine = machine_of(chances, 2, 3, costs)
+    machine = plan_state_trees(chances, 2, 3, costs)
     assert machine.tokens / machine.seconds == pytest.approx(best, rel=1e-6)
 
 
 def test_passes_are_as_large_as_costs_nothing() -> None:
     """Up to nine tokens a pass costs the same, each further one a fifth more: nine are the most."""
     costs = tuple(1 + 0.2 * max(0, n - 8) for n in range(25))
-    machine = machine_of(CHANCES, 3, 24, costs)
+    machine = plan_state_trees(CHANCES, 3, 24, costs)
     used = [tree.size for tree, share in zip(machine.states, machine.share, strict=True) if share > 0.01]
     assert max(used) == 9
-    assert max(tree.size for tree in machine_of(CHANCES, 3, 24).states) == 25
+    assert max(tree.size for tree in plan_state_trees(CHANCES, 3, 24).states) == 25

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from methods.test_enumerated import Text, World, chains, distance, texts_of, written
+from methods.test_enumerated import DistributionTables, Text, chains, distance, output_distribution, texts_of
 from torch import Tensor
 
-from workbench.core.probes import Probed
+from workbench.core.probes import ProbeOutput
 from workbench.core.rejection import recursive_rejection
-from workbench.core.sampling import SamplingParams, with_history
-from workbench.core.tree import DraftTree, Sampling, ancestors
+from workbench.core.sampling import SamplingParams, apply_logits_processors
+from workbench.core.tree import DraftTree, Sampling, tree_attention_mask
 from workbench.decoders import Promise
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
@@ -30,21 +30,21 @@ Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
 WARM = SamplingParams(temperature=1.0)
 
 
-def drawn(token: int, q: Tensor = Q) -> DraftTree:
+def sampled_draft(token: int, q: Tensor = Q) -> DraftTree:
     tree = DraftTree.chain([token])
     return replace(tree, sampling=Sampling.CHAIN, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
 
 
-def heard(tree: DraftTree, second: Tensor) -> Probed:
+def second_pass_results(tree: DraftTree, second: Tensor) -> ProbeOutput:
     """Logits of a second reading at the tree's places, behind probes that nobody looks at."""
     lead = torch.zeros(3, second.shape[1], dtype=second.dtype)
     logits = torch.cat([lead, second])[1:]
-    return Probed(second_reading(tree, torch.tensor([0, 0, 0])), logits, logits)
+    return ProbeOutput(second_reading(tree, torch.tensor([0, 0, 0])), logits, logits)
 
 
-def judged(verifier: Reflective, tree: DraftTree, first: Tensor, second: Tensor, **more: Any) -> Any:
+def run_verifier(verifier: Reflective, tree: DraftTree, first: Tensor, second: Tensor, **more: Any) -> Any:
     u = torch.zeros(len(tree) + 1, dtype=torch.float64)
-    v = Verification(tree, first, first.softmax(1), WARM, u, probed=heard(tree, second))
+    v = Verification(tree, first, first.softmax(1), WARM, u, probed=second_pass_results(tree, second))
     return verifier.rule(replace(v, **more))
 
 
@@ -64,7 +64,7 @@ def test_it_judges_by_the_mixture_of_logits(
     monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     out, chance = torch.zeros(V, dtype=torch.float64), 0.0
     for x in range(V):
-        ruling = judged(Reflective(alpha), drawn(x), P.log().expand(2, V), Q.log().expand(2, V))
+        ruling = run_verifier(Reflective(alpha), sampled_draft(x), P.log().expand(2, V), Q.log().expand(2, V))
         rest = seen.pop()[0]
         accept = ruling.accept[0]
         out[x] += Q[x] * accept
@@ -82,7 +82,7 @@ class Reflecting(Reflective):
 
     def rule(self, v: Verification) -> Any:
         second = torch.stack([self.second[text].log() for text in texts_of(v.tree)])
-        return super().rule(replace(v, probed=heard(v.tree, second)))
+        return super().rule(replace(v, probed=second_pass_results(v.tree, second)))
 
 
 def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
         {text: torch.rand(3, dtype=torch.float64, generator=generator) + 0.1 for text in texts} for _ in "pqs"
     )
     p, q, second = ({text: a / a.sum() for text, a in distributions.items()} for distributions in (p, q, second))
-    world = World(3, 2, p, q)
+    world = DistributionTables(3, 2, p, q)
     verifier = Reflecting(0.4)
     object.__setattr__(verifier, "second", second)
     believed: dict[Text, Tensor] = dict(p)
@@ -101,7 +101,7 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
         if len(text) < 2:
             mixed = p[text] ** 0.6 * second[text] ** 0.4
             believed[text] = mixed / mixed.sum()
-    out = written(world, chains(world), verifier, monkeypatch)
+    out = output_distribution(world, chains(world), verifier, monkeypatch)
     joint = torch.zeros(3, 3, 3, dtype=torch.float64)
     for x, y in itertools.product(range(3), repeat=2):
         kept = torch.minimum(q[()], believed[()])[x]  # where x is the target's own the rest is the next round's, from p
@@ -113,7 +113,7 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("tree", [DraftTree.chain([0, 1]), DraftTree.of([0, 1, 2], [-1, -1, 0])], ids=["chain", "tree"])
 def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
     first = torch.randn(len(tree) + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    ruling = judged(Reflective(0.0), tree, first, -first)
+    ruling = run_verifier(Reflective(0.0), tree, first, -first)
     wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
     assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
     assert torch.equal(ruling.stop, wanted.stop)
@@ -126,14 +126,14 @@ def test_penalties_weigh_on_both_readings_alike() -> None:
     generator = torch.Generator().manual_seed(2)
     first, second = (torch.randn(2, V, dtype=torch.float64, generator=generator) for _ in range(2))
     histories = [torch.tensor([1, 3]), torch.tensor([1, 3, 2])]
-    shaped = with_history(first, sampling, histories)
+    shaped = apply_logits_processors(first, sampling, histories)
     p = (shaped / 0.7).softmax(1)
     tree = DraftTree.chain([1])
     v = Verification(
-        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probed=heard(tree, second), raw=first,
+        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probed=second_pass_results(tree, second), raw=first,
         histories=histories,
     )  # fmt: skip
-    mixed = with_history(0.75 * first + 0.25 * second, sampling, histories)
+    mixed = apply_logits_processors(0.75 * first + 0.25 * second, sampling, histories)
     wanted = (mixed / 0.7).softmax(1)[0, 1]
     assert float(Reflective(0.25).rule(v).accept[0]) == pytest.approx(float(wanted), abs=1e-12)
 
@@ -147,7 +147,7 @@ def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: l
     assert bool(probes.sees[:, :n].all())
     assert probes.sees[0, n:].int().tolist() == [1] + [0] * (n + 1)
     assert bool(probes.sees[1:, n : n + 2].all())
-    own = ancestors(tree.parents, tree.depth)
+    own = tree_attention_mask(tree.parents, tree.depth)
     assert torch.equal(probes.sees[2:, n + 2 :], own)
     assert not bool(probes.sees[:2, n + 2 :].any()), "the question is asked before the second reading"
     deep = tree.depth
@@ -161,10 +161,10 @@ def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: l
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device)
+    return worlds.make_models("llama", noise=0.15, device=device)
 
 
-def asked(models: Models, name: str, temperature: float = 1.0, **values: Any) -> Request:
+def make_request(models: Models, name: str, temperature: float = 1.0, **values: Any) -> Request:
     method = registry.get(name).with_params(**values)
     return Request(worlds.random_prompt(13), method, SamplingParams(temperature), 32, stop_at_eos=False)
 
@@ -172,14 +172,14 @@ def asked(models: Models, name: str, temperature: float = 1.0, **values: Any) ->
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
 def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Models) -> None:
     """Of a chain: what it says of text, draft, question, the last words and the draft again, without a cache."""
-    trace = Engine(models).generate(asked(models, name, verifier="reflective", again=4))
+    trace = Engine(models).generate(make_request(models, name, verifier="reflective", again=4))
     question = models.tokenizer.encode(QUESTION, add_special_tokens=False)
     text = list(trace.header.prompt_tokens)
     looked = 0
     for r in trace.rounds:
         if len(r.nodes):
             assert [p.token for p in r.probes] == [*question, *text[-4:], *r.nodes.tokens]
-            assert metrics.verified([r]) == 1 + 2 * len(r.nodes) + len(question) + 4
+            assert metrics.count_verified([r]) == 1 + 2 * len(r.nodes) + len(question) + 4
             if name == "draft-model":
                 whole = torch.tensor([[*text, *r.nodes.tokens, *question, *text[-4:], *r.nodes.tokens]])
                 with torch.inference_mode():
@@ -196,12 +196,12 @@ def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Model
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
 def test_where_nothing_is_asked_the_text_is_the_exact_rules(name: str, models: Models) -> None:
-    exact = Engine(models).generate(asked(models, name))
-    zero = Engine(models).generate(asked(models, name, verifier="reflective", reflection=0.0))
+    exact = Engine(models).generate(make_request(models, name))
+    zero = Engine(models).generate(make_request(models, name, verifier="reflective", reflection=0.0))
     assert zero.token_ids == exact.token_ids
     assert all(not r.probes for r in zero.rounds)
     off = {"verifier": "reflective", "reflection": 0.0}
-    greedy = [Engine(models).generate(asked(models, name, 0.0, **v)) for v in ({}, off)]
+    greedy = [Engine(models).generate(make_request(models, name, 0.0, **v)) for v in ({}, off)]
     assert greedy[0].token_ids == greedy[1].token_ids
     assert all(not r.probes for r in greedy[1].rounds)
 
@@ -211,7 +211,7 @@ def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -
     first = torch.tensor([[0.0, 2.0, 1.9, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     second = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.5, 0.0], [9.0, 0.0, 0.0, 0.0]])
     tree = DraftTree.chain([2, 1])
-    v = Verification(tree, first, first.softmax(1), SamplingParams(), None, probed=heard(tree, second))
+    v = Verification(tree, first, first.softmax(1), SamplingParams(), None, probed=second_pass_results(tree, second))
     ruling = Reflective(0.3).rule(v)
     assert ruling.accept.tolist() == [1, 0], "0.7 · 1.9 + 0.3 · 5 > 0.7 · 2; the second place stays token 0"
     assert ruling.stop.tolist() == [2, 0, 3]
@@ -223,8 +223,8 @@ def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -
 
 def test_a_greedy_run_asks_and_says_what_the_second_reading_changed(models: Models) -> None:
     """With α = 1 the second reading alone decides: kept drafts are its likeliest tokens, and are paid for."""
-    trace = Engine(models).generate(asked(models, "draft-model", 0.0, verifier="reflective", reflection=1.0))
-    exact = Engine(models).generate(asked(models, "draft-model", 0.0))
+    trace = Engine(models).generate(make_request(models, "draft-model", 0.0, verifier="reflective", reflection=1.0))
+    exact = Engine(models).generate(make_request(models, "draft-model", 0.0))
     assert any(r.probes for r in trace.rounds)
     assert trace.token_ids != exact.token_ids
     assert sum(r.signals["distribution error (TV)"] for r in trace.rounds) >= 1
@@ -234,6 +234,6 @@ def test_it_says_that_it_is_approximate_and_what_it_pays(models: Models) -> None
     chosen = registry.get("draft-model").with_params(verifier="reflective")
     assert chosen.promise is Promise.APPROXIMATE
     assert "trees" in chosen.needs
-    trace = Engine(models).generate(asked(models, "draft-model", verifier="reflective", reflection=0.5))
+    trace = Engine(models).generate(make_request(models, "draft-model", verifier="reflective", reflection=0.5))
     assert sum(r.signals["distribution error (TV)"] for r in trace.rounds) > 0.1
     assert trace.header.rules["reflective"].formula == "min(1, r / q′)"

@@ -18,21 +18,21 @@ from workbench.engine import Engine, Models, Request
 from workbench.engine.datastore import Datastore
 from workbench.methods import registry
 from workbench.methods.drafters.rasd import BOTH, MODEL, STORE, fuse, prune
-from workbench.methods.drafters.rest import Retrieved, retrieve
+from workbench.methods.drafters.rest import RetrievedTree, retrieve
 from workbench.trace.events import Trace
 
 Path = tuple[int, ...]
 letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
 
-def paths(found: Retrieved) -> dict[Path, int]:
+def paths(found: RetrievedTree) -> dict[Path, int]:
     nodes = range(len(found.tokens))
     told = {tuple(found.tokens[i] for i in worlds.path_to(found.parents, n)): found.counts[n] for n in nodes}
     assert len(told) == len(found.tokens), "siblings are told apart"
     return told
 
 
-def counted(store: Datastore, context: list[int], matched: int, depth: int) -> Counter[Path]:
+def continuation_counts(store: Datastore, context: list[int], matched: int, depth: int) -> Counter[Path]:
     """How many occurrences go on so, of all paths."""
     text, found = store.tokens.tolist(), Counter[Path]()
     for i in range(len(text) - matched):
@@ -50,7 +50,7 @@ def test_the_tree_holds_the_most_frequent_continuations(
 ) -> None:
     store = store_from(a, b)
     found = retrieve(store, context, 16, 1, nodes, depth)
-    wanted = counted(store, context, found.matched, depth) if found.matched else Counter[Path]()
+    wanted = continuation_counts(store, context, found.matched, depth) if found.matched else Counter[Path]()
     told = paths(found)
     assert all(wanted[path] == count for path, count in told.items())
     assert sorted(told.values(), reverse=True) == sorted(wanted.values(), reverse=True)[:nodes]
@@ -70,7 +70,9 @@ def test_golden_tree() -> None:
     assert (found.tokens, found.parents, found.counts) == ([3, 4, 0, 4], [-1, -1, 0, 0], [2, 1, 1, 1])
     assert retrieve(store, [3, 3, 1, 2], 16, 2, 2, 8).tokens == [3, 4]
     assert retrieve(store, [3, 3, 1, 2], 16, 2, 8, 1).tokens == [3, 4]
-    assert retrieve(store, [3, 3, 1, 2], 16, 3, 8, 8) == Retrieved(), "a match of two is none where three are asked for"
+    assert retrieve(store, [3, 3, 1, 2], 16, 3, 8, 8) == RetrievedTree(), (
+        "a match of two is none where three are asked for"
+    )
     assert retrieve(store, [0, 1, 2], 16, 2, 8, 8).tokens == [3, 0], "the longest match alone"
     assert retrieve(store, [0, 1, 2], 2, 2, 8, 8).tokens == [3, 4, 0, 4]
 
@@ -83,7 +85,7 @@ def test_what_a_target_of_fewer_tokens_cannot_say_ends_a_continuation() -> None:
 
 
 def test_a_branch_goes_where_the_model_finds_its_first_token_unlikely() -> None:
-    found = Retrieved([3, 4, 0, 4, 1], [-1, -1, 0, 1, 2], [5, 4, 3, 2, 1], 9, 2, 9, 7)
+    found = RetrievedTree([3, 4, 0, 4, 1], [-1, -1, 0, 1, 2], [5, 4, 3, 2, 1], 9, 2, 9, 7)
     kept = prune(found, [3, 1])
     assert (kept.tokens, kept.parents, kept.counts) == ([3, 0, 1], [-1, 0, 1], [5, 3, 1])
     assert prune(found, [0, 1]).tokens == [], "only first tokens are looked at"
@@ -91,10 +93,10 @@ def test_a_branch_goes_where_the_model_finds_its_first_token_unlikely() -> None:
 
 def test_golden_graft() -> None:
     """The model: 3 (0 → 1), 4. The store: 3 (0 (2), 5), 6. Joined: 3 0 is there, 2 and 5 hang on it, 6 is new."""
-    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], Retrieved([3, 0, 6, 5, 2], [-1, 0, -1, 0, 1]), 8)
+    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], RetrievedTree([3, 0, 6, 5, 2], [-1, 0, -1, 0, 1]), 8)
     assert place == [0, 2, 4, 5, 6]
     assert added == [2, 3, 4]
-    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], Retrieved([6, 3, 7, 8], [-1, -1, 0, 2]), 1)
+    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], RetrievedTree([6, 3, 7, 8], [-1, -1, 0, 2]), 1)
     assert (place, added) == ([4, 0, -1, -1], [0]), "what finds no room takes its children with it"
 
 
@@ -104,7 +106,7 @@ def test_golden_graft() -> None:
 @pytest.fixture
 def models(device: str) -> Models:
     """Whose store holds what the target writes, so that something is found."""
-    found = worlds.world("llama", noise=0.3, device=device)
+    found = worlds.make_models("llama", noise=0.3, device=device)
     text = Engine(found).generate(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=60)).token_ids
     end = found.shared["datastore"].card.vocabulary
     found.shared["datastore"] = store_from([*PROMPT, *text[:25]], text[30:], text[10:20], vocabulary=end)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from capped import EmitsResidual, FirstFew
-from methods.test_enumerated import World, laws_drawn_from, texts_of, written_behind
+from capped import FirstFew, WrongFirstFew
+from methods.test_enumerated import DistributionTables, output_distribution_of_draft, record_draws, texts_of
 from methods.test_exact_sampling import (
     FILTERED,
     PLAIN,
@@ -32,13 +32,13 @@ from methods.test_exact_sampling import (
 
 from workbench.bench.sampling_tests import low_ends
 from workbench.core.rejection import AcceptanceDecision
-from workbench.core.sampling import SamplingParams, to_probs, with_history
+from workbench.core.sampling import SamplingParams, apply_logits_processors, to_probs
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders import Configured, Method, Promise
+from workbench.decoders import ConfiguredMethod, Method, Promise
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Part, Verifier
-from workbench.engine import Models, Row
+from workbench.engine import Models, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.tree_builders.chain import Chain
@@ -48,17 +48,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
 FEW, DRAFTS = 10, 300
-TOO_FAR = 5.5
+MAX_STANDARD_ERRORS = 5.5
 """Limit in standard errors; for an exact method, one of about twenty figures exceeds it in one test of a million."""
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """Return models with six tokens, a drafter of medium quality and untrained heads."""
-    return worlds.small_world(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_small_models(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
-def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> World:
+def target_distributions(models: Models, prompt: list[int], sampling: SamplingParams) -> DistributionTables:
     """Return the target's distributions after the prompt and up to `DEPTH` further tokens, by plain forward passes."""
     found: dict[tuple[int, ...], torch.Tensor] = {}
     for length in range(DEPTH + 1):
@@ -66,11 +66,11 @@ def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> 
         ids = torch.tensor([[*prompt, *text] for text in texts], device=models.target.device)
         with torch.inference_mode():
             logits = models.target.model(ids, use_cache=False).logits[:, -1]
-        found |= zip(texts, to_probs(with_history(logits, sampling, list(ids)), sampling), strict=True)
-    return World(VOCABULARY, DEPTH, found, {})
+        found |= zip(texts, to_probs(apply_logits_processors(logits, sampling, list(ids)), sampling), strict=True)
+    return DistributionTables(VOCABULARY, DEPTH, found, {})
 
 
-def prompt_of(method: Configured) -> list[int]:
+def prompt_of(method: ConfiguredMethod) -> list[int]:
     """Return the prompt of a method: a longer one, with repetitions to copy, for methods without a draft model."""
     return START if "drafter" in method.needs else PROMPT
 
@@ -80,7 +80,7 @@ class EnoughError(Exception):
 
 
 @dataclasses.dataclass
-class Known:
+class CachedResults:
     """Cached results for some models and one kind of sampling.
 
     Attributes:
@@ -89,19 +89,19 @@ class Known:
     """
 
     drafts: dict[Hashable, list[tuple[Verification, int]]] = dataclasses.field(default_factory=dict)
-    worlds: dict[tuple[int, ...], tuple[World, dict[tuple[int, ...], torch.Tensor]]] = dataclasses.field(
+    worlds: dict[tuple[int, ...], tuple[DistributionTables, dict[tuple[int, ...], torch.Tensor]]] = dataclasses.field(
         default_factory=dict
     )
 
-    def world(self, models: Models, prompt: list[int], sampling: SamplingParams) -> tuple[World, Any]:
+    def world(self, models: Models, prompt: list[int], sampling: SamplingParams) -> tuple[DistributionTables, Any]:
         """Return the distributions after a prompt: for each position, and joint."""
         if tuple(prompt) not in self.worlds:
-            w = target_laws(models, prompt, sampling)
+            w = target_distributions(models, prompt, sampling)
             self.worlds[tuple(prompt)] = w, w.joint()
         return self.worlds[tuple(prompt)]
 
 
-def drawn_by(method: Configured) -> Hashable:
+def draft_key(method: ConfiguredMethod) -> Hashable:
     """Return the parts that first drafts depend on; among them verifiers with a state or probe positions."""
     verifier = method.verifier
     is_rule = type(verifier).prime is Verifier.prime and type(verifier).probes is Part.probes
@@ -109,7 +109,12 @@ def drawn_by(method: Configured) -> Hashable:
 
 
 def first_drafts(
-    models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch, known: Known, w: World
+    models: Models,
+    method: ConfiguredMethod,
+    sampling: SamplingParams,
+    patch: pytest.MonkeyPatch,
+    known: CachedResults,
+    w: DistributionTables,
 ) -> list[tuple[Verification, int]]:
     """Return the different first drafts of `DRAFTS` runs, as the verifier gets them, and their counts.
 
@@ -133,7 +138,7 @@ def first_drafts(
     with patch.context() as seeing:
         seeing.setattr(type(method.verifier), "rule", see)
         draw(models, method, sampling, DEPTH, FEW, prompt=prompt)
-        if (same := known.drafts.get(drawn_by(method))) is not None:
+        if (same := known.drafts.get(draft_key(method))) is not None:
             drawn = {(tuple(v.tree.tokens.tolist()), tuple(v.tree.parents.tolist())) for v, _ in same}
             assert set(found) <= drawn, "who judges has changed what is drafted"
             return same
@@ -147,27 +152,27 @@ def first_drafts(
     for v, _ in drafts:
         wanted = torch.stack([w.p[text] for text in texts_of(v.tree)])
         assert float((v.p - wanted).abs().max()) < 1e-9, "a node is judged by another law than its own path's"
-    known.drafts[drawn_by(method)] = drafts
+    known.drafts[draft_key(method)] = drafts
     return drafts
 
 
 def error(
     models: Models,
-    method: Configured,
+    method: ConfiguredMethod,
     sampling: SamplingParams,
     patch: pytest.MonkeyPatch,
-    known: Known | None = None,
+    known: CachedResults | None = None,
 ) -> float:
     """Return the largest deviation of a round's distribution from the target's, in standard errors over the drafts.
 
     The test compares the probability of each first token, and sixteen sums with random signs over all outputs of
     `DEPTH` + 1 tokens. If all runs have the same draft, the standard error is 0 and any difference is far too large.
     """
-    known = Known() if known is None else known
+    known = CachedResults() if known is None else known
     w, joint = known.world(models, prompt_of(method), sampling)
     drafts = first_drafts(models, method, sampling, patch, known, w)
-    with torch.inference_mode(), laws_drawn_from(patch) as drawn:
-        found = torch.stack([written_behind(v, method.verifier, joint, DEPTH, drawn) for v, _ in drafts])
+    with torch.inference_mode(), record_draws(patch) as drawn:
+        found = torch.stack([output_distribution_of_draft(v, method.verifier, joint, DEPTH, drawn) for v, _ in drafts])
     off = (found - joint[()]).flatten(1)  # [T, V**3]
     signs = torch.randint(2, (off.shape[1], 16), generator=torch.Generator().manual_seed(0)).to(off) * 2 - 1
     firsts = off.view(len(drafts), VOCABULARY, -1).sum(2)
@@ -197,7 +202,7 @@ can be so confident, or so different from the target, that a few hundred samples
 different drafts in 300)."""
 
 
-def choices(method: Method) -> list[Configured]:
+def choices(method: Method) -> list[ConfiguredMethod]:
     """Return settings with short drafts, one per policy and verifier; tree builders with `draft-tree` only.
 
     test_shapes.py tests tree builders. Numbers of exact verifiers are also set to their lower limits, since two levels
@@ -239,18 +244,18 @@ SHAPED = dict(zip(NAMES, itertools.cycle((FILTERED, PENALISED)), strict=False))
         *(pytest.param(name, PLAIN, id=f"{name}-plain") for name in NAMES),
         *(
             pytest.param(*one.values, SHAPED[one.values[0]], id=f"{one.id}-shaped", marks=one.marks)
-            for one in worlds.others_on_demand(NAMES, map(setting, NAMES))
+            for one in worlds.mark_non_representatives(NAMES, map(setting, NAMES))
         ),
     ],
 )
-def test_a_round_writes_by_the_targets_law_or_promises_nothing(
+def test_round_distribution_is_the_targets_unless_approximate(
     name: str, sampling: SamplingParams, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without filters, each policy and verifier is tested in the first and last method that has it.
 
     A verifier that is exact for other drafts than these may deviate too little to detect: see test_exact_verifiers.py.
     """
-    method, known, learnt = registry.get(name), Known(), dict[str, Any]()
+    method, known, learnt = registry.get(name), CachedResults(), dict[str, Any]()
     if method.testing.short.get("warm"):
         draw(models, setting(name), sampling, DEPTH, FEW, prompt=prompt_of(setting(name)))
         learnt = {name: models.shared[name]}
@@ -261,7 +266,10 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
         drafts = not method.policies or configured.policy.name == method.policies[0].name
         drafts &= (name, configured.verifier.name) != WHOLE
         if configured.promise is not Promise.APPROXIMATE or (drafts and not configured.verifier.exact_for):
-            assert (far < TOO_FAR) is (configured.promise is not Promise.APPROXIMATE), (configured.values, far)
+            assert (far < MAX_STANDARD_ERRORS) is (configured.promise is not Promise.APPROXIMATE), (
+                configured.values,
+                far,
+            )
 
 
 # -- broken methods are caught --------------------------------------------------------------------------------------
@@ -277,25 +285,25 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
 )
 def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dataclasses.replace(setting(name), verifier=Wrong(mistake))
-    assert error(models, broken, PLAIN, monkeypatch) > TOO_FAR, f"{mistake} went unnoticed"
+    assert error(models, broken, PLAIN, monkeypatch) > MAX_STANDARD_ERRORS, f"{mistake} went unnoticed"
 
 
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cap at its lower limit, one of the settings of `choices`."""
-    for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
+    for right, rule in ((True, FirstFew()), (False, WrongFirstFew())):
         method = dataclasses.replace(
             registry.get("draft-model"), verifier=rule, other_verifiers=(), tree_builders=(Chain(),)
         )
         far = {c.values["most"]: error(models, c, PLAIN, monkeypatch) for c in choices(method)}
-        assert far[2] < TOO_FAR
-        assert (far[1] < TOO_FAR) is right, far
+        assert far[2] < MAX_STANDARD_ERRORS
+        assert (far[1] < MAX_STANDARD_ERRORS) is right, far
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepsLikeliest(SampledTree):
     """Draws three siblings without replacement and verifies the two most likely; this choice depends on the tokens."""
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         tree = super().propose_row(row, Plan(1, grower=plan.grower))
         keep = tree.logq.topk(min(2, len(tree))).indices.sort().values
         assert tree.q_of is not None
@@ -307,4 +315,4 @@ class KeepsLikeliest(SampledTree):
 
 def test_drawing_three_and_keeping_the_likeliest_two_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dataclasses.replace(setting("draft-tree-sampled"), drafter=KeepsLikeliest())
-    assert error(models, broken, PLAIN, monkeypatch) > TOO_FAR
+    assert error(models, broken, PLAIN, monkeypatch) > MAX_STANDARD_ERRORS

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from vision_worlds import IMAGE, noise_picture, tiny_vision_models
+from vision_worlds import IMAGE, noise_image, tiny_vision_models
 
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.trace.events import Round, Trace
-from workbench.trace.nodes import ACCEPTED, Top
+from workbench.trace.nodes import ACCEPTED, TopTokens
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 close = partial(pytest.approx, rel=1e-9, abs=1e-12)
@@ -38,7 +38,7 @@ LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, a drafter that is right often but far from always, untrained heads."""
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa"))
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def vision() -> Models:
     return tiny_vision_models(vocabulary=8)
 
 
-def generate(method: Configured, probs: str, text: Models, vision: Models, n: int = 40) -> Trace:
+def generate(method: ConfiguredMethod, probs: str, text: Models, vision: Models, n: int = 40) -> Trace:
     options: dict[str, Any] = {"sampling": LAWS[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
     if "pictures" not in method.method.needs:
         return Engine(text).generate(Request(PROMPT, method, **options))
-    pictures = (noise_picture(1),)
-    prompt, inputs = read(vision, f"ab{IMAGE}cd", pictures)
+    pictures = (noise_image(1),)
+    prompt, inputs = process_prompt(vision, f"ab{IMAGE}cd", pictures)
     return Engine(vision).generate(Request(prompt, method, images=inputs, pictures=pictures, **options))
 
 
@@ -87,7 +87,7 @@ def evaluated(formula: str, rule: Rule, r: Round, node: int) -> float:
     return float(eval(python, {"__builtins__": {}, "min": min, "max": max, "exp": math.exp}, names))
 
 
-def check(trace: Trace, method: Configured) -> int:
+def check(trace: Trace, method: ConfiguredMethod) -> int:
     """What every trace must satisfy; the number of tested nodes."""
     looked = check_formulas(trace)
     check_rules(trace, method)
@@ -115,7 +115,7 @@ def check_formulas(trace: Trace) -> int:
 # -- the rule itself, from the laws alone ------------------------------------------------------------------------------
 
 
-def as_law(top: Top) -> dict[int, float]:
+def to_distribution(top: TopTokens) -> dict[int, float]:
     return dict(zip(top.tokens, top.prob, strict=True))
 
 
@@ -124,10 +124,10 @@ def normalised(weights: dict[int, float]) -> dict[int, float]:
     return {token: w / total for token, w in weights.items()} if total > 0 else weights
 
 
-def judged(r: Round, node: int, method: Configured) -> tuple[str, float, dict[str, float]]:
+def expected_decision(r: Round, node: int, method: ConfiguredMethod) -> tuple[str, float, dict[str, float]]:
     """(rule, acceptance probability, inputs) of a node, by the papers' words."""
     nodes, place = r.nodes, r.nodes.parents[node] + 1
-    token, p = nodes.tokens[node], as_law(r.top_p[place])
+    token, p = nodes.tokens[node], to_distribution(r.top_p[place])
     assert math.fsum(p.values()) == pytest.approx(1, abs=1e-9), "the world is small enough to record the whole law"
     if r.params["temperature"] == 0:
         best = max(p, key=lambda t: p[t])
@@ -142,7 +142,7 @@ def judged(r: Round, node: int, method: Configured) -> tuple[str, float, dict[st
         held = {nodes.tokens[i] for i in elders}
         share = 0.0 if token in held else p[token] / (1 - math.fsum(p[t] for t in held))
         return ("point-residual", share, {"residual": share}) if elders else ("point", p[token], {})
-    q, left = as_law(drawn), p
+    q, left = to_distribution(drawn), p
     for elder in elders:  # (r − q)₊ after each rejection; what was drawn is not drawn again
         left = normalised({t: max(0.0, left[t] - q.get(t, 0.0)) for t in left})
         q = normalised({t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()})
@@ -151,13 +151,13 @@ def judged(r: Round, node: int, method: Configured) -> tuple[str, float, dict[st
     return "residual", min(1.0, left[token] / q[token]), {"residual": left[token], "q_left": q[token]}
 
 
-def check_rules(trace: Trace, method: Configured) -> None:
+def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
     """Rule, probability and inputs of each tested node are what the laws give; the outcome follows from them."""
     for r in trace.rounds:
         for node, name in enumerate(r.nodes.rule):
             if name is None:
                 continue
-            rule, accept, inputs = judged(r, node, method)
+            rule, accept, inputs = expected_decision(r, node, method)
             assert name == rule
             assert r.nodes.accept[node] == close(accept)
             recorded = {n: column[node] for n, column in r.nodes.inputs.items() if column[node] is not None}
@@ -177,7 +177,7 @@ def check_rules(trace: Trace, method: Configured) -> None:
     [
         pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
         for i, probs in enumerate(LAWS)
-        for one in worlds.others_on_demand(registry.names(), [m.with_params() for m in registry.methods()])
+        for one in worlds.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
     ],
 )
 def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, text: Models, vision: Models) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from llama_layer import TheirLayer
+from llama_layer import TransformersLayer
 from methods.test_drafts import WARM, Drafted, chances, drafts
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,7 +29,7 @@ from workbench.models.loading import HeadInfo
 from workbench.training.family.drafter import Teacher
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.s2d import begin_like, train
+from workbench.training.family.s2d import init_from_lm_head, train
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 
@@ -46,7 +46,7 @@ SHOWN = "layers that drafted each token [layers, {}]"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, untrained weights; float64."""
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads"))
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
 
 
 def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
@@ -59,7 +59,7 @@ def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
     return net
 
 
-def said(net: S2DNet, text: list[int]) -> Tensor:
+def logits_of_each_size(net: S2DNet, text: list[int]) -> Tensor:
     """Plain laws [exits, V] behind a text, each size's by itself, without anything kept."""
     with torch.inference_mode():
         return torch.stack([F.linear(state[0, -1], net.embed.weight) for state in net(torch.tensor([text]))])
@@ -67,7 +67,7 @@ def said(net: S2DNet, text: list[int]) -> Tensor:
 
 def answers(net: S2DNet, text: list[int], sure: float, sure_later: float, **_: Any) -> tuple[int, Tensor]:
     """The exit that answers behind a text and its logits, as the module's page says it."""
-    logits = said(net, text)
+    logits = logits_of_each_size(net, text)
     thresholds = [sure, *[sure_later] * (len(logits) - 2)]
     peaks = logits.softmax(1).amax(1).tolist()
     found = next((i for i, least in enumerate(thresholds) if least < 1 and peaks[i] >= least), len(logits) - 1)
@@ -88,7 +88,7 @@ def test_each_size_is_the_beginning_of_the_next_one() -> None:
     with torch.inference_mode():
         x, wanted = net.embed.weight[tokens], []
         for number, layer in enumerate(layers, 1):
-            x = TheirLayer(layer)(x)
+            x = TransformersLayer(layer)(x)
             normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * net.after.weight
             wanted += [normed] if number in net.exits else []
         for mine, theirs in zip(net(tokens), wanted, strict=True):
@@ -184,7 +184,7 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
     for draft in found:
         net, text = draft.state.net, list(draft.committed)
         for token in draft.tree.tokens.tolist():
-            assert token == int(said(net, text)[exit_].argmax())
+            assert token == int(logits_of_each_size(net, text)[exit_].argmax())
             text.append(token)
         assert len(draft.tree) == draft.depth
     layers = [id(layer) for layer in net.layers]
@@ -198,7 +198,7 @@ def rounds_of(models: Models, **params: Any) -> Iterator[tuple[Any, Any]]:
     sampling = SamplingParams(temperature=2.0)
     row = engine.submit(Request(worlds.random_prompt(9, 6), method, sampling, 50, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.each_round(engine, row):
+    for committed in worlds.run_rounds(engine, row):
         lengths.add(committed)
         assert row.trace is not None
         yield row, row.trace.rounds[-1]
@@ -354,7 +354,7 @@ def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models
 @pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2", "nodes": 48}], ids=["chain", "tree"])
 def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp_path: Path) -> None:
     """A wrong place or a stale entry would cost acceptance and nothing else."""
-    models = worlds.world("llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6)
+    models = worlds.make_models("llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6)
     theirs = models.target.model.state_dict()
     net = S2DNet(32, 4, 48, 32, worlds.VOCABULARY, (1, 2, 3)).double()
     weights = {"embed.weight": theirs["model.embed_tokens.weight"], "after.weight": theirs["model.norm.weight"]}
@@ -382,17 +382,17 @@ def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None
         [4, 3, 2, 1, 0.5, 0.2, 0.1, 0.1]
     )
     rows = torch.empty(30, 4)
-    begin_like(rows, table)
+    init_from_lm_head(rows, table)
     u, s, v = torch.linalg.svd(table)
     nearest = (u[:, :4] * s[:4]) @ v[:4]
     torch.testing.assert_close(rows @ rows.T, nearest @ nearest.T, rtol=1e-4, atol=1e-4)
     wide = torch.empty(30, 11)
-    begin_like(wide, table)
+    init_from_lm_head(wide, table)
     torch.testing.assert_close(wide[:, :8] @ wide[:, :8].T, table @ table.T, rtol=1e-4, atol=1e-4)
     assert 0 < wide[:, 8:].abs().max() < 0.2
 
 
-class Lesson(TrainingSetup):
+class TrainingStub(TrainingSetup):
     """What is to be run, and two answers to read: of the second, shorter one nothing stands behind its end."""
 
     def __init__(self, kept: list[int]) -> None:
@@ -420,7 +420,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int]) -> None:
     """The law behind place s is that of the token at s + 1, each size weighs the same, and held-out answers are those
     of the answer alone."""
-    lesson: Any = Lesson(kept)
+    lesson: Any = TrainingStub(kept)
     net, step_losses, measure = train(lesson)
 
     def by_hand(first: int) -> tuple[Tensor, Tensor]:
@@ -461,7 +461,7 @@ def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int
 
 
 def test_a_loss_of_features_is_refused() -> None:
-    lesson: Any = Lesson(list(range(V)))
+    lesson: Any = TrainingStub(list(range(V)))
     lesson.options.loss = "smooth_l1:1+ce_soft:1"
     with pytest.raises(ParameterError, match="smooth_l1 compares features"):
         train(lesson)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import worlds
 from methods.test_growers import DEPTH, V, table, texts_of
-from methods.test_shapes import growth
+from methods.test_shapes import make_growth
 
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
@@ -21,8 +21,8 @@ from workbench.decoders.draft_verify.state import DraftState
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.tree_builders import sequoia
-from workbench.methods.tree_builders.sequoia import TRIED, Measured, Sequoia, best_tree, expected
-from workbench.methods.tree_builders.template import ASSUMED, Path
+from workbench.methods.tree_builders.sequoia import PRIOR_TESTS, Sequoia, SequoiaState, best_tree, expected_tokens
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path
 from workbench.models.pass_costs import Costs, costs_of
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
@@ -43,10 +43,10 @@ def tokens(paths: Sequence[Path], chances: Sequence[float]) -> float:
 
 
 def test_the_expectations_are_the_cards() -> None:
-    best = expected(CARD, 16, 16)[16].max(0)
+    best = expected_tokens(CARD, 16, 16)[16].max(0)
     wanted = {1: 1, 2: 1.6, 3: 1.96, 4: 2.176, 6: 2.5056, 8: 2.7456, 16: 3.30936}
     assert {m: float(best[m]) for m in wanted} == pytest.approx(wanted, abs=1e-9)
-    assert expected(CARD, 8, 2)[2].max(0)[8] == pytest.approx(2.56, abs=1e-9)
+    assert expected_tokens(CARD, 8, 2)[2].max(0)[8] == pytest.approx(2.56, abs=1e-9)
 
 
 @pytest.mark.parametrize("chances", [CARD[:3], (0.3, 0.5, 0.1), (0.2, 0.0, 0.4)], ids=str)
@@ -56,10 +56,10 @@ def test_no_tree_is_better(chances: tuple[float, ...], depth: int) -> None:
     for n in range(1, 5 if depth == 3 else 6):
         among = list(trees(n, depth, len(chances)))
         if not among:
-            assert not math.isfinite(expected(chances, n + 1, depth)[depth].max(0)[n + 1])
+            assert not math.isfinite(expected_tokens(chances, n + 1, depth)[depth].max(0)[n + 1])
             continue
         best = max(tokens(paths, chances) for paths in among)
-        assert expected(chances, n + 1, depth)[depth].max(0)[n + 1] == pytest.approx(best, abs=1e-12)
+        assert expected_tokens(chances, n + 1, depth)[depth].max(0)[n + 1] == pytest.approx(best, abs=1e-12)
         if n > 1:
             found = best_tree(chances, n, depth)
             assert tokens(found.paths, chances) == pytest.approx(found.tokens, abs=1e-12)
@@ -83,10 +83,10 @@ def test_size_and_depth_are_those_of_the_most_tokens_a_second(costs: list[float]
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
 def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) -> None:
-    shape = best_tree(ASSUMED[0], 12, DEPTH).paths
+    shape = best_tree(ASSUMED_RANK_PROBS[0], 12, DEPTH).paths
     for seed in range(4):
         distributions = table(seed)
-        tree = Sequoia(12).grow(growth(distributions, seed, SamplingParams(heat)), Plan(DEPTH))
+        tree = Sequoia(12).grow(make_growth(distributions, seed, SamplingParams(heat)), Plan(DEPTH))
         wanted: dict[Path, Path] = {(): ()}
         found, children = [(), *texts_of(tree)], children_of(tree.parents.tolist())
         for path in shape:
@@ -102,7 +102,7 @@ def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) ->
 
 def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> None:
     """Of three drafts the second is kept, of two behind it none; two behind the first are never reached."""
-    state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
+    state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     verdict = VerificationResult((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
     outcome = RoundFeedback(
         [1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, 1, 1, 0, 0], verdict, [2, 9], 0, [], Plan(2)
@@ -110,12 +110,12 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
     Sequoia().observe(SimpleNamespace(state=DraftState(tree_builder=state)), outcome)  # type: ignore[arg-type]
     assert dict(state.tested) == {0: 2, 1: 2, 2: 1}
     assert dict(state.accepted) == {0: 0, 1: 1, 2: 0}
-    assert state.chances((0.5, 0.5)) == ((2.5) / (2 + TRIED), (1 + 2.5) / (2 + TRIED))
+    assert state.chances((0.5, 0.5)) == ((2.5) / (2 + PRIOR_TESTS), (1 + 2.5) / (2 + PRIOR_TESTS))
 
 
 def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
-    made, grower = growth(table(0)), Sequoia(4)
-    made.row.state.tree_builder = state = Measured(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
+    made, grower = make_growth(table(0)), Sequoia(4)
+    made.row.state.tree_builder = state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
     first = grower.drawing(made, Plan(3))
     assert grower.drawing(made, Plan(3)) is first
     assert len(made.row.report.notes) == 1
@@ -135,7 +135,7 @@ def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(6)
+    return worlds.make_small_models(6)
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
@@ -153,7 +153,7 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
     if not heat:
         assert row.trace.token_ids == Engine(models).generate(plain).token_ids
     assert "a pass over 1 token 1000.00 ms" in row.trace.rounds[0].notes[0]
-    state: Measured = row.state.tree_builder
+    state: SequoiaState = row.state.tree_builder
     shares, weight = dict[int, list[float]](), 1.0
     for r in reversed(row.trace.rounds[:-1]):  # the last one ends the text, and nobody learns from it
         for at in (-1, *r.path):
@@ -190,6 +190,6 @@ def test_a_row_that_goes_on_with_another_way_of_growing_has_its_state(models: Mo
     engine.step()
     assert not row.error
     assert kept[0] is kept[3] is None
-    assert isinstance(kept[1], Measured)
+    assert isinstance(kept[1], SequoiaState)
     assert kept[2] is kept[1], "it is the same grower with the same parameters"
     assert kept[1].costs == costs_of(models)

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import worlds
-from methods.test_enumerated import WARM, World, laws_drawn_from, world, written_behind
+from methods.test_enumerated import WARM, DistributionTables, output_distribution_of_draft, random_tables, record_draws
 from methods.test_enumerated import texts_of as places_of
 from methods.test_growers import DEPTH, TableGrowth, V, table, texts_of
 from torch import Tensor
 
-from workbench.core.draw import Draw
+from workbench.core.draw import RandomStream
 from workbench.core.sampling import SamplingParams
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
@@ -24,17 +24,17 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
 from workbench.decoders.draft_verify.state import DraftState
-from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import RoundReport
 from workbench.methods import registry
 from workbench.methods.tree_builders import sequoia
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import EVERY
+from workbench.methods.tree_builders.common import ALL_BUILDERS
 from workbench.methods.tree_builders.constant_branching import ConstantBranching
 from workbench.methods.tree_builders.dyspec import DySpec
 from workbench.methods.tree_builders.head_and_one import HeadAndOne
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.sequoia import Sequoia
 from workbench.methods.tree_builders.shapes import widths
 from workbench.methods.tree_builders.spec_infer import SpecInfer
@@ -42,19 +42,21 @@ from workbench.methods.tree_builders.template import PUBLISHED, Template
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.pass_costs import Costs
 
-DRAWN = [grower for grower in EVERY if grower.siblings is not Sampling.DETERMINISTIC]
+DRAWN = [grower for grower in ALL_BUILDERS if grower.siblings is not Sampling.DETERMINISTIC]
 
 
 def by_name(grower: TreeBuilder) -> str:
     return grower.name
 
 
-def growth(distributions: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
+def make_growth(
+    distributions: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM
+) -> TableGrowth:
     found = TableGrowth(distributions)
     found.row = SimpleNamespace(  # type: ignore[assignment]
         sampling=sampling,
         committed=[0],
-        draw=Draw(seed),
+        draw=RandomStream(seed),
         state=DraftState(),
         report=RoundReport(),
         verifier=Lossless(),
@@ -80,7 +82,7 @@ def test_published_trees_have_their_nodes(shape: str, nodes: int, depth: int) ->
 @pytest.mark.parametrize("grower", [Template(nodes=9), *map(Template, [*PUBLISHED, "even"])], ids=lambda g: g.shape)
 def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: Template) -> None:
     for seed in range(4):
-        distributions, made = table(seed), growth(table(seed))
+        distributions, made = table(seed), make_growth(table(seed))
         made.chances = ((0.5, 0.3, 0.1), (0.4, 0.35))
         tree, wanted = grower.grow(made, Plan(DEPTH)), dict[tuple[int, ...], tuple[int, ...]]({(): ()})
         for path in grower.paths(Plan(DEPTH), made.chances):
@@ -119,9 +121,9 @@ def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) ->
 
 
 @pytest.mark.parametrize("grower", DRAWN, ids=by_name)
-def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: TreeBuilder) -> None:
+def test_every_node_is_sampled_from_the_distribution_at_its_parent(grower: TreeBuilder) -> None:
     for seed in range(6):
-        tree = grower.grow(growth(table(seed), seed), Plan(DEPTH))
+        tree = grower.grow(make_growth(table(seed), seed), Plan(DEPTH))
         assert tree.sampling is grower.siblings
         check_laws(tree, table(seed))
 
@@ -130,7 +132,7 @@ def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: TreeBuilder)
 def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching | HeadAndOne]) -> None:
     repeated = 0
     for seed in range(12):
-        tree = kind("2-3").grow(growth(table(seed), seed), Plan(DEPTH))
+        tree = kind("2-3").grow(make_growth(table(seed), seed), Plan(DEPTH))
         depth = [0, *depths_of(tree.parents.tolist())]
         for at, children in enumerate(children_of(tree.parents.tolist())):
             assert len(children) == [2, 3, 1, 0][depth[at]]
@@ -144,7 +146,7 @@ def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | Co
 @pytest.mark.parametrize("nodes", [1, 4, 9, 30])
 def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise siblings come in the order of q; the naive heap takes one place after the other."""
-    monkeypatch.setattr(Drawn, "gumbel", lambda self, p, level: p.double().log())
+    monkeypatch.setattr(TreeSampler, "gumbel", lambda self, p, level: p.double().log())
     for seed in range(5):
         distributions = table(seed)
         heap: list[tuple[float, tuple[int, ...], int]] = [(-1.0, (), 0)]
@@ -160,8 +162,8 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
                 heapq.heappush(heap, (value * (1 - chance), above, elder + 1))
             if len(above) + 1 < DEPTH:
                 heapq.heappush(heap, (value * chance, (*above, order[elder]), 0))
-        assert set(texts_of(DySpec(nodes).grow(growth(distributions), Plan(DEPTH)))) == taken
-        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(growth(distributions), Plan(DEPTH))
+        assert set(texts_of(DySpec(nodes).grow(make_growth(distributions), Plan(DEPTH)))) == taken
+        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(make_growth(distributions), Plan(DEPTH))
         assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
 
 
@@ -170,19 +172,19 @@ def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: TreeBuilder)
     distributions = {
         text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)
     }
-    tree = grower.grow(growth(distributions), Plan(2))
+    tree = grower.grow(make_growth(distributions), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
     assert any(len(text) == 2 for text in texts_of(tree))
     check_laws(tree, distributions)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.parametrize("grower", EVERY, ids=by_name)
+@pytest.mark.parametrize("grower", ALL_BUILDERS, ids=by_name)
 def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> None:
     for seed in range(3):
-        tree = grower.grow(growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
+        tree = grower.grow(make_growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
         assert 1 <= len(tree) <= nodes
-        whole = grower.grow(growth(table(seed), seed), Plan(DEPTH))
+        whole = grower.grow(make_growth(table(seed), seed), Plan(DEPTH))
         assert len(tree) == min(nodes, len(whole)) or grower.siblings is not Sampling.DETERMINISTIC
         depths_of(tree.parents.tolist())  # it is a tree
 
@@ -190,7 +192,7 @@ def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> 
 @pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
 def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: TreeBuilder) -> None:
     distributions = table(1)
-    tree = grower.grow(growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
+    tree = grower.grow(make_growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
     text: tuple[int, ...] = ()
     for token in tree.tokens.tolist():
         assert token == int(distributions[text].argmax())
@@ -201,18 +203,20 @@ def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_lik
 # -- sound ------------------------------------------------------------------------------------------------------------
 
 
-def off(grower: TreeBuilder, w: World, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400) -> float:
+def deviation_in_standard_errors(
+    grower: TreeBuilder, w: DistributionTables, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400
+) -> float:
     """How far what a round writes is from the target's law, in standard errors of the drafts that were drawn."""
     found: dict[tuple[tuple[int, ...], ...], list[DraftTree]] = {}
     for seed in range(draws):
-        tree = grower.grow(growth(dict(w.q), seed), plan)
+        tree = grower.grow(make_growth(dict(w.q), seed), plan)
         found.setdefault((tuple(tree.tokens.tolist()), tuple(tree.parents.tolist())), []).append(tree)
     joint, apart = w.joint(), []
-    with laws_drawn_from(patch) as drawn:
+    with record_draws(patch) as drawn:
         for tree, *_ in found.values():
             p = torch.stack([w.p[text] for text in places_of(tree)])
             v = Verification(tree, p.log(), p, WARM, torch.full((len(p),), 0.5, dtype=torch.float64))
-            apart.append((written_behind(v, Lossless(), joint, w.depth, drawn) - joint[()]).flatten())
+            apart.append((output_distribution_of_draft(v, Lossless(), joint, w.depth, drawn) - joint[()]).flatten())
     n, figures = torch.tensor([len(same) for same in found.values()]).double()[:, None], torch.stack(apart)
     mean = (n * figures).sum(0) / n.sum()
     spread = ((n * (figures - mean) ** 2).sum(0) / n.sum() ** 2).sqrt()
@@ -223,7 +227,7 @@ def off(grower: TreeBuilder, w: World, plan: Plan, patch: pytest.MonkeyPatch, dr
 class KeepsTheLikelier(ConstantBranching):
     """Draws three and keeps the two likeliest: a choice that looks at identities."""
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         tree = ConstantBranching("3-1").grow(growth, Plan(1))
         keep = tree.logq.topk(2).indices.sort().values
         assert tree.q_of is not None
@@ -234,16 +238,21 @@ class KeepsTheLikelier(ConstantBranching):
 
 
 @pytest.mark.parametrize("plan", [Plan(2), Plan(2, nodes=4)], ids=["whole", "cut"])
-@pytest.mark.parametrize("grower", EVERY, ids=by_name)
-def test_what_a_grower_declares_keeps_the_targets_law(
+@pytest.mark.parametrize("grower", ALL_BUILDERS, ids=by_name)
+def test_declared_sampling_preserves_the_target_distribution(
     grower: TreeBuilder, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of some eighteen figures one is off by 5.5 standard errors in one of a million such tests."""
-    assert off(grower, world("any", 3, 2), plan, monkeypatch, 1 if grower not in DRAWN else 400) < 5.5
+    assert (
+        deviation_in_standard_errors(
+            grower, random_tables("any", 3, 2), plan, monkeypatch, 1 if grower not in DRAWN else 400
+        )
+        < 5.5
+    )
 
 
-def test_a_grower_that_looks_at_identities_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert off(KeepsTheLikelier(), world("any", 3, 2), Plan(2), monkeypatch) > 8
+def test_tree_builder_that_selects_by_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deviation_in_standard_errors(KeepsTheLikelier(), random_tables("any", 3, 2), Plan(2), monkeypatch) > 8
 
 
 # -- as a choice of methods -------------------------------------------------------------------------------------------
@@ -251,19 +260,19 @@ def test_a_grower_that_looks_at_identities_is_caught(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "eagle-2"])
-def test_every_grower_grows_over_every_drafter_that_gives_laws(
+def test_every_tree_builder_works_with_every_distribution_drafter(
     name: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Side by side; greedy text is the target's, and the chains among them are drafted together."""
     monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # or branches seldom pay
-    engine, method = Engine(models, max_rows=32), registry.get(name)
+    engine, method = Engine(models, max_sequences=32), registry.get(name)
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
     assert isinstance(method.drafter, DistributionDrafter)
-    may = [grower for grower in EVERY if method.drafter.superposes or not grower.superposes]
+    may = [grower for grower in ALL_BUILDERS if method.drafter.superposes or not grower.superposes]
     assert {grower.name for grower in method.tree_builders} == {grower.name for grower in may}
     rows = {
         (grower.name, heat): engine.submit(
@@ -296,7 +305,7 @@ def test_a_chain_is_the_same_alone_and_in_lock_step(models: Models) -> None:
         assert written[0] == written[1]
 
 
-def test_soundness_follows_from_what_the_grower_declares() -> None:
+def test_soundness_follows_from_the_tree_builders_declaration() -> None:
     @dataclass(frozen=True)
     class ForChosen(Lossless):
         name = "for-chosen"
@@ -304,8 +313,8 @@ def test_soundness_follows_from_what_the_grower_declares() -> None:
 
     method = replace(registry.get("draft-tree"), name="either", other_verifiers=(ForChosen(),))
     assert not method.unsound(ForChosen())
-    assert "without replacement" in method.unsound(ForChosen(), grower=ConstantBranching())
-    assert "sampled one per position" in method.unsound(ForChosen(), grower=Chain())
+    assert "without replacement" in method.unsound(ForChosen(), tree_builder=ConstantBranching())
+    assert "sampled one per position" in method.unsound(ForChosen(), tree_builder=Chain())
     chosen = {
         name: method.with_params(verifier="for-chosen", grower=name).promise.value for name in ("eagle-2", "rsd-c")
     }

@@ -12,9 +12,9 @@ import torch
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods.test_enumerated import WARM, Drafts, World, distance, fixed_number, written
+from methods.test_enumerated import WARM, DistributionTables, Drafts, distance, fixed_number, output_distribution
 from methods.test_growers import DEPTH, V, table
-from methods.test_shapes import growth
+from methods.test_shapes import make_growth
 from torch import Tensor
 
 from workbench.bench.goodness import chi_square
@@ -23,11 +23,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.stand import Entry, Stand, Table
-from workbench.methods.tree_builders.data_driven import TRIED, Counts, DataDriven
-from workbench.methods.tree_builders.template import ASSUMED
+from workbench.methods.tree_builders.data_driven import PRIOR_TESTS, Counts, DataDriven
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace.metrics import summary
 
@@ -41,7 +41,7 @@ THREE = registry.get("stand").with_params(nodes=3)
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A vocabulary of which all tokens fit into an entry."""
-    return worlds.small_world(6, noise=None, device=device)
+    return worlds.make_small_models(6, noise=None, device=device)
 
 
 # -- table ------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_the_table_keeps_what_was_seen_last_and_no_more(text: list[int], most: i
     assert list(known._entries) == order
 
 
-def means(row: Row, start: int, longest: int, everywhere: bool) -> dict[tuple[int, ...], Tensor]:
+def mean_distributions(row: Sequence, start: int, longest: int, everywhere: bool) -> dict[tuple[int, ...], Tensor]:
     """The mean law behind each context of verified places, or of those that were kept, summed from the trace."""
     assert row.trace is not None
     sums: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
@@ -102,7 +102,7 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
     for _ in range(22):
         engine.step()
     assert row.trace is not None
-    wanted = means(row, 2, 3, everywhere)
+    wanted = mean_distributions(row, 2, 3, everywhere)
     assert set(row.state.drafter._entries) == set(wanted)
     assert any(len(r.path) for r in row.trace.rounds)
     for context, probs in wanted.items():
@@ -138,8 +138,8 @@ def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) 
 # -- drafts -----------------------------------------------------------------------------------------------------------
 
 
-def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Row:
-    row = worlds.sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
+def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Sequence:
+    row = worlds.make_sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
     row.state.drafter = Stand().prime(row, models)
     row.state.drafter.learn([1], list(range(len(chances))), chances)
     row.state.plan = Plan(1, grower=THREE.grower)
@@ -166,14 +166,14 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     assert Stand().propose_row(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
 
 
-def sorted_by_q(w: World) -> Drafts:
+def sorted_by_q(w: DistributionTables) -> Drafts:
     """The same drafts, siblings put in the order of their q: what must not be done."""
     for tree, chance in fixed_number(w, (-1, -1)):
         order = tree.logq.argsort(descending=True)
         yield replace(tree, tokens=tree.tokens[order], logq=tree.logq[order]), chance
 
 
-def as_drawn(w: World) -> Drafts:
+def as_drawn(w: DistributionTables) -> Drafts:
     yield from fixed_number(w, (-1, -1))
 
 
@@ -182,8 +182,8 @@ def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
     drafts: Iterator, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [(), *((x,) for x in range(4))]
-    world = World(4, 1, dict.fromkeys(texts, P), dict.fromkeys(texts, Q))
-    out = written(world, drafts(world), Lossless(), monkeypatch)
+    world = DistributionTables(4, 1, dict.fromkeys(texts, P), dict.fromkeys(texts, Q))
+    out = output_distribution(world, drafts(world), Lossless(), monkeypatch)
     found = distance(out, world.joint()[()])
     assert found < 1e-12 if not off else found > off, found
 
@@ -193,17 +193,17 @@ def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
 
 def test_the_shape_follows_what_is_kept() -> None:
     """Rank 1 is kept 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
-    grower, grown = DataDriven(nodes=4), growth(table(1))
+    grower, grown = DataDriven(nodes=4), make_growth(table(1))
     grown.row.state.tree_builder = counts = Counts()
     before, paths = grower.shape(grown, Plan(2))
-    assert before == [ASSUMED[0]]
+    assert before == [ASSUMED_RANK_PROBS[0]]
     assert paths == ((0,), (0, 0), (1,), (2,))
     outcome = RoundFeedback([3, 4], [-1, -1], VerificationResult((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
     for _ in range(20):
         grower.observe(grown.row, outcome)
     after, paths = grower.shape(grown, Plan(2))
-    assert after[0][:2] == pytest.approx(((0 + TRIED * 0.44) / 25, (20 + TRIED * 0.13) / 25))
-    assert after[1] == pytest.approx(ASSUMED[0]), "nothing was tested there"
+    assert after[0][:2] == pytest.approx(((0 + PRIOR_TESTS * 0.44) / 25, (20 + PRIOR_TESTS * 0.13) / 25))
+    assert after[1] == pytest.approx(ASSUMED_RANK_PROBS[0]), "nothing was tested there"
     assert paths[0] == (1,)
     assert (1, 0) in paths
     assert counts.rounds == 20
@@ -211,7 +211,7 @@ def test_the_shape_follows_what_is_kept() -> None:
 
 @pytest.mark.parametrize("nodes", [3, 8])
 def test_a_tree_is_drawn_from_the_likeliest_tokens_alone(nodes: int) -> None:
-    tree = DataDriven(nodes).grow(growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
+    tree = DataDriven(nodes).grow(make_growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
     assert tree.q is not None
     assert tree.q_of is not None
     assert 0 < len(tree) <= nodes

@@ -127,7 +127,7 @@ def test_a_store_forgets_the_oldest_texts_and_keeps_whole_ones() -> None:
 
 
 def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     engine, method, prompt = Engine(models), registry.get("suffix"), worlds.random_prompt(9)
     request = Request(prompt, method, max_new_tokens=40, stop_at_eos=False)
     first, again = engine.generate(request), engine.generate(request)
@@ -148,7 +148,7 @@ def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_run_says_how_far_it_matched_and_what_it_expects(temperature: float, device: str) -> None:
-    models = worlds.world("llama", noise=None, device=device)
+    models = worlds.make_models("llama", noise=None, device=device)
     request = Request(worlds.repeating_prompt(16), registry.get("suffix"), SamplingParams(temperature), 40)
     drafted = [r for r in Engine(models).generate(request).rounds if r.nodes.tokens]
     assert drafted

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import abc
 
 import pytest
 import torch
 import worlds
 from methods.test_enumerated import GREEDY, WARM, Text
 from methods.test_growers import DEPTH, TableGrowth, V, chance, table, texts_of
-from methods.test_shapes import growth
+from methods.test_shapes import make_growth
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
@@ -18,8 +18,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
 from workbench.decoders import Promise
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine import Engine, Models, Request, Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import ModelGrowth
 from workbench.methods.tree_builders import superposed
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.unchecked
 COMMITTED = [0, 1, 2, 0, 1, 3, 2, 0, 1, 2, 4, 0, 1]
 
 
-def mean(distributions: dict[Text, Tensor], texts: Sequence[Text], weights: Sequence[float]) -> Tensor:
+def mean(distributions: dict[Text, Tensor], texts: abc.Sequence[Text], weights: abc.Sequence[float]) -> Tensor:
     """The law behind several texts at once, as `TableGrowth` has it."""
     return sum(
         (weight * distributions[text] for text, weight in zip(texts, weights, strict=True)), torch.zeros(V).double()
     )
 
 
-def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[int]) -> list[list[Text]]:
+def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: abc.Sequence[int]) -> list[list[Text]]:
     """The drafts of each level, best first: all k · V continuations scored one by one, n-grams counted by search."""
 
     def p_ng(token: int, text: Text) -> float:
@@ -73,7 +73,7 @@ def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: Se
 def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
     for seed in range(6):
         distributions = table(seed)
-        growing = growth(distributions)
+        growing = make_growth(distributions)
         growing.row.committed = list(COMMITTED)
         tree = Superposed(k, alpha).grow(growing, Plan(DEPTH))
         wanted = [text for level in naive(distributions, k, alpha, COMMITTED) for text in level]
@@ -86,8 +86,8 @@ def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
 def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
     for seed in range(6):
         distributions = table(seed)
-        alone = Superposed(1, 0.0).grow(growth(distributions, sampling=GREEDY), Plan(DEPTH))
-        chain = Chain().grow(growth(distributions, sampling=GREEDY), Plan(DEPTH))
+        alone = Superposed(1, 0.0).grow(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
+        chain = Chain().grow(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
         assert alone.tokens.tolist() == chain.tokens.tolist()
         assert alone.parents.tolist() == chain.parents.tolist()
         assert torch.equal(alone.score, chain.score)  # type: ignore[arg-type]
@@ -95,14 +95,14 @@ def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
 
 def test_the_weights_of_a_levels_drafts_sum_to_one_and_fall_with_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[float]] = []
-    really = Growth.superpose
+    really = PartialTree.superpose
 
-    def watched(self: Growth, weights: Tensor) -> object:
+    def watched(self: PartialTree, weights: Tensor) -> object:
         seen.append(weights.tolist())
         return really(self, weights)
 
-    monkeypatch.setattr(Growth, "superpose", watched)
-    Superposed(3, 0.0).grow(growth(table(1)), Plan(DEPTH))
+    monkeypatch.setattr(PartialTree, "superpose", watched)
+    Superposed(3, 0.0).grow(make_growth(table(1)), Plan(DEPTH))
     assert len(seen) == DEPTH - 1
     for weights in seen:
         assert sum(weights) == pytest.approx(1)
@@ -135,16 +135,16 @@ def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
 def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_200() -> None:
     """The law prefers 3 everywhere; the text knows only 0 → 1 → 0."""
     distributions = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
-    growing = growth(distributions)
+    growing = make_growth(distributions)
     growing.row.committed = [0, 1, 0, 1, 0]
     tree = Superposed(3, 0.54).grow(growing, Plan(2))
     assert texts_of(tree) == [(1,), (1, 0)], "of each level one candidate is known, and the others are out"
-    growing = growth(distributions)
+    growing = make_growth(distributions)
     growing.row.committed = [4, 0]  # nothing came behind 0
     first = texts_of(Superposed(3, 0.54).grow(growing, Plan(2)))
     assert first[:1] == [(3,)]
     assert len(first) == 6
-    growing = growth(distributions)
+    growing = make_growth(distributions)
     growing.row.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
     found = texts_of(Superposed(5, 0.54).grow(growing, Plan(2)))
     assert found[5:7] == [(2, 0), (4, 2)], "drafts behind which something is known beat the likelier ones by 200"
@@ -155,10 +155,10 @@ def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_20
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.small_world(12, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return worlds.make_small_models(12, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
-def begun(models: Models, sampling: SamplingParams) -> tuple[Engine, Row]:
+def run_three_rounds(models: Models, sampling: SamplingParams) -> tuple[Engine, Sequence]:
     """A text of some rounds."""
     engine = Engine(models)
     row = engine.submit(Request([3, 1, 4, 1, 5], registry.get("draft-tree"), sampling, 100, stop_at_eos=False))
@@ -167,7 +167,7 @@ def begun(models: Models, sampling: SamplingParams) -> tuple[Engine, Row]:
     return engine, row
 
 
-def growth_of(row: Row, models: Models) -> ModelGrowth:
+def growth_of(row: Sequence, models: Models) -> ModelGrowth:
     """A tree that is about to grow behind it in the draft model, which has yet to read the last token."""
     assert models.drafter is not None
     models.drafter.rewind(row.state.drafter.slot, len(row.committed) - 1)
@@ -177,7 +177,7 @@ def growth_of(row: Row, models: Models) -> ModelGrowth:
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, SamplingParams(1.0, repetition_penalty=1.7)], ids=str)
 def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Models, sampling: SamplingParams) -> None:
     """ẽ = E[y]: where all drafts are y, and where one weighs everything; an even mean is another law."""
-    engine, row = begun(models, sampling)
+    engine, row = run_three_rounds(models, sampling)
     with torch.inference_mode():
         first = growth_of(row, models)
         first.add(torch.tensor([7, 2]))
@@ -202,7 +202,7 @@ def test_a_level_costs_one_forward_of_one_position_whatever_the_width(width: int
     assert drafter is not None
     sizes, really = list[int](), drafter.forward
 
-    def counted(batch: Sequence, *args: object, **named: object) -> object:
+    def counted(batch: abc.Sequence, *args: object, **named: object) -> object:
         sizes.extend(len(segment.tokens) for segment in batch)
         return really(batch, *args, **named)  # type: ignore[arg-type]
 
@@ -251,7 +251,7 @@ def test_greedy_text_is_the_targets_with_other_ways_of_growing_before_and_behind
 
 def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Models) -> None:
     """The law behind the text is that of a model that read it anew."""
-    engine, row = begun(models, WARM)
+    engine, row = run_three_rounds(models, WARM)
     row.change(params={"grower": "superposed"})
     longest = 0
     for _ in range(12):  # entries could only be kept where a draft was accepted
@@ -262,7 +262,7 @@ def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Mode
     with torch.inference_mode():
         found = growth_of(row, models).root.whole()[0]
     assert models.drafter is not None
-    logits = worlds.ask_model(models.drafter.model)(row.committed)
+    logits = worlds.next_logits_function(models.drafter.model)(row.committed)
     assert torch.allclose(found, logits.softmax(0), atol=1e-9)
     row.cancel()
     engine.step()
@@ -286,21 +286,21 @@ def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chose
 
 def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
     class OnlyTokens(TableGrowth):
-        distributions_as_one = Growth.distributions_as_one  # type: ignore[assignment]
+        distributions_as_one = PartialTree.distributions_as_one  # type: ignore[assignment]
 
     growing = OnlyTokens(table(0))
-    growing.row = growth(table(0)).row
+    growing.row = make_growth(table(0)).row
     with pytest.raises(MethodUnavailableError, match="cannot read several of them as one"):
         Superposed().grow(growing, Plan(2))
 
 
-def test_a_law_of_nothing_drafts_nothing() -> None:
+def test_nan_distribution_drafts_nothing() -> None:
     distributions = {text: torch.full((V,), math.nan, dtype=torch.float64) for text in table(0)}
-    assert len(Superposed(3, 0.0).grow(growth(distributions), Plan(2))) == 0
+    assert len(Superposed(3, 0.0).grow(make_growth(distributions), Plan(2))) == 0
 
 
 def test_its_constants_are_those_of_its_card() -> None:
-    assert (superposed.CANDIDATES, superposed.HEAT, superposed.UNKNOWN) == (9, 0.06, 200)
+    assert (superposed.CANDIDATES, superposed.TEMPERATURE, superposed.UNKNOWN) == (9, 0.06, 200)
     assert superposed.WEIGHTS == (0.01, 0.04, 0.15, 0.18, 0.12)
     assert (Superposed().width, Superposed().ngrams) == (3, 0.0), "n-grams are off here"
     assert chance(table(0), ()) == 1

@@ -10,10 +10,19 @@ import pytest
 import torch
 import worlds
 
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.skipping import spread
-from workbench.methods.drafters.swift import KAPPA, NOISE, PATIENCE, bounds, first, swapped, to_bits, to_halves
+from workbench.methods.drafters.skipping import evenly_skipped
+from workbench.methods.drafters.swift import (
+    KAPPA,
+    NOISE,
+    PATIENCE,
+    bounds,
+    initial_set,
+    sets_one_swap_away,
+    to_bits,
+    to_halves,
+)
 
 PROMPT = worlds.random_prompt(9)
 LAYERS = 6
@@ -22,7 +31,7 @@ LAYERS = 6
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A target of six layers: eight halves may be left out."""
-    return worlds.world("llama", noise=None, device=device, num_hidden_layers=LAYERS)
+    return worlds.make_models("llama", noise=None, device=device, num_hidden_layers=LAYERS)
 
 
 def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
@@ -38,7 +47,7 @@ def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
     assert row.error is None
 
 
-def matchness(models: Models, row: Row, window: int) -> float:
+def matchness(models: Models, row: Sequence, window: int) -> float:
     """Of the row's set on its window, by the model with a cache of its own that the whole model filled before it."""
     state, model = row.state.drafter, models.target.model
     start, texts = state.end - window, torch.tensor([row.committed], device=models.target.device)
@@ -58,20 +67,20 @@ def matchness(models: Models, row: Row, window: int) -> float:
 
 
 def test_layers_are_spread_evenly_and_the_ends_are_kept() -> None:
-    assert spread(12, 12) == frozenset()
-    kept = [[i for i in range(12) if 2 * i not in spread(12, k)] for k in (8, 6, 4, 3, 2)]
+    assert evenly_skipped(12, 12) == frozenset()
+    kept = [[i for i in range(12) if 2 * i not in evenly_skipped(12, k)] for k in (8, 6, 4, 3, 2)]
     assert kept == [[0, 2, 3, 5, 6, 8, 9, 11], [0, 2, 4, 7, 9, 11], [0, 4, 7, 11], [0, 6, 11], [0, 11]]  # by hand
     for n in range(2, 14):
-        sizes = [len(spread(n, k)) for k in range(2, n + 1)]
+        sizes = [len(evenly_skipped(n, k)) for k in range(2, n + 1)]
         assert sizes == [2 * (n - k) for k in range(2, n + 1)]
-    assert [len(first(6, size)) for size in range(9)] == list(range(9))
+    assert [len(initial_set(6, size)) for size in range(9)] == list(range(9))
 
 
 def test_sets_are_bits_and_a_swap_changes_two() -> None:
     bits = to_bits(frozenset({2, 5}), 4)
     assert bits.tolist() == [True, False, False, True]
     assert to_halves(bits) == {2, 5}
-    assert {to_halves(b) for b in swapped(bits)} == {frozenset(s) for s in ({3, 5}, {4, 5}, {2, 3}, {2, 4})}
+    assert {to_halves(b) for b in sets_one_swap_away(bits)} == {frozenset(s) for s in ({3, 5}, {4, 5}, {2, 3}, {2, 4})}
 
 
 def test_golden_bounds_of_two_scores() -> None:
@@ -126,7 +135,7 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
     """The committed entries are a clean prefill's in every layer, those that did not draft included."""
     seen = 0
     for row in rounds(models, name, tokens=20, **params):
-        worlds.assert_as_prefilled(row)
+        worlds.assert_cache_equals_prefill(row)
         seen += any(s == "rejected" for s in row.trace.rounds[-1].nodes.status)
     assert seen, "a draft was rejected"
 
@@ -134,4 +143,4 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
 def test_entries_of_a_draft_that_stayed_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative of it: verification that reads the draft behind itself, instead of over it, is another text."""
     method = registry.get("unified-skip").with_params(policy="fixed", depth=3, speedup=2.0)
-    worlds.assert_leftovers_change_the_text(models, PROMPT, method, monkeypatch)
+    worlds.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)

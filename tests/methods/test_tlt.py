@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ModelError, ParameterError
 from workbench.decoders.draft_verify import state_actions
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.drafters import spot
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.spot import OnlineHead, Pool, Text, Window
 from workbench.methods.drafters.tlt import TLT, Batch
 from workbench.methods.policies import buckets
@@ -33,10 +33,12 @@ QUICK = {"rate": 3e-3, "every": 1, "texts": 4, "reads": 48}
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
     """Float64; a head that was never trained."""
-    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+    return worlds.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
-def written(models: Models, method: str = "tlt", n: int | list[int] = N, rows: int = 1, **params: Any) -> list[Row]:
+def run_batch(
+    models: Models, method: str = "tlt", n: int | list[int] = N, rows: int = 1, **params: Any
+) -> list[Sequence]:
     """Rows of one batch, which begin together."""
     engine, configured = Engine(models), registry.get(method).with_params(**params)
     longest = [n] * rows if isinstance(n, int) else n
@@ -54,27 +56,27 @@ def written(models: Models, method: str = "tlt", n: int | list[int] = N, rows: i
     return found
 
 
-def tokens(rows: list[Row]) -> list[list[int]]:
+def tokens(rows: list[Sequence]) -> list[list[int]]:
     return [row.trace.token_ids for row in rows if row.trace is not None]
 
 
-def tau(rows: list[Row]) -> float:
+def tau(rows: list[Sequence]) -> float:
     traces = [row.trace for row in rows if row.trace is not None]
     return sum(len(t.token_ids) for t in traces) / sum(len(t.rounds) for t in traces)
 
 
-def said(row: Row) -> dict[str, Any]:
+def last_training_signals(row: Sequence) -> dict[str, Any]:
     """Signals of the last round that drafted."""
     assert row.trace is not None
     return [r.signals for r in row.trace.rounds if "training steps" in r.signals][-1]
 
 
-def of(models: Models) -> OnlineHead:
+def shared_head(models: Models) -> OnlineHead:
     """The one that warm rows share."""
     return TLT(warm=True).online_head(models)
 
 
-def moved(models: Models, amount: float) -> None:
+def perturb_target(models: Models, amount: float) -> None:
     """The target is trained, as far as a drafter sees it: its weights are others, in place."""
     model: Any = models.target.model
     generator = torch.Generator().manual_seed(5)
@@ -91,18 +93,18 @@ def moved(models: Models, amount: float) -> None:
 @pytest.mark.parametrize("warm", [False, True])
 def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, warm: bool) -> None:
     wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in PROMPTS]
-    still = written(models, rows=4, rate=0.0, warm=warm)
-    taught = written(models, rows=4, warm=warm, tail=1.0, **QUICK)
+    still = run_batch(models, rows=4, rate=0.0, warm=warm)
+    taught = run_batch(models, rows=4, warm=warm, tail=1.0, **QUICK)
     assert tokens(still) == tokens(taught) == wanted
-    last = [said(row) for row in taught]
+    last = [last_training_signals(row) for row in taught]
     assert min(s["training steps"] for s in last) > 5
     assert all(s["loss of the last training step"] > 0 for s in last)
-    assert all(said(row)["training steps"] == 0 for row in still)
+    assert all(last_training_signals(row)["training steps"] == 0 for row in still)
 
 
 def test_without_lessons_it_is_eagle_2(models: Models) -> None:
     drafts = [
-        [(r.nodes.tokens, r.nodes.parents) for row in written(models, **asked) if row.trace for r in row.trace.rounds]
+        [(r.nodes.tokens, r.nodes.parents) for row in run_batch(models, **asked) if row.trace for r in row.trace.rounds]
         for asked in ({"method": "eagle-2"}, {"rate": 0.0}, {"rate": 0.0, "warm": True})
     ]
     assert drafts[0] == drafts[1] == drafts[2]
@@ -162,14 +164,14 @@ def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
 
 
 def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
-    written(models, warm=True, **QUICK)
-    mine = of(models)
+    run_batch(models, warm=True, **QUICK)
+    mine = shared_head(models)
     assert {t.step for t in mine.pool.texts} == {0}
-    moved(models, 0.01)
-    written(models, warm=True, **QUICK)
+    perturb_target(models, 0.01)
+    run_batch(models, warm=True, **QUICK)
     assert [t.step for t in mine.pool.texts] == [0, 1]
-    moved(models, 0.01)
-    assert of(models) is mine
+    perturb_target(models, 0.01)
+    assert shared_head(models) is mine
     assert (mine.pool.step, [t.step for t in mine.pool.texts]) == (2, [1])
     mine.look_up()
     assert mine.pool.step == 2, "and nothing else is"
@@ -189,9 +191,9 @@ def windows_of(models: Models) -> list[Window]:
     return found
 
 
-def test_a_lesson_is_eagles_two_losses_at_the_places_behind(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_loss_is_the_sum_of_eagles_two_losses(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: the feature at s and the token at s + 1 answer the feature at s + 1, and the law of the token behind."""
-    mine, windows = of(models), windows_of(models)
+    mine, windows = shared_head(models), windows_of(models)
     guesses, truths = [], []
     with torch.no_grad():
         for w in windows:
@@ -208,10 +210,10 @@ def test_a_lesson_is_eagles_two_losses_at_the_places_behind(models: Models, monk
     assert mine.loss == pytest.approx(float(wanted), rel=1e-6)
 
 
-def test_lessons_move_the_apprentice_and_nothing_else(models: Models) -> None:
+def test_training_changes_only_the_online_head(models: Models) -> None:
     model: Any = models.target.model
-    written(models, rate=0.0, warm=True)
-    mine = of(models)
+    run_batch(models, rate=0.0, warm=True)
+    mine = shared_head(models)
     model.requires_grad_(True)  # as while it is trained itself
     before = [copy.deepcopy(module.state_dict()) for module in (model, mine.origin)]
     assert TLT(warm=True, rate=3e-3).study(models, 5) == 5
@@ -233,7 +235,7 @@ def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
     monkeypatch.setattr(spot, "OF_FEATURES", 100.0)
-    written(models, rate=0.0, warm=True)
+    run_batch(models, rate=0.0, warm=True)
     TLT(warm=True).study(models, 3)
     assert norms == pytest.approx([0.5] * 3, rel=1e-4)
 
@@ -251,7 +253,7 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
             state.newest()
             net, ids = state.net, torch.tensor(row.committed, device=models.target.device)
             features = models.target.model.model(ids[None, :-1])[0][0]
-            entries = Entries(net.heads, net.head_size, len(ids), features)
+            entries = DraftKVCache(net.heads, net.head_size, len(ids), features)
             net(net.pairs(models.target.embed(ids[1:]), features)[None], torch.arange(len(ids) - 1), None, entries)
             mine, wanted = (
                 e.put(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.entries, entries)
@@ -260,17 +262,17 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
         assert same == [again, again]
 
 
-def test_an_apprentice_rises_in_acceptance_behind_a_target_that_moved(models: Models) -> None:
+def test_online_head_recovers_acceptance_after_the_target_changes(models: Models) -> None:
     """It learns the target as it was, then the target moves: who goes on learning accepts more than who stays."""
     lessons = {"warm": True, "tail": 1.0, **QUICK}
-    written(models, n=60, rows=4, **lessons)
+    run_batch(models, n=60, rows=4, **lessons)
     TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
-    knows = tau(written(models, n=60, rows=4, warm=True, rate=0.0))
-    moved(models, 0.35)
-    frozen = written(models, n=60, rows=4, warm=True, rate=0.0)
+    knows = tau(run_batch(models, n=60, rows=4, warm=True, rate=0.0))
+    perturb_target(models, 0.35)
+    frozen = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
     assert tau(frozen) < knows, "what it knew is no longer so"
     TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
-    adaptive = written(models, n=60, rows=4, warm=True, rate=0.0)
+    adaptive = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
     assert tokens(adaptive) == tokens(frozen)
     assert tau(adaptive) > 1.15 * tau(frozen)
 
@@ -279,7 +281,7 @@ def test_an_apprentice_rises_in_acceptance_behind_a_target_that_moved(models: Mo
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def training_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows that ran and had run, at each lesson."""
     found: list[tuple[int, int]] = []
     lesson, of = OnlineHead.train_step, Batch.of
@@ -298,28 +300,26 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_batch_is_taught_in_its_tail(models: Models, given: list[tuple[int, int]]) -> None:
-    written(models, n=[12, 24, 50, 60], warm=True, tail=0.5, **QUICK)
+def test_training_runs_in_the_tail_of_a_batch(models: Models, given: list[tuple[int, int]]) -> None:
+    run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.5, **QUICK)
     assert {running for running, _ in given} == {1, 2}
     assert {began for _, began in given} == {4}
     given.clear()
-    written(models, n=[12, 24, 50, 60], warm=True, tail=0.25, **QUICK)
+    run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.25, **QUICK)
     assert {running for running, _ in given} == {1}
     given.clear()
-    written(models, n=[12, 24, 50, 60], warm=True, tail=0.2, **QUICK)
+    run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.2, **QUICK)
     assert given == [], "not one of four is a fifth"
 
 
 def test_a_row_alone_is_taught_every_so_many_rounds(models: Models, given: list[tuple[int, int]]) -> None:
-    (row,) = written(models, every=5, tail=0.0)
+    (row,) = run_batch(models, every=5, tail=0.0)
     assert row.trace is not None
     assert len(given) == (len(row.trace.rounds) - 1) // 5 > 1, "the last round teaches nothing: the text has ended"
 
 
-def test_rows_that_share_an_apprentice_count_their_rounds_together(
-    models: Models, given: list[tuple[int, int]]
-) -> None:
-    rows = written(models, n=30, rows=4, warm=True, tail=1.0, **QUICK | {"every": 3})
+def test_sequences_that_share_a_head_count_rounds_together(models: Models, given: list[tuple[int, int]]) -> None:
+    rows = run_batch(models, n=30, rows=4, warm=True, tail=1.0, **QUICK | {"every": 3})
     rounds = max(len(row.trace.rounds) for row in rows if row.trace)
     assert 0 < len(given) <= rounds // 3 + 1
 
@@ -341,43 +341,45 @@ def test_a_batch_ends_with_its_last_row() -> None:
 
 
 def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(models, rows=2, warm=True)
+    run_batch(models, rows=2, warm=True)
     assert (models.shared["tlt batch"].running, models.shared["tlt batch"].began) == (0, 0)
     monkeypatch.setattr(TLT, "begin", lambda self, row: 1 / 0)
     with pytest.raises(AssertionError):
-        written(models, rows=2, warm=True)
+        run_batch(models, rows=2, warm=True)
     assert models.shared["tlt batch"].running == 0
 
 
 # -- whose it is ------------------------------------------------------------------------------------------------------
 
 
-def test_lessons_are_a_rows_own_unless_it_shares_them(models: Models) -> None:
-    alone = [written(models, **QUICK) for _ in range(2)]
+def test_online_training_is_per_sequence_unless_shared(models: Models) -> None:
+    alone = [run_batch(models, **QUICK) for _ in range(2)]
     drafts = [[r.nodes.tokens for r in row.trace.rounds] for (row,) in alone if row.trace]
     assert drafts[0] == drafts[1], "nothing of the first run is left"
-    (first,), (second,) = (written(models, warm=True, **QUICK) for _ in range(2))
+    (first,), (second,) = (run_batch(models, warm=True, **QUICK) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
     assert first.trace.rounds[0].signals["training steps"] == 0
-    assert second.trace.rounds[0].signals["training steps"] >= said(first)["training steps"] > 0, "it goes on"
+    assert second.trace.rounds[0].signals["training steps"] >= last_training_signals(first)["training steps"] > 0, (
+        "it goes on"
+    )
 
 
-def test_between_batches_the_shared_one_is_taught(models: Models) -> None:
+def test_shared_head_is_trained_between_batches(models: Models) -> None:
     with pytest.raises(ParameterError, match="each sequence has its own"):
         TLT().study(models, 3)
     assert TLT(warm=True).study(models, 3) == 0, "nothing was written yet"
-    written(models, warm=True, rate=0.0)
-    assert TLT(warm=True).study(models, 3) == of(models).n_steps == 3
+    run_batch(models, warm=True, rate=0.0)
+    assert TLT(warm=True).study(models, 3) == shared_head(models).n_steps == 3
 
 
-def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Path) -> None:
+def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> None:
     engine, configured = Engine(models), registry.get("tlt").with_params(**QUICK)
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     first = row.state.drafter.owned.trainable
-    others = worlds.random_features(tmp_path / "others", models, seed=1)
+    others = worlds.write_random_heads(tmp_path / "others", models, seed=1)
     another = dataclasses.replace(others["eagle"], name="another")
     row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
     engine.step()
@@ -393,16 +395,19 @@ def test_another_head_gets_an_apprentice_of_its_own(models: Models, tmp_path: Pa
 def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) -> None:
     """Of heads that keep some tokens, rows of the LM head are copied: they must be those of the present weights."""
     models.heads["eagle"].config[KEY] = [1, 2, 5]
-    mine, x = of(models), torch.randn(2, models.target.hidden_size, dtype=torch.float64, device=models.target.device)
+    mine, x = (
+        shared_head(models),
+        torch.randn(2, models.target.hidden_size, dtype=torch.float64, device=models.target.device),
+    )
     mine.head(x)
-    moved(models, 0.1)
+    perturb_target(models, 0.1)
     weight = models.target.lm_head.get_parameter("weight")
-    torch.testing.assert_close(of(models).head(x), x @ weight[[1, 2, 5]].T)
-    assert of(models).shared_copy is None
-    assert written(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
+    torch.testing.assert_close(shared_head(models).head(x), x @ weight[[1, 2, 5]].T)
+    assert shared_head(models).shared_copy is None
+    assert run_batch(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
 
 
-def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path) -> None:
+def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Path) -> None:
     engine, configured = Engine(models), registry.get("tlt").with_params(**QUICK)
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
@@ -412,7 +417,7 @@ def test_the_lessons_of_another_head_are_refused(models: Models, tmp_path: Path)
     state_actions.load(row, saved)
     after = row.state.drafter.owned.trainable.moved()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
-    models.heads = models.heads | worlds.random_features(tmp_path / "others", models, seed=1)
+    models.heads = models.heads | worlds.write_random_heads(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while not other.primed:
@@ -426,8 +431,8 @@ def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(
 ) -> None:
     """As TLT chooses its strategies: by how many rows still run."""
     monkeypatch.setattr(buckets, "BUDGETS", ((1, 9), (2, 4)))
-    rows = written(models, n=[48, 16, 16], rows=3, policy="buckets", depth=4, nodes=12)
-    plain = written(models, "autoregressive", n=[48, 16, 16], rows=3)
+    rows = run_batch(models, n=[48, 16, 16], rows=3, policy="buckets", depth=4, nodes=12)
+    plain = run_batch(models, "autoregressive", n=[48, 16, 16], rows=3)
     assert tokens(rows) == tokens(plain)
     together, alone = set[int](), set[int]()
     assert rows[0].trace is not None

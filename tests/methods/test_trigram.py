@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import abc
 
 import numpy as np
 import pytest
@@ -15,15 +15,15 @@ from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.trigram import AdaptiveTrigram
 from workbench.methods.drafters.trigram_table import (
     HEAVIEST,
     WIDTH,
+    SearchNode,
     Sentences,
     Trigrams,
-    Visited,
     best_first,
     most_visited,
     search,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.unchecked
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device)
+    return worlds.make_models("llama", noise=None, device=device)
 
 
 def toy() -> Trigrams:
@@ -84,9 +84,9 @@ def test_the_table_keeps_the_pairs_written_last(tokens: list[int], most: int) ->
     assert [pair[0] for pair in table._rows] == order
 
 
-def row_of(models: Models, text: list[int], **params: object) -> Row:
+def row_of(models: Models, text: list[int], **params: object) -> Sequence:
     configured = registry.get("adaptive-trigram").with_params(**params)
-    row = worlds.sequence(Request(text, configured), text, models)
+    row = worlds.make_sequence(Request(text, configured), text, models)
     row.state.drafter = configured.drafter.prime(row, models)
     return row
 
@@ -135,7 +135,7 @@ def test_a_search_counts_what_it_passed() -> None:
     root = search(toy(), (1, 2), 3, numbers(40, 3))
     assert root.visits == 40
 
-    def below(state: Visited) -> None:
+    def below(state: SearchNode) -> None:
         children = (state.below or {}).values()
         assert sum(child.visits for child in children) <= state.visits
         for child in children:
@@ -184,11 +184,11 @@ def test_no_request_drafts_for_another_unless_it_is_asked_to(models: Models) -> 
     assert summary(warmed)["tau"] > summary(cold)["tau"]
 
 
-def chances_of(tree_tokens: Sequence[int], row: dict[int, float]) -> list[float]:
+def chances_of(tree_tokens: abc.Sequence[int], row: dict[int, float]) -> list[float]:
     return [row[token] / sum(row.values()) for token in tree_tokens]
 
 
-def test_weights_are_no_law_to_be_judged_by(models: Models) -> None:
+def test_table_weights_are_not_a_draft_distribution(models: Models) -> None:
     """Its drafts are chosen: what follows is p. Were they judged as draws from the weights, it would not be."""
     p, row = {3: 0.2, 4: 0.5, 5: 0.3}, {3: 2.0, 4: 1.0}
     table = Trigrams()

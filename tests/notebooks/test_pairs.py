@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     """A pair in order, with one sentence and one cell of code."""
     book = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("x = 1")])
     nbformat.write(book, tmp_path / f"{NAME}.ipynb")
-    pairs.tidy(NAME, tmp_path)
+    pairs.synchronise(NAME, tmp_path)
     assert pairs.problems(NAME, tmp_path) == []
     return tmp_path
 
@@ -49,27 +49,27 @@ def test_a_notebook_gets_the_first_cell_and_a_pair(folder: Path) -> None:
 
 
 def test_tidying_twice_changes_nothing(folder: Path) -> None:
-    assert pairs.tidy(NAME, folder) == []
+    assert pairs.synchronise(NAME, folder) == []
 
 
 def test_outputs_are_noticed_and_stripped(folder: Path) -> None:
     edit(folder, execution_count=3, outputs=[new_output("stream", name="stdout", text="1")])
     assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb has outputs"]
-    assert [path.name for path in pairs.tidy(NAME, folder)] == [f"{NAME}.ipynb"]
+    assert [path.name for path in pairs.synchronise(NAME, folder)] == [f"{NAME}.ipynb"]
     assert pairs.problems(NAME, folder) == []
 
 
 def test_state_of_widgets_is_noticed_and_stripped(folder: Path) -> None:
     edit(folder, {"widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}}})
     assert "widgets" in pairs.problems(NAME, folder)[0]
-    pairs.tidy(NAME, folder)
+    pairs.synchronise(NAME, folder)
     assert "widgets" not in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).metadata
 
 
 def test_times_of_execution_are_noticed_but_tags_are_kept(folder: Path) -> None:
     edit(folder, metadata={"tags": ["solution"], "jupyter": {"source_hidden": True}, "execution": {"x": "2026"}})
     assert len(pairs.problems(NAME, folder)) == 2  # the traces, and the .py lacks the tag
-    pairs.tidy(NAME, folder)
+    pairs.synchronise(NAME, folder)
     cell = nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells[-1]
     assert cell.metadata == {"tags": ["solution"], "jupyter": {"source_hidden": True}}
     assert 'tags=["solution"]' in (folder / f"{NAME}.py").read_text()
@@ -79,7 +79,7 @@ def test_times_of_execution_are_noticed_but_tags_are_kept(folder: Path) -> None:
 def test_the_file_edited_last_wins(folder: Path) -> None:
     edit(folder, source="x = 2")
     assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb and {NAME}.py have different cells"]
-    pairs.tidy(NAME, folder)
+    pairs.synchronise(NAME, folder)
     assert "x = 2" in (folder / f"{NAME}.py").read_text()
 
     text = folder / f"{NAME}.py"
@@ -87,7 +87,7 @@ def test_the_file_edited_last_wins(folder: Path) -> None:
     later = (folder / f"{NAME}.ipynb").stat().st_mtime + 20
     os.utime(text, (later, later))
     ids = [cell.id for cell in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells]
-    pairs.tidy(NAME, folder)
+    pairs.synchronise(NAME, folder)
     assert sources(folder)[-1] == "x = 3"
     kept = [cell.id for cell in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells]
     assert kept[:2] == ids[:2]
@@ -99,7 +99,7 @@ def test_another_first_cell_is_noticed_and_mended(folder: Path) -> None:
     book.cells[0].source = "import os"
     nbformat.write(book, path)
     assert any("first cell" in problem for problem in pairs.problems(NAME, folder))
-    pairs.tidy(NAME, folder)
+    pairs.synchronise(NAME, folder)
     assert sources(folder)[0] == pairs.FIRST_CELL
 
 
@@ -107,7 +107,7 @@ def test_a_missing_half_is_noticed_and_made(folder: Path) -> None:
     for ending in (".ipynb", ".py"):
         (folder / NAME).with_suffix(ending).unlink()
         assert pairs.problems(NAME, folder) == [f"{NAME}{ending} is missing"]
-        pairs.tidy(NAME, folder)
+        pairs.synchronise(NAME, folder)
         assert pairs.problems(NAME, folder) == []
 
 

@@ -20,7 +20,7 @@ import transformers
 import worlds
 
 from workbench.models.pretrained import load_tokenizer
-from workbench.models.truncated_drafter import drafter_for, shorten
+from workbench.models.truncated_drafter import drafter_for, save_truncated
 from workbench.site import pairs
 
 pytest.importorskip("anywidget")
@@ -40,9 +40,9 @@ TEXT = [name for name in pairs.names() if asks_for_a_text_target(name) and name 
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama that nobody bundled, with the bundled vocabulary."""
-    return worlds.save_stranger(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
+    return worlds.save_random_llama(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
 
 
 def run_cells(name: str, target: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_drafter_is_made_of_the_first_layers(stranger: Path, tmp_path: Path) -
     assert torch.equal(short.model.layers[0].mlp.up_proj.weight, whole.model.layers[0].mlp.up_proj.weight)
     assert torch.equal(short.lm_head.weight, whole.lm_head.weight)
     assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(str(stranger)).get_vocab()
-    all_of_it = hf.AutoModelForCausalLM.from_pretrained(shorten(str(stranger), tmp_path / "all", 99))
+    all_of_it = hf.AutoModelForCausalLM.from_pretrained(save_truncated(str(stranger), tmp_path / "all", 99))
     ids = torch.arange(9)[None]
     assert torch.allclose(all_of_it(ids).logits, whole(ids).logits), "no layer fewer than there are is the model itself"
 

@@ -44,7 +44,7 @@ READ_ONLY = "mount --make-rprivate / && mount -o remount,bind,ro / && mount -t t
 NOBODY = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
 
 
-def can(command: list[str]) -> bool:
+def is_runnable(command: list[str]) -> bool:
     """Return whether a command can run on this machine."""
     return shutil.which(command[0]) is not None and not subprocess.run(command, capture_output=True).returncode
 
@@ -64,10 +64,10 @@ def public_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         "GRADIO_ANALYTICS_ENABLED": "False", "WORKBENCH_MODELS": str(models_folder()), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [sys.executable, "app.py", "--public", "--port", str(port)]
-    if can([*NOBODY, sys.executable, "-c", "import torch"]):
+    if is_runnable([*NOBODY, sys.executable, "-c", "import torch"]):
         command = [*NOBODY, *command]
     there = f"test -e {ROOT}/app.py -a -x {sys.executable}"  # fails if the repository itself is in /tmp
-    if can(["unshare", "-m", "bash", "-c", READ_ONLY.removesuffix("exec ") + there]):
+    if is_runnable(["unshare", "-m", "bash", "-c", READ_ONLY.removesuffix("exec ") + there]):
         command = ["unshare", "-m", "bash", "-c", READ_ONLY + " ".join(command)]
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, **said})

@@ -69,14 +69,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_RUNS", str(folder))
         run = RunStore().save(recorded.trace("draft-model"))
-        demo, client = build(FakeWorkbench(), keeps=True), FakeWorkbench()
+        demo, client = build(FakeWorkbench(), can_save_runs=True), FakeWorkbench()
         ports = [serving.free_port() for _ in range(3)]
         demo.launch(server_port=ports[0], quiet=True, **space.launch_options(client))
         api = uvicorn.Server(uvicorn.Config(make(client), port=ports[1], log_level="warning"))
         other = ThreadingHTTPServer(("127.0.0.1", ports[2]), Page)
         for work in (api.run, other.serve_forever):
             threading.Thread(target=work, daemon=True).start()
-        assert serving.eventually(lambda: api.started)
+        assert serving.wait_until(lambda: api.started)
         ids = {name: n for n, block in demo.blocks.items() for name in ("forget", "keep") if hasattr(block, name)}
         yield Servers(*ports, run, ids)
         other.shutdown()

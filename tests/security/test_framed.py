@@ -16,7 +16,7 @@ from ui.conftest import chromium
 from ui.fake_client import FakeWorkbench
 
 from workbench.server.app import make
-from workbench.server.door import door
+from workbench.server.door import make_access_control
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -46,13 +46,16 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("no openssl here")
-    app, port = make(FakeWorkbench(), door("127.0.0.1", ["space.test"], key=SECRET, public=True)), serving.free_port()
+    app, port = (
+        make(FakeWorkbench(), make_access_control("127.0.0.1", ["space.test"], key=SECRET, public=True)),
+        serving.free_port(),
+    )
     https: dict[str, Any] = {"ssl_certfile": folder / "cert", "ssl_keyfile": folder / "key"}
     inner = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", **https))
     around = ThreadingHTTPServer(("127.0.0.1", 0), Around)
     for work in (inner.run, around.serve_forever):
         threading.Thread(target=work, daemon=True).start()
-    assert serving.eventually(lambda: inner.started)
+    assert serving.wait_until(lambda: inner.started)
     yield port, around.server_port
     around.shutdown()
     inner.should_exit = True

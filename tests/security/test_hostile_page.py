@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from security.hostile_model import PIECES
-from ui.conftest import READY, Opener, free_port, serve
+from ui.conftest import READY, PageOpener, free_port, serve
 from ui.test_page import state
 
 from workbench.trace.events import Trace
@@ -43,7 +43,9 @@ def clean(page: Any, dialogs: list[str]) -> None:
     assert dialogs == []
 
 
-def test_the_live_view_shows_hostile_tokens_as_text(hostile_app: str, hostile_folder: Path, open_page: Opener) -> None:
+def test_the_live_view_shows_hostile_tokens_as_text(
+    hostile_app: str, hostile_folder: Path, open_page: PageOpener
+) -> None:
     page = open_page(hostile_app)
     dialogs = watched(page)
     page.select_option("[data-what=target]", hostile_folder.name)
@@ -64,7 +66,7 @@ def test_the_live_view_shows_hostile_tokens_as_text(hostile_app: str, hostile_fo
 
 
 @pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn", "/verifiers"])
-def test_hostile_addresses_are_text_too(hostile_app: str, open_page: Opener, path: str) -> None:
+def test_hostile_addresses_are_text_too(hostile_app: str, open_page: PageOpener, path: str) -> None:
     attacks = [piece for piece in PIECES if "pwned" in piece]
     query = "&".join(
         f"{name}={quote(attack)}"

@@ -32,9 +32,9 @@ def test_the_wire_brings_hostile_text_back_unchanged_and_inert(hostile_trace: Tr
 
 
 def test_exports_hold_it_as_data(hostile_trace: Trace) -> None:
-    lines = export.json_lines(hostile_trace)
+    lines = export.to_json_lines(hostile_trace)
     assert export.read_json_lines(lines).text == hostile_trace.text
-    assert export.read_parquet(export.parquet(hostile_trace)).text == hostile_trace.text
+    assert export.read_parquet(export.to_parquet(hostile_trace)).text == hostile_trace.text
 
 
 def test_the_replay_file_holds_no_markup_of_the_models(hostile_trace: Trace) -> None:

@@ -49,7 +49,7 @@ SETTLE_S = 15.0
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldResources:
     """What the serving process holds."""
 
     runs: int
@@ -75,8 +75,8 @@ class Report:
     requests: int
     seconds: float
     ends: dict[str, int]
-    before: Held
-    after: Held
+    before: HeldResources
+    after: HeldResources
     mb_per_1000_requests: float | None
 
 
@@ -137,7 +137,7 @@ class Soak:
                 end = f"{act.__name__}: unexpected {type(error).__name__}: {str(error)[:80]}"
             with self._lock:
                 self.ends[end] += 1
-            if act is leave:
+            if act is abandon_run:
                 bench = self.shared or Workbench(self.url)
         if bench is not self.shared:
             bench.close()
@@ -155,9 +155,9 @@ class Soak:
             time.sleep(0.1)
         time.sleep(1)
 
-    def _held(self) -> Held:
+    def _held(self) -> HeldResources:
         health, process = self.watcher.health(), self.process
-        return Held(
+        return HeldResources(
             sum(health["runs"].values()), health["rows"], process.num_threads(), process.num_fds(),
             round(process.memory_info().rss / 1e6, 1),
         )  # fmt: skip
@@ -216,7 +216,7 @@ def switch(soak: Soak, bench: Workbench, chance: random.Random) -> str:
     return _end(run)
 
 
-def err(soak: Soak, bench: Workbench, chance: random.Random) -> str:
+def send_bad_request(soak: Soak, bench: Workbench, chance: random.Random) -> str:
     """Ask for something that cannot be."""
     wrong: dict[str, Any] = chance.choice(
         [{"method": "nonsense"}, {"params": {"depth": -1}}, {"max_new_tokens": 0}, {"target": "../x"}, {"stop": ("",)}]
@@ -226,7 +226,7 @@ def err(soak: Soak, bench: Workbench, chance: random.Random) -> str:
     return "err: not refused"
 
 
-def leave(soak: Soak, bench: Workbench, chance: random.Random) -> str:
+def abandon_run(soak: Soak, bench: Workbench, chance: random.Random) -> str:
     """Go away in mid-run, without a word."""
     run = _start(bench, chance, max_new_tokens=300)
     if bench is soak.shared:
@@ -264,7 +264,7 @@ def hang_up(soak: Soak, bench: Workbench, chance: random.Random) -> str:
 
 
 WEIGHTS: tuple[tuple[Callable[[Soak, Workbench, random.Random], str], int], ...] = (
-    (follow, 4), (cancel, 3), (pause, 2), (switch, 3), (err, 2), (leave, 1), (complete, 3), (stream, 2), (hang_up, 2)
+    (follow, 4), (cancel, 3), (pause, 2), (switch, 3), (send_bad_request, 2), (abandon_run, 1), (complete, 3), (stream, 2), (hang_up, 2)
 )  # fmt: skip
 ACTS = [act for act, _ in WEIGHTS]
 OVER_HTTP = (complete, stream, hang_up)

@@ -17,7 +17,7 @@ from workbench.server.callers import PRIVATE, VARIABLE, caller_of, from_environm
 from workbench.server.door import AccessControl
 from workbench.service.fairqueue import FairQueue
 from workbench.service.limits import Limits
-from workbench.ui.space import STRANGERS
+from workbench.ui.space import PUBLIC_LIMITS
 
 NEAR = networks(["10.0.0.0/8", "::1"])
 PROXY, ONE, OTHER = "10.16.3.80", "203.0.113.7", "198.51.100.9"
@@ -54,12 +54,12 @@ def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> No
     assert refused.value.option == "trusted-proxy"
 
 
-class Crowded(FakeWorkbench):
+class FullClient(FakeWorkbench):
     """A client whose runs never end: it counts the places that users have."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.limits = Limits(**STRANGERS)
+        self.limits = Limits(**PUBLIC_LIMITS)
         self.users: list[str] = []
         self.queue: FairQueue[str] = FairQueue()
 
@@ -97,9 +97,9 @@ def ask(client: Any, address: str, n: int, **headers: str) -> list[int]:
 
 
 def test_forty_made_up_names_at_one_address_lock_nobody_out() -> None:
-    client = Crowded()
+    client = FullClient()
     statuses = ask(client, ONE, 40)
-    most = STRANGERS["runs_per_address"]
+    most = PUBLIC_LIMITS["runs_per_address"]
     assert statuses == [500] * most + [429] * (40 - most)
     assert len(set(client.users)) == most  # each has a name of its own
     assert ask(client, OTHER, 1) == [500]  # there is a place
@@ -107,14 +107,14 @@ def test_forty_made_up_names_at_one_address_lock_nobody_out() -> None:
 
 
 def test_an_ipv6_network_of_one_visitor_is_one_address() -> None:
-    client = Crowded()
+    client = FullClient()
     statuses = [ask(client, f"2001:db8:1:2::{i:x}", 1, authorization=f"{i}")[0] for i in range(12)]
-    assert statuses.count(429) == 12 - STRANGERS["runs_per_address"]
+    assert statuses.count(429) == 12 - PUBLIC_LIMITS["runs_per_address"]
     assert ask(client, "2001:db8:1:3::1", 1) == [500]
 
 
 def test_a_public_app_has_limits_for_an_address_wherever_it_runs() -> None:
-    limits = Limits(**STRANGERS)
+    limits = Limits(**PUBLIC_LIMITS)
     assert limits.runs_per_address is not None
     assert limits.runs_per_address < limits.runs / 2
     with pytest.raises(CapacityError, match="address"):

@@ -10,10 +10,10 @@ from typing import Any
 import uvicorn
 from uvicorn.config import HTTP_PROTOCOLS
 
-from workbench.server.connections import PunctualProtocol, be_punctual
+from workbench.server.connections import HeaderTimeoutProtocol, install_header_timeout
 
 
-class Quick(PunctualProtocol):
+class Quick(HeaderTimeoutProtocol):
     headers_s = 0.15
 
 
@@ -25,7 +25,7 @@ async def slow(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def served() -> AsyncIterator[int]:
+async def run_server() -> AsyncIterator[int]:
     server = uvicorn.Server(uvicorn.Config(slow, port=0, http=Quick, log_level="critical", lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:
@@ -42,7 +42,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 def test_half_open_connections_are_closed_and_others_answered() -> None:
     async def scene() -> None:
-        async with served() as port:
+        async with run_server() as port:
             silent, half, whole = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             half[1].write(REQUEST[:20])
             whole[1].write(REQUEST)
@@ -60,9 +60,9 @@ def test_half_open_connections_are_closed_and_others_answered() -> None:
 def test_a_server_that_gradio_starts_has_the_time_out_too() -> None:
     before = dict(HTTP_PROTOCOLS)
     try:
-        be_punctual()
+        install_header_timeout()
         config = uvicorn.Config(slow, log_level="critical", lifespan="off")
         config.load()
-        assert config.http_protocol_class is PunctualProtocol
+        assert config.http_protocol_class is HeaderTimeoutProtocol
     finally:
         HTTP_PROTOCOLS.update(before)

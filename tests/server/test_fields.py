@@ -21,7 +21,7 @@ from workbench import Workbench
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.request_options import Extras, Scored
+from workbench.engine.request_options import RequestOptions, TokenLogprob
 from workbench.methods import known
 from workbench.server import fields, logprobs
 from workbench.server import openai as server_openai
@@ -76,7 +76,7 @@ def test_what_is_unknown_or_not_honoured_is_named(chat: bool, asked: dict[str, A
 @pytest.mark.parametrize("chat", [False, True])
 def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
     silent = dict.fromkeys(fields.SILENT, "x")
-    neutral = {name: values[0] for name, (_, values) in fields.NOT_HONOURED.items() if values}
+    neutral = {name: values[0] for name, (_, values) in fields.UNSUPPORTED_FIELDS.items() if values}
     fields.check_names(silent | neutral, chat)
 
 
@@ -107,20 +107,22 @@ def test_a_parameter_of_sampling_is_a_field_with_the_engines_default() -> None:
 def test_fields_become_wishes() -> None:
     asked = {"logprobs": True, "top_logprobs": 4, "min_tokens": 3, "stop_token_ids": [9], "ignore_eos": True,
              "logit_bias": {"5": -1}, "presence_penalty": 0.5, "truncate_prompt_tokens": 8}  # fmt: skip
-    assert fields.read(asked, chat=True).extras() == Extras(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
-    assert fields.read({}, chat=False).extras() == Extras()
-    assert fields.read({"logprobs": 2, "echo": True}, chat=False).extras() == Extras(logprobs=2, prompt_logprobs=2)
+    assert fields.read(asked, chat=True).extras() == RequestOptions(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
+    assert fields.read({}, chat=False).extras() == RequestOptions()
+    assert fields.read({"logprobs": 2, "echo": True}, chat=False).extras() == RequestOptions(
+        logprobs=2, prompt_logprobs=2
+    )
 
 
 def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
-    scores = [Scored(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
-    told = logprobs.OfCompletion().more(scores)
+    scores = [TokenLogprob(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
+    told = logprobs.CompletionLogprobs().more(scores)
     assert told["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
     assert told["text_offset"] == [0, 2, 2, 3]
     assert logprobs.of_chat(scores)["content"][1]["bytes"] == [0xE4, 0xB8]
 
 
-class Read(Scored):
+class Read(TokenLogprob):
     """A token that counts how often its bytes are asked for."""
 
     reads = 0
@@ -136,7 +138,7 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
     """Not all that went before again for each piece, in the loop that serves everybody."""
     line = [Read(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"] * 8)]
     n_prompt = 9 if echo else 0
-    asked = Extras(logprobs=0, prompt_logprobs=0 if echo else None)
+    asked = RequestOptions(logprobs=0, prompt_logprobs=0 if echo else None)
     request = SimpleNamespace(extras=asked, scores=[], prompt_scores=line[:n_prompt])
     run: Any = SimpleNamespace(
         request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt="x", prompt_text=["x"]))
@@ -276,15 +278,15 @@ def test_tokens_stand_where_their_texts_stand_in_an_echoed_prompt() -> None:
 
 
 def test_offsets_of_an_echo_and_of_special_tokens_are_places_in_the_text() -> None:
-    prompt = ("<s>", [Scored(1, b"a", 1, -0.5), Scored(2, b"b", 1, -0.5)])
-    pieces = logprobs.OfCompletion(prompt, "ab")
-    first = pieces.more([Scored(3, b"c", 1, -0.5), Scored(0, b"<s>", 1, -0.5, is_special=True)])
+    prompt = ("<s>", [TokenLogprob(1, b"a", 1, -0.5), TokenLogprob(2, b"b", 1, -0.5)])
+    pieces = logprobs.CompletionLogprobs(prompt, "ab")
+    first = pieces.more([TokenLogprob(3, b"c", 1, -0.5), TokenLogprob(0, b"<s>", 1, -0.5, is_special=True)])
     assert first["tokens"] == ["<s>", "a", "b", "c", "<s>"]
     assert first["text_offset"] == [0, 0, 1, 2, 3]
-    assert pieces.more([Scored(4, b"d", 1, -0.5)])["text_offset"] == [3]
+    assert pieces.more([TokenLogprob(4, b"d", 1, -0.5)])["text_offset"] == [3]
 
 
-def answered(tokens: int, method: str = "draft-model", **params: Any) -> Any:
+def make_trace(tokens: int, method: str = "draft-model", **params: Any) -> Any:
     own = known.get(method).params
     every = {name: spec.default for name, spec in {**own, **known.sampling()}.items()} | params
     header = Header.from_wire(json.loads((FIXTURES / "tree.json").read_text())["header"])
@@ -294,19 +296,19 @@ def answered(tokens: int, method: str = "draft-model", **params: Any) -> Any:
 
 def test_every_prompt_is_counted_once_and_equal_prompts_are_several() -> None:
     for prompts, n in (([3, 3], 1), ([3], 3), ([3, 3, 5], 2)):
-        traces = [answered(tokens) for tokens in prompts for _ in range(n)]
+        traces = [make_trace(tokens) for tokens in prompts for _ in range(n)]
         assert server_openai.usage(traces, n)["prompt_tokens"] == sum(prompts), (prompts, n)
 
 
 def test_usage_lists_the_parameters_that_act() -> None:
-    every = answered(3).header.params
-    cold = server_openai.usage([answered(3, temperature=0.0)])["speculation"]["params"]
+    every = make_trace(3).header.params
+    cold = server_openai.usage([make_trace(3, temperature=0.0)])["speculation"]["params"]
     assert {"temperature", "depth", "policy", "verifier"} <= set(cold)
     assert not {"top_k", "top_p", "min_p"} & set(cold)
     chosen = {spec.when.partition(" = ")[2] for name, spec in known.get("draft-model").params.items() if name in cold}
     assert all(not users or every["policy"] in users or every["verifier"] in users for users in chosen)
     assert len(cold) < len(every) / 2
-    warm = server_openai.usage([answered(3, temperature=1.0)])["speculation"]["params"]
+    warm = server_openai.usage([make_trace(3, temperature=1.0)])["speculation"]["params"]
     assert {"top_k", "top_p", "min_p"} <= set(warm)
 
 

@@ -22,8 +22,8 @@ from workbench.client.keys import KEY
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server import keys
 from workbench.server.app import make
-from workbench.server.door import AccessControl, door, is_user
-from workbench.server.keys import OPEN, WRONG, Keys
+from workbench.server.door import AccessControl, is_user, make_access_control
+from workbench.server.keys import MAX_WRONG_KEYS, OPEN_PATHS, Keys
 from workbench.ui import build, space, sweep
 from workbench.ui.saved_runs import SavedRunsView
 
@@ -81,7 +81,7 @@ def test_no_route_of_the_app_answers_without_the_key(app: tuple[str, Any]) -> No
     with httpx.Client(base_url=url, headers={"content-type": "application/json"}) as http:
         for verb, path in sorted(places):
             answer = http.request(verb, path, headers={"authorization": "Bearer another"})
-            if path in OPEN and verb in ("GET", "HEAD"):
+            if path in OPEN_PATHS and verb in ("GET", "HEAD"):
                 assert len(answer.content) < 100, path
             else:
                 assert answer.status_code == 401, (verb, path)
@@ -149,7 +149,7 @@ def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: t
 def test_the_cookie_goes_along_in_frames_where_others_may_show_one_and_https_makes_it_safe(
     url: str, more: dict[str, Any], jar: str
 ) -> None:
-    front = make(Loaded(), door("127.0.0.1", key=SECRET, env={}, **more))
+    front = make(Loaded(), make_access_control("127.0.0.1", key=SECRET, env={}, **more))
     form = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
     kept = ask(front, "POST", f"{url}/", headers=form, content=f"key={SECRET}".encode()).headers["set-cookie"]
     assert kept.endswith(f"; Path=/; {jar}")
@@ -167,7 +167,7 @@ def tries(front: Any, key: str, n: int = 1, peer: str = "203.0.113.7", path: str
 
 def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
     front = make(Loaded(), AccessControl(key=SECRET))
-    assert tries(front, "wrong", WRONG + 2) == [401] * WRONG + [429] * 2
+    assert tries(front, "wrong", MAX_WRONG_KEYS + 2) == [401] * MAX_WRONG_KEYS + [429] * 2
     late = ask(front, path="/v1/models", peer="203.0.113.7", headers={"x-api-key": "wrong"})
     assert (late.status_code, late.headers["retry-after"]) == (429, "6")
     assert "wrong keys" in late.json()["error"]["message"]
@@ -184,7 +184,7 @@ def test_a_short_key_is_not_found_by_trying() -> None:
     assert tries(front, "1234", 2) == [200, 200]
     cookie = ask(front, "POST", "/", peer="203.0.113.7", headers={"content-type": "application/x-www-form-urlencoded"},
                  content=b"key=1234").cookies  # fmt: skip
-    assert tries(front, "0000", WRONG) == [401] * WRONG
+    assert tries(front, "0000", MAX_WRONG_KEYS) == [401] * MAX_WRONG_KEYS
     assert tries(front, "1234") == [429], "it is not looked at"
     told = ask(front, path="/health", peer="203.0.113.7", headers={"x-api-key": "1234"})
     assert (told.status_code, told.json()) == (200, {"status": "ok"}), "nor told by what is open to all"
@@ -258,15 +258,15 @@ def test_ready_says_whether_a_request_would_be_answered_now(client: Any, status:
 
 def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network_too() -> None:
     with pytest.raises(ParameterError) as caught:
-        door("127.0.0.1", key=" ")
+        make_access_control("127.0.0.1", key=" ")
     assert caught.value.option == "api-key"
-    assert door("127.0.0.1", env={KEY: ""}).key is None
-    assert door("127.0.0.1", env={KEY: SECRET}).key == SECRET
-    assert door("127.0.0.1", env={}).warnings("127.0.0.1") == []
-    assert door("0.0.0.0", key=SECRET, env={}).warnings("0.0.0.0") == []
-    assert "--api-key" in door("0.0.0.0", env={}).warnings("0.0.0.0")[0]
-    assert door("0.0.0.0", env={"SPACE_ID": "a/b"}).warnings("0.0.0.0") == [], "strangers are meant to"
-    assert "8 characters" in door("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
+    assert make_access_control("127.0.0.1", env={KEY: ""}).key is None
+    assert make_access_control("127.0.0.1", env={KEY: SECRET}).key == SECRET
+    assert make_access_control("127.0.0.1", env={}).warnings("127.0.0.1") == []
+    assert make_access_control("0.0.0.0", key=SECRET, env={}).warnings("0.0.0.0") == []
+    assert "--api-key" in make_access_control("0.0.0.0", env={}).warnings("0.0.0.0")[0]
+    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).warnings("0.0.0.0") == [], "strangers are meant to"
+    assert "8 characters" in make_access_control("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_kept_runs_are_for_this_machines_user(
     def answer(_: Request) -> PlainTextResponse:  # in a thread, as Gradio calls the page's own functions
         return PlainTextResponse(str(kept.allowed))
 
-    front = door(host, key=key, env={}).before(Starlette(routes=[Route("/", answer)]))
+    front = make_access_control(host, key=key, env={}).before(Starlette(routes=[Route("/", answer)]))
     headers = BEARER | ({"x-forwarded-for": "10.0.0.1"} if forwarded else {})
     assert ask(front, peer=peer, headers=headers).text == str(theirs)
     assert is_user(), "outside of requests"
@@ -316,7 +316,7 @@ def test_kept_runs_are_for_this_machines_user(
 def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     def users(name: str, **options: Any) -> bool:
         scope = {"client": ("127.0.0.1", 1), "headers": [(b"host", name.encode())]}
-        return door(host, env={}, **options).is_users(scope)
+        return make_access_control(host, env={}, **options).is_users(scope)
 
     named = ["lab.example.org"]
     assert users("localhost:7860")
@@ -325,13 +325,13 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     assert not users("localhost:7860", hosts=named, trusted=["127.0.0.1"])
     assert users("lab.example.org", hosts=named, trusted=["127.0.0.1"], key=SECRET)
     forwarded = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"x.colab.dev"), (b"x-forwarded-for", b"10.0.0.1")]}
-    colab = door(host, env={"COLAB_RELEASE_TAG": "1"})
+    colab = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"})
     assert colab.is_users(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
     for more in ({"hosts": named}, {"trusted": ["127.0.0.1"]}):
-        tunnel = door(host, env={"COLAB_RELEASE_TAG": "1"}, **more)  # pyright: ignore[reportArgumentType]
+        tunnel = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"}, **more)  # pyright: ignore[reportArgumentType]
         assert not tunnel.is_users(forwarded), "who comes by a tunnel of one's own is anybody"
-    assert "--api-key" in door(host, named, env={}).warnings(host)[0]
-    assert "--api-key" in door(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
+    assert "--api-key" in make_access_control(host, named, env={}).warnings(host)[0]
+    assert "--api-key" in make_access_control(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
 
 
 @pytest.mark.parametrize("header", [
@@ -340,7 +340,7 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
 ])  # fmt: skip
 def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str) -> None:
     host = (b"host", b"localhost:7860")
-    users = door("127.0.0.1", env={}).is_users
+    users = make_access_control("127.0.0.1", env={}).is_users
     assert users({"client": ("127.0.0.1", 1), "headers": [host, (b"user-agent", b"x")]})
     assert not users({"client": ("127.0.0.1", 1), "headers": [host, (header.encode(), b"203.0.113.7")]})
 

@@ -154,7 +154,7 @@ def test_what_is_wrong_is_said_in_openais_shape(client: openai.OpenAI, more: dic
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_hangs_up_frees_its_row(bench: Workbench, stream: bool) -> None:
-    assert serving.eventually(lambda: serving.rows(bench) == 0)
+    assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
     body = json.dumps({"prompt": STORY, "max_tokens": 900, "stream": stream} | GREEDY).encode()
     host = serving.app().url.removeprefix("http://")
     name, port = host.split(":")
@@ -164,10 +164,10 @@ def test_a_client_that_hangs_up_frees_its_row(bench: Workbench, stream: bool) ->
             f"content-length: {len(body)}\r\n\r\n".encode()
             + body
         )
-        assert serving.eventually(lambda: bench.health()["rows"] == 1)
+        assert serving.wait_until(lambda: bench.health()["rows"] == 1)
         if stream:
             assert b"data: " in line.recv(4096) + line.recv(4096)
-    assert serving.eventually(lambda: serving.rows(bench) == 0, seconds=4), (
+    assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0, seconds=4), (
         "two seconds, and as much for a busy machine"
     )
 
@@ -207,9 +207,9 @@ def test_one_run_too_many_is_refused_with_429(bench: Workbench) -> None:
 
 def test_health_says_how_busy_it_is(bench: Workbench) -> None:
     run = bench.start(STORY, paused=True)
-    assert serving.eventually(lambda: httpx.get(f"{serving.app().url}/health").json()["rows"] == 1)
+    assert serving.wait_until(lambda: httpx.get(f"{serving.app().url}/health").json()["rows"] == 1)
     run.cancel()
-    assert serving.eventually(lambda: httpx.get(f"{serving.app().url}/health").json()["rows"] == 0)
+    assert serving.wait_until(lambda: httpx.get(f"{serving.app().url}/health").json()["rows"] == 0)
 
 
 @pytest.mark.parametrize(

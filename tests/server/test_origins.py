@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from workbench.core.errors import ParameterError
-from workbench.server.door import AccessControl, door
-from workbench.server.origins import Allowed, allowed
+from workbench.server.door import AccessControl, make_access_control
+from workbench.server.origins import Allowlist, make_allowlist
 
 HERE = "http://localhost:7860"
 JSON = {"content-type": "application/json"}
@@ -32,7 +32,7 @@ async def socket(socket: WebSocket) -> None:
     await socket.close()
 
 
-def behind(allow: Allowed) -> Any:
+def access_controlled_app(allow: Allowlist) -> Any:
     routes = [Route("/{path:path}", secret, methods=["GET", "POST", "DELETE"]), WebSocketRoute("/socket", socket)]
     return AccessControl(allow).before(Starlette(routes=routes[::-1]))
 
@@ -49,7 +49,7 @@ def ask(app: Any, verb: str = "GET", path: str = "/", base: str = HERE, **header
 
 @pytest.fixture
 def local() -> Any:
-    return behind(allowed("127.0.0.1", env={}))
+    return access_controlled_app(make_allowlist("127.0.0.1", env={}))
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test:7860", "localhost.evil.test", "evil.localhost", "10.0.0.1",
@@ -81,7 +81,10 @@ def test_a_page_of_another_origin_gets_nothing_and_may_read_nothing(local: Any, 
 
 def test_the_servers_own_pages_may_ask_and_nothing_behind_decides_about_origins_again(local: Any) -> None:
     assert ask(local, "POST", origin=HERE, **JSON).text == "secret none"
-    assert ask(behind(Allowed()), base="http://localhost", origin="http://localhost:80").text == "secret none"
+    assert (
+        ask(access_controlled_app(Allowlist()), base="http://localhost", origin="http://localhost:80").text
+        == "secret none"
+    )
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
@@ -97,27 +100,27 @@ def test_a_form_with_files_is_taken_nowhere(local: Any) -> None:
     assert ask(local, "POST", "/gradio_api/upload", origin=HERE, **form).status_code == 415
 
 
-def fetched(site: str, mode: str) -> dict[str, str]:
+def fetch_headers(site: str, mode: str) -> dict[str, str]:
     return {"sec_fetch_site": site, "sec_fetch_mode": mode}
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_link_elsewhere_leads_here_but_pictures_and_scripts_elsewhere_get_nothing(local: Any, site: str) -> None:
-    assert ask(local, **fetched(site, "navigate")).status_code == 200
-    assert ask(local, **fetched(site, "no-cors")).status_code == 403
-    assert ask(local, "POST", **fetched(site, "navigate"), **JSON).status_code == 403
-    assert ask(local, **fetched("same-origin", "no-cors")).status_code == 200
-    assert ask(local, **fetched("none", "navigate")).status_code == 200
+    assert ask(local, **fetch_headers(site, "navigate")).status_code == 200
+    assert ask(local, **fetch_headers(site, "no-cors")).status_code == 403
+    assert ask(local, "POST", **fetch_headers(site, "navigate"), **JSON).status_code == 403
+    assert ask(local, **fetch_headers("same-origin", "no-cors")).status_code == 200
+    assert ask(local, **fetch_headers("none", "navigate")).status_code == 200
 
 
 def test_pages_of_the_internet_show_no_private_app_in_a_frame(local: Any) -> None:
     assert "frame-ancestors 'self'" in ask(local).headers["content-security-policy"]
-    public = behind(allowed("0.0.0.0", env={}, public=True))
+    public = access_controlled_app(make_allowlist("0.0.0.0", env={}, public=True))
     assert "content-security-policy" not in ask(public).headers
 
 
 def test_an_allowed_origin_may_ask_and_read() -> None:
-    app = behind(allowed("127.0.0.1", origins=["https://lab.example.org/"], env={}))
+    app = access_controlled_app(make_allowlist("127.0.0.1", origins=["https://lab.example.org/"], env={}))
     origin = "https://lab.example.org"
     asked = ask(app, "OPTIONS", origin=origin, access_control_request_method="POST",
                 access_control_request_headers="content-type")  # fmt: skip
@@ -126,13 +129,13 @@ def test_an_allowed_origin_may_ask_and_read() -> None:
     assert (answer.text, answer.headers.get_list("access-control-allow-origin")) == ("secret none", [origin])
     assert "Origin" in answer.headers["vary"]
     assert ask(app, origin="https://lab.example.org.evil.test").status_code == 403
-    everybody = ask(behind(Allowed(origins=("*",))), origin="http://evil.test")
+    everybody = ask(access_controlled_app(Allowlist(origins=("*",))), origin="http://evil.test")
     assert everybody.headers["access-control-allow-origin"] == "http://evil.test"
     assert "access-control-allow-credentials" not in everybody.headers
 
 
 def test_a_proxy_may_call_the_server_by_another_name_than_the_browser() -> None:
-    app = behind(allowed("127.0.0.1", ["bench.example.org"], env={}))
+    app = access_controlled_app(make_allowlist("127.0.0.1", ["bench.example.org"], env={}))
     for host in ("127.0.0.1:7860", "bench.example.org"):
         assert ask(app, "POST", host=host, origin="https://bench.example.org", **JSON).status_code == 200
         assert ask(app, "POST", host=host, origin="https://bench.example.org:8443", **JSON).status_code == 403
@@ -149,29 +152,31 @@ def test_a_socket_is_not_opened_for_pages_elsewhere(local: Any) -> None:
 
 def test_on_all_addresses_any_address_is_a_name_but_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Mill")
-    app = behind(allowed("0.0.0.0", env={}))
+    app = access_controlled_app(make_allowlist("0.0.0.0", env={}))
     for host in ("192.168.1.5:7860", "[fe80::1]:7860", "mill", "mill.local"):
         assert ask(app, host=host).status_code == 200, host
     for host in ("evil.test", "1.2.3.4.evil.test", "[evil]", "1.2.3"):
         assert ask(app, host=host).status_code == 403, host
-    only = behind(allowed("192.168.1.5", env={}))
+    only = access_controlled_app(make_allowlist("192.168.1.5", env={}))
     assert [ask(only, host=host).status_code for host in ("192.168.1.5", "192.168.1.6")] == [200, 403]
 
 
 def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() -> None:
-    space = allowed("0.0.0.0", env={"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space,bench.example.org"})
-    assert door("0.0.0.0", env={"SPACE_ID": "a/b"}).allow.frames, "the Hub shows it in one"
+    space = make_allowlist("0.0.0.0", env={"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space,bench.example.org"})
+    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).allow.frames, "the Hub shows it in one"
     assert space.host("a-b.hf.space")
     assert space.host("bench.example.org")
     assert not space.host("evil.test")
     assert space.origin("https://a-b.hf.space", "10.0.0.7:7860"), "whatever its proxy calls it"
     assert not space.origin("https://c-d.hf.space", "a-b.hf.space")
-    assert allowed("0.0.0.0", env={"SPACE_ID": "a/b"}).host("a-b.hf.space"), "an old Space does not say its name"
-    root = allowed("127.0.0.1", env={"GRADIO_ROOT_PATH": "https://example.org:8443/bench"})
+    assert make_allowlist("0.0.0.0", env={"SPACE_ID": "a/b"}).host("a-b.hf.space"), "an old Space does not say its name"
+    root = make_allowlist("127.0.0.1", env={"GRADIO_ROOT_PATH": "https://example.org:8443/bench"})
     assert root.host("example.org:8443")
     assert root.origin("https://example.org:8443", "127.0.0.1:7860")
-    assert allowed("127.0.0.1", env={"COLAB_RELEASE_TAG": "x"}).host("a-7860-colab.googleusercontent.com")
-    given = allowed("127.0.0.1", env={"WORKBENCH_ALLOWED_HOSTS": "a.test, *.b.test", "WORKBENCH_ALLOWED_ORIGINS": "*"})
+    assert make_allowlist("127.0.0.1", env={"COLAB_RELEASE_TAG": "x"}).host("a-7860-colab.googleusercontent.com")
+    given = make_allowlist(
+        "127.0.0.1", env={"WORKBENCH_ALLOWED_HOSTS": "a.test, *.b.test", "WORKBENCH_ALLOWED_ORIGINS": "*"}
+    )
     assert [given.host(name) for name in ("a.test", "x.b.test", "b.test", "xb.test")] == [True, True, False, False]
     assert given.origin("http://evil.test", "localhost")
 
@@ -182,7 +187,7 @@ def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() ->
 def test_what_is_no_name_and_no_origin_is_refused(option: str, wrong: str) -> None:
     given = {"hosts" if option == "allowed-host" else "origins": [wrong]}
     with pytest.raises(ParameterError) as caught:
-        allowed("127.0.0.1", env={}, **given)
+        make_allowlist("127.0.0.1", env={}, **given)
     assert caught.value.option == option
 
 
@@ -193,7 +198,7 @@ def test_a_visitor_reads_in_words_why_and_a_program_reads_an_object(local: Any) 
 
 def test_a_page_on_the_usual_port_of_this_machines_name_is_another_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "mill")
-    allow = allowed("0.0.0.0", ["bench.example.org"], env={})
+    allow = make_allowlist("0.0.0.0", ["bench.example.org"], env={})
     assert allow.origin("http://bench.example.org", "bench.example.org:7860")
     assert not allow.origin("http://mill", "mill:7860")
     assert not allow.origin("http://mill.local", "mill:7860")

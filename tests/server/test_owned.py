@@ -103,7 +103,7 @@ def test_a_run_in_progress_is_emptied_and_filled(users: tuple[Workbench, Workben
     run = one.start(SECRET, "token-recycling", target="text-target", max_new_tokens=40, paused=True)
     for n in range(1, 4):
         run.step()
-        assert serving.eventually(lambda n=n: len(run.since(0)["rounds"]) == n)
+        assert serving.wait_until(lambda n=n: len(run.since(0)["rounds"]) == n)
     full = run.memory()
     assert full["entries"] > 0
     assert full["made"] is None or full["made"]["round"] == 2
@@ -141,7 +141,7 @@ def test_strangers_fill_and_empty_nothing_that_is_shared(
         monkeypatch.setattr(backend._names, "folders", folders)
         run = one.start("Once", "suffix", params={"warm": True}, target="text-target", max_new_tokens=8, paused=True)
         run.step()
-        assert serving.eventually(lambda run=run: len(run.since(0)["rounds"]) == 1)
+        assert serving.wait_until(lambda run=run: len(run.since(0)["rounds"]) == 1)
         file = run.memory("save")["data"]
         if folders:
             assert run.memory("reset")["shared"]

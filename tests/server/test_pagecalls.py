@@ -15,12 +15,12 @@ from workbench.core.errors import CapacityError
 from workbench.server.guard import CALLS, Guard
 from workbench.server.large_requests import LargeRequests
 from workbench.server.pagecalls import AT_ONCE, LEAST_S, WAITING, PageCalls
-from workbench.service.caller import counted
+from workbench.service.caller import measure_cpu_time
 from workbench.service.limits import Limits
-from workbench.service.meter import SECONDS, Meter
+from workbench.service.meter import SECONDS, RateLimiter
 from workbench.service.users import user_key
 from workbench.ui.api import Endpoints
-from workbench.ui.space import STRANGERS
+from workbench.ui.space import PUBLIC_LIMITS
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
@@ -70,13 +70,13 @@ class App:
         self.now[address] -= 1
 
     def _work(self) -> None:
-        with counted():
+        with measure_cpu_time():
             until = time.thread_time() + self.seconds
             while time.thread_time() < until:
                 pass
 
 
-def front(app: App, meter: Meter) -> Any:
+def front(app: App, meter: RateLimiter) -> Any:
     def let_call(user: str, seconds: float) -> None:
         if seconds:
             meter.charge(user, seconds, SECONDS)
@@ -86,7 +86,7 @@ def front(app: App, meter: Meter) -> Any:
     return Guard(LargeRequests(PageCalls(app, let_call)))
 
 
-async def begun(calls: list[Call], app: Any) -> list[asyncio.Task[None]]:
+async def start_calls(calls: list[Call], app: Any) -> list[asyncio.Task[None]]:
     tasks = [asyncio.create_task(app(call.scope, call.receive, call.send)) for call in calls]
     for _ in range(100):
         await asyncio.sleep(0)
@@ -96,10 +96,10 @@ async def begun(calls: list[Call], app: Any) -> list[asyncio.Task[None]]:
 def test_thirty_calls_of_one_address_run_a_few_at_once_beside_anothers() -> None:
     async def scene() -> None:
         app = App()
-        whole = front(app, Meter(Limits()))
+        whole = front(app, RateLimiter(Limits()))
         many = [Call(ONE) for _ in range(30)]
-        tasks = await begun(many, whole)
-        tasks += await begun([Call(OTHER)], whole)
+        tasks = await start_calls(many, whole)
+        tasks += await start_calls([Call(OTHER)], whole)
         assert app.served == [ONE] * AT_ONCE + [OTHER]
         refused = [call.said for call in many if call.body]
         assert len(refused) == 30 - AT_ONCE - WAITING
@@ -116,7 +116,7 @@ def test_an_address_pays_for_what_its_calls_take() -> None:
     async def scene() -> None:
         app, now = App(seconds=0.05), 0.0
         app.go.set()
-        whole = front(app, Meter(Limits(call_seconds_per_minute=0.04), clock=lambda: now))
+        whole = front(app, RateLimiter(Limits(call_seconds_per_minute=0.04), clock=lambda: now))
         first, second, other = Call(ONE), Call(ONE), Call(OTHER)
         for call in (first, second, other):
             await whole(call.scope, call.receive, call.send)
@@ -133,7 +133,7 @@ def test_an_address_pays_for_what_its_calls_take() -> None:
 
 def test_a_call_that_costs_nothing_is_charged_a_little() -> None:
     async def scene() -> None:
-        app, meter = App(), Meter(Limits(call_seconds_per_minute=3.5 * LEAST_S), clock=lambda: 0.0)
+        app, meter = App(), RateLimiter(Limits(call_seconds_per_minute=3.5 * LEAST_S), clock=lambda: 0.0)
         app.go.set()
         for _ in range(6):
             call = Call(ONE)
@@ -148,7 +148,7 @@ def test_nothing_is_worked_out_for_a_caller_who_left_while_waiting() -> None:
         app = App()
         pages = PageCalls(app)
         calls = [Call(ONE) for _ in range(AT_ONCE + 3)]
-        tasks = await begun(calls, LargeRequests(pages))
+        tasks = await start_calls(calls, LargeRequests(pages))
         for call in calls[AT_ONCE:]:
             call.left.set()
         await asyncio.gather(*tasks[AT_ONCE:])
@@ -173,13 +173,13 @@ def test_a_body_that_never_comes_is_given_up_whatever_its_size() -> None:
     asyncio.run(scene())
 
 
-class Asked:
+class ConcurrencyClient:
     """A client whose `presets` counts how many ask at once."""
 
     ready = True
 
     def __init__(self) -> None:
-        self.meter = Meter(Limits(call_seconds_per_minute=3.5 * LEAST_S), clock=lambda: 0.0)
+        self.meter = RateLimiter(Limits(call_seconds_per_minute=3.5 * LEAST_S), clock=lambda: 0.0)
         self.now = self.most = 0
         self.lock = threading.Lock()
 
@@ -199,27 +199,27 @@ class Asked:
         return []
 
 
-def of(address: str) -> gr.Request:
+def make_request(address: str) -> gr.Request:
     return gr.Request(client={"host": address}, headers={}, session_hash="s")  # pyright: ignore[reportCallIssue]
 
 
 def test_calls_of_the_api_are_counted_too() -> None:
     async def scene() -> None:
-        asked = Asked()
+        asked = ConcurrencyClient()
         endpoints = Endpoints(asked)  # type: ignore[arg-type]
-        answers = await asyncio.gather(*(endpoints.presets(request=of(ONE)) for _ in range(30)))
+        answers = await asyncio.gather(*(endpoints.presets(request=make_request(ONE)) for _ in range(30)))
         refused = [answer["error"]["message"] for answer in answers if "error" in answer]
         assert len(refused) == 30 - AT_ONCE - WAITING
         assert asked.most <= AT_ONCE
-        assert "CPU seconds" in (await endpoints.presets(request=of(ONE)))["error"]["message"]
-        assert await endpoints.presets(request=of(OTHER)) == {"presets": []}
+        assert "CPU seconds" in (await endpoints.presets(request=make_request(ONE)))["error"]["message"]
+        assert await endpoints.presets(request=make_request(OTHER)) == {"presets": []}
 
     asyncio.run(scene())
 
 
 def test_a_public_app_counts_calls() -> None:
-    limits = Limits(**STRANGERS)
-    meter = Meter(limits, clock=lambda: 0.0)
+    limits = Limits(**PUBLIC_LIMITS)
+    meter = RateLimiter(limits, clock=lambda: 0.0)
     user = user_key(ONE)
     meter.charge(user, limits.call_seconds_per_minute or 0.0, SECONDS)
     meter.check(user, SECONDS)

@@ -25,7 +25,7 @@ from workbench.server.guard import Guard
 from workbench.server.large_requests import LARGE_BYTES
 from workbench.server.routes import PARTS
 from workbench.service import Limits
-from workbench.service.meter import Meter
+from workbench.service.meter import RateLimiter
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_serve_answers_with_its_limits_and_ends_when_told() -> None:
         assert server.stderr is not None
         assert f"http://127.0.0.1:{port}/v1" in server.stderr.readline().decode()
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-            assert serving.eventually(lambda: _answers(http), 30)
+            assert serving.wait_until(lambda: _answers(http), 30)
             health = http.get("/health").json()
             assert (health["status"], health["rows"]) == ("ok", 0)
             body = {"model": "text-target", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
@@ -119,7 +119,7 @@ class Metered(Limited):
 
     def __init__(self) -> None:
         super().__init__()
-        self.meter = Meter(Limits(requests_per_minute=3))
+        self.meter = RateLimiter(Limits(requests_per_minute=3))
 
     def let_in(self, user: str, counted: bool = True) -> None:
         self.meter.let_in(user, counted=counted)

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 import serving
 
-from .soak import Held, Report, Soak, problems
+from .soak import HeldResources, Report, Soak, problems
 
 
 @pytest.mark.slow
@@ -20,11 +20,11 @@ def test_many_users_leave_nothing_behind() -> None:
 
 
 def test_what_is_left_behind_is_a_problem() -> None:
-    before, fine = Held(0, 0, 20, 12, 500.0), {"finished": 3, "err: ParameterError": 1, "left": 1}
-    assert not problems(Report(5, 1.0, fine, before, Held(0, 0, 22, 13, 600.0), None))
-    assert problems(Report(5, 1.0, fine, before, Held(1, 0, 20, 12, 500.0), None))
-    assert problems(Report(5, 1.0, fine, before, Held(0, 1, 20, 12, 500.0), None))
-    assert problems(Report(5, 1.0, fine, before, Held(0, 0, 40, 12, 500.0), None))
-    assert problems(Report(5, 1.0, fine, before, Held(0, 0, 20, 40, 500.0), None))
+    before, fine = HeldResources(0, 0, 20, 12, 500.0), {"finished": 3, "err: ParameterError": 1, "left": 1}
+    assert not problems(Report(5, 1.0, fine, before, HeldResources(0, 0, 22, 13, 600.0), None))
+    assert problems(Report(5, 1.0, fine, before, HeldResources(1, 0, 20, 12, 500.0), None))
+    assert problems(Report(5, 1.0, fine, before, HeldResources(0, 1, 20, 12, 500.0), None))
+    assert problems(Report(5, 1.0, fine, before, HeldResources(0, 0, 40, 12, 500.0), None))
+    assert problems(Report(5, 1.0, fine, before, HeldResources(0, 0, 20, 40, 500.0), None))
     assert problems(Report(5, 1.0, fine | {"follow: rounds are missing": 1}, before, before, None))
     assert problems(Report(5, 1.0, fine | {"cancel: unexpected KeyError: x": 1}, before, before, None))

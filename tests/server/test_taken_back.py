@@ -12,7 +12,7 @@ import serving
 
 from workbench import Workbench
 from workbench.decoders import Method
-from workbench.trace.events import Round, standing
+from workbench.trace.events import Round, list_tentative_tokens
 
 N = 32
 SEVERE = {"step": 6, "easy": 0.0, "enough": 1.0}
@@ -29,7 +29,7 @@ def plain() -> str:
     return serving.app().bench.generate(serving.STORY, "autoregressive", max_new_tokens=N).text
 
 
-def streamed() -> Iterator[str]:
+def stream_text() -> Iterator[str]:
     """The pieces of text that OpenAI's endpoint sends, as they come."""
     body = {
         "model": "text-target", "prompt": serving.STORY, "max_tokens": N, "temperature": 0, "stream": True,
@@ -42,7 +42,7 @@ def streamed() -> Iterator[str]:
                 yield json.loads(line[6:])["choices"][0]["text"]
 
 
-def followed() -> list[Round]:
+def follow_rounds() -> list[Round]:
     """The events of such a run as a client in another process gets them."""
     remote = Workbench(serving.app().url)
     try:
@@ -52,7 +52,7 @@ def followed() -> list[Round]:
 
 
 def test_streamed_text_never_has_what_is_taken_back(plain: str) -> None:
-    pieces = [piece for piece in streamed() if piece]
+    pieces = [piece for piece in stream_text() if piece]
     assert len(pieces) > 2, "it came in parts"
     for heard in itertools.accumulate(pieces):
         assert plain.startswith(heard), "not the target's: it was still to be judged"
@@ -60,15 +60,15 @@ def test_streamed_text_never_has_what_is_taken_back(plain: str) -> None:
 
 
 def test_who_follows_is_told_what_is_set_and_what_is_taken_back(plain: str) -> None:
-    rounds = followed()
+    rounds = follow_rounds()
     text, wrong = "", 0
     for n, r in enumerate(rounds):
-        stood = {placed.position: placed for placed in standing(rounds[:n])}
+        stood = {placed.position: placed for placed in list_tentative_tokens(rounds[:n])}
         assert set(r.revoked) <= set(stood), "only what was set can be taken back"
         back = "".join(stood[position].text for position in sorted(r.revoked))
         wrong += bool(back) and not plain[len(text) :].startswith(back)
         text += "".join(emitted.text for emitted in r.emitted)
         assert plain.startswith(text)
     assert text == plain
-    assert standing(rounds) == []
+    assert list_tentative_tokens(rounds) == []
     assert wrong > 0, "a client that showed what was set would have shown other words than the target's"

@@ -12,8 +12,8 @@ import pytest
 
 from workbench.core.errors import CapacityError
 from workbench.server.guard import CALL_BYTES, CALLS, Guard
-from workbench.server.large_requests import LARGE_BYTES, PLACES, READ, LargeRequests
-from workbench.service.caller import LeftError, watch
+from workbench.server.large_requests import LARGE_BYTES, MAX_CONCURRENT, RELEASE_SLOT, LargeRequests
+from workbench.service.caller import DisconnectedError, make_disconnect_check
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
@@ -65,7 +65,7 @@ class Slow:
         self.now -= 1
 
 
-async def settled() -> None:
+async def let_tasks_run() -> None:
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -74,13 +74,13 @@ async def settled() -> None:
 def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declared: bool) -> None:
     async def scene() -> None:
         slow = Slow()
-        app = Guard(LargeRequests(slow, places=2, waiting=8))
+        app = Guard(LargeRequests(slow, max_concurrent=2, waiting=8))
         many = [Post(ONE, declared=declared, names=str(i)) for i in range(40)]
         asked = [asyncio.ensure_future(post.to(app)) for post in many]
-        await settled()
+        await let_tasks_run()
         other = Post(OTHER)
         asked.append(asyncio.ensure_future(other.to(app)))
-        await settled()
+        await let_tasks_run()
         assert slow.now == 2  # one of each address
         assert sum(post.read > 0 for post in many) == 1  # nobody's body is read before its turn
         refused = [post for post in many if post.status]
@@ -98,12 +98,12 @@ def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declare
 def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> None:
     async def scene() -> None:
         slow = Slow()
-        turns = LargeRequests(slow, places=1)
+        turns = LargeRequests(slow, max_concurrent=1)
         first, second, third = (asyncio.ensure_future(Post(ONE).to(turns)) for _ in range(3))
-        await settled()
+        await let_tasks_run()
         second.cancel()
         first.cancel()
-        await settled()
+        await let_tasks_run()
         slow.go.set()
         await third
         assert len(slow.served) == 2
@@ -120,22 +120,22 @@ def test_work_for_a_caller_who_has_left_is_broken_off() -> None:
         try:
             while True:
                 check()
-        except LeftError as error:
+        except DisconnectedError as error:
             ended.append(type(error))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
         begun = threading.Event()
-        done = asyncio.ensure_future(asyncio.to_thread(work, watch(), begun))
+        done = asyncio.ensure_future(asyncio.to_thread(work, make_disconnect_check(), begun))
         await asyncio.to_thread(begun.wait)
         post.left.set()
         await done
 
     post = Post(ONE, size=10)
     asyncio.run(post.to(LargeRequests(app)))
-    assert ended == [LeftError]
-    watch()()  # outside of a request nobody leaves
+    assert ended == [DisconnectedError]
+    make_disconnect_check()()  # outside of a request nobody leaves
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -184,7 +184,7 @@ def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() ->
         for post in stuck:
             post.scope["path"], post.size = "/v1/completions", 0  # nothing of it ever comes
         asked = [asyncio.ensure_future(post.to(Guard(turns))) for post in stuck]
-        await settled()
+        await let_tasks_run()
         other = Post(OTHER)
         await other.to(Guard(turns))
         assert (other.status, slow.served) == (200, [OTHER])
@@ -198,10 +198,10 @@ def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() ->
 def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None:
     async def scene() -> None:
         slow = Slow()
-        turns = LargeRequests(slow, places=2)
+        turns = LargeRequests(slow, max_concurrent=2)
         third = "192.0.2.5"
         asked = [asyncio.ensure_future(Post(address).to(turns)) for address in (ONE, ONE, ONE, OTHER, third)]
-        await settled()
+        await let_tasks_run()
         assert slow.served == [ONE, OTHER]
         slow.go.set()
         await asyncio.gather(*asked)
@@ -213,11 +213,11 @@ def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None
 
 def test_a_large_request_whose_run_has_begun_keeps_no_place() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await scope[READ]()
-        assert turns.free == PLACES
+        await scope[RELEASE_SLOT]()
+        assert turns.free == MAX_CONCURRENT
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     turns, post = LargeRequests(app), Post(ONE)
     post.scope["path"] = "/v1/completions"
     asyncio.run(post.to(turns))
-    assert (post.status, turns.free) == (200, PLACES)
+    assert (post.status, turns.free) == (200, MAX_CONCURRENT)

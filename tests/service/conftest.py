@@ -19,7 +19,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Save a target and a noisy copy of it in Hugging Face's layout; return both folders."""
     base = tmp_path_factory.mktemp("models")
     target = worlds.family("llama", vocab_size=257)
-    for name, model in (("target", target), ("drafter", worlds.noisy(target, 0.2))):
+    for name, model in (("target", target), ("drafter", worlds.noisy_copy(target, 0.2))):
         model.save_pretrained(base / name)
         worlds.byte_tokenizer().save_pretrained(base / name)
     return str(base / "target"), str(base / "drafter")
@@ -39,7 +39,7 @@ def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
         one.close()
 
 
-def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait until a condition holds. A training starts with low priority: beside two full cores it takes a minute."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -52,11 +52,11 @@ def rounds(run: Run) -> int:
     return 0 if run.trace is None else len(run.trace.rounds)
 
 
-def allocate_too_much() -> None:
+def raise_cpu_out_of_memory() -> None:
     """Raise the out-of-memory error of PyTorch's CPU allocator."""
     torch.empty(1 << 55)
 
 
-def cuda_is_full() -> None:
+def raise_cuda_out_of_memory() -> None:
     """Raise PyTorch's out-of-memory error of a GPU."""
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

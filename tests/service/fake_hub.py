@@ -16,7 +16,7 @@ from huggingface_hub import constants
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
-def ask_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_hub_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the Hub's library at an address and at a folder for what it downloads."""
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.curves import CurveWriter
-from workbench.trace.files import write_whole
-from workbench.training.stopping import stopping
+from workbench.trace.files import write_atomically
+from workbench.training.stopping import stop_on_sigterm
 
 EVERY = 3
 """Steps between checkpoints."""
@@ -29,12 +29,12 @@ def train(kind: str, said: dict[str, str]) -> int:
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     print(f"{kind} for {said['target']}: 3 of 4, training", file=sys.stderr, flush=True)
     writer = CurveWriter(run, step + 1 if step else 0)
-    with stopping() as stop:
+    with stop_on_sigterm() as stop:
         while step < steps:
             step += 1
             writer.add(step, {"loss/x": 1 / step, "seconds/training": step / 10})
             if step % EVERY == 0 or step == steps or stop.is_set():
-                write_whole(checkpoint, str(step).encode())
+                write_atomically(checkpoint, str(step).encode())
                 if head := said.get("copy_of"):
                     shutil.copytree(head, run / f"target-{kind}", dirs_exist_ok=True)
                 writer.add(step, {"on-policy/tau": 1 + step / 10})

@@ -29,7 +29,7 @@ PROMPTS = ("abcabcabc", "aaaa", "x", "the quick brown fox", "", "y" * 500)
 
 
 @dataclass(frozen=True)
-class Leftovers:
+class HeldResources:
     """What a backend holds once its users have gone."""
 
     rows: int
@@ -41,7 +41,7 @@ class Leftovers:
     resident_bytes: int
 
     @classmethod
-    def of(cls, bench: Backend) -> Leftovers:
+    def of(cls, bench: Backend) -> HeldResources:
         """Count now."""
         gc.collect()
         health, process = bench.health(), psutil.Process()
@@ -68,10 +68,10 @@ def user(bench: Backend, name: str, n: int, seed: int, ends: Counter[str]) -> No
         except WorkbenchError as error:
             ends[type(error).__name__] += 1
             continue
-        ends[treat(run, chance)] += 1
+        ends[act_on_run(run, chance)] += 1
 
 
-def treat(run: Run, chance: random.Random) -> str:
+def act_on_run(run: Run, chance: random.Random) -> str:
     """Follow, cancel, steer or forget a run."""
     what = chance.choice(("follow", "follow", "follow", "cancel", "switch", "forget"))
     if what == "cancel":
@@ -124,10 +124,10 @@ def settle(bench: Backend) -> None:
 if __name__ == "__main__":
     with contextlib.closing(Backend()) as served:
         warm(served)
-        print("before ", Leftovers.of(served))
+        print("before ", HeldResources.of(served))
         for part in range(10):
             began = time.monotonic()
             how = soak(served, int(sys.argv[1]) // 10, seed=part)
             print(f"{sum(how.values())} requests, {time.monotonic() - began:.0f} s: {dict(how)}")
-            print("after  ", Leftovers.of(served), flush=True)
+            print("after  ", HeldResources.of(served), flush=True)
         print(f"traces kept: {served.health()['memory']['traces'] / 1e6:.1f} MB in {len(served._runs)} runs")

@@ -11,7 +11,7 @@ from workbench.core.errors import CapacityError
 from workbench.service import Backend, Limits
 from workbench.service.users import user_key
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 METHODS = ("autoregressive", "prompt-lookup", "draft-model", "draft-tree", "suffix", "token-recycling",
            "lookahead-trie", "jacobi", "lookahead", "aggressive")  # fmt: skip
@@ -39,7 +39,7 @@ def test_forty_users_of_ten_methods_have_rows_in_turn_and_none_loses_its_own(
 
     for i in range(USERS):
         ask(i)
-    until(lambda: made.health()["runs"]["paused"] == ROWS)
+    wait_until(lambda: made.health()["runs"]["paused"] == ROWS)
     health = made.health()
     assert (health["rows"], health["queue"]) == (ROWS, PLACES - ROWS)
     assert len(refused) == USERS - PLACES

@@ -14,7 +14,7 @@ import pytest
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
 from workbench.models.bundle import bundled
-from workbench.models.local_models import named, path_of
+from workbench.models.local_models import path_of, short_name
 from workbench.models.names import folder_of
 from workbench.server.app import make
 from workbench.service import Backend
@@ -68,21 +68,21 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
 
 
 def test_a_folder_has_one_name_however_it_is_typed(folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    name = named(folders[0])
+    name = short_name(folders[0])
     assert "/" not in name
-    assert named(name) == name
-    assert named(f"{folders[0]}/../target/") == name
+    assert short_name(name) == name
+    assert short_name(f"{folders[0]}/../target/") == name
     monkeypatch.chdir(Path(folders[0]).parent)
-    assert named("./target") == name
+    assert short_name("./target") == name
     assert folder_of(name) == Path(folders[0]).resolve()
     (Path(folders[0]).parent / "small.gguf").write_bytes(b"GGUF")
-    assert named(f"{folders[0]}/../small.gguf") == "small.gguf"
+    assert short_name(f"{folders[0]}/../small.gguf") == "small.gguf"
     assert path_of("small.gguf") == Path(folders[0]).parent.resolve() / "small.gguf"
-    assert named("/no/such/folder") == "/no/such/folder", "what is wrong with it is said by whoever loads it"
-    assert named("owner/name") == "owner/name"
-    assert [named(str(bundled()[one])) for one in bundled()] == list(bundled()), "a bundled model has its own name"
+    assert short_name("/no/such/folder") == "/no/such/folder", "what is wrong with it is said by whoever loads it"
+    assert short_name("owner/name") == "owner/name"
+    assert [short_name(str(bundled()[one])) for one in bundled()] == list(bundled()), "a bundled model has its own name"
 
 
 def test_models_that_are_loaded_by_path_go_by_their_names_in_traces(folders: tuple[str, str]) -> None:
     models = load_models(*folders, device="cpu", dtype="float64")
-    assert (models.target_name, models.drafter_name) == tuple(map(named, folders))
+    assert (models.target_name, models.drafter_name) == tuple(map(short_name, folders))

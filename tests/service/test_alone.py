@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from workbench.service import Backend, Run
-from workbench.service.run import STILL
+from workbench.service.run import HELD_MESSAGE
 
-from .conftest import PROMPT, rounds, until
+from .conftest import PROMPT, rounds, wait_until
 
 
 def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
@@ -33,12 +33,12 @@ def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
     order = watch(bench, monkeypatch)
     whole = bench.start(PROMPT, "autoregressive", max_new_tokens=110).wait(60).token_ids
     other = bench.start(PROMPT, "autoregressive", max_new_tokens=110, paused=True, user="other")
-    until(lambda: other.state == "paused")
-    first_timed = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True, alone=True)
-    until(lambda: first_timed.state == "paused")
-    timed = [first_timed, bench.start(PROMPT, "draft-model", max_new_tokens=20, alone=True)]
+    wait_until(lambda: other.state == "paused")
+    first_timed = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True, is_timed=True)
+    wait_until(lambda: first_timed.state == "paused")
+    timed = [first_timed, bench.start(PROMPT, "draft-model", max_new_tokens=20, is_timed=True)]
     other.resume()
-    until(lambda: other.state == "running")
+    wait_until(lambda: other.state == "running")
     first_timed.resume()
     traces = [run.wait(60) for run in timed]
     seconds = [trace.header.prefill_s + trace.footer.seconds for trace in traces]
@@ -60,12 +60,12 @@ def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others
 ) -> None:
     bench = backend()
     paused = bench.start(PROMPT, "autoregressive", max_new_tokens=8, paused=True, user="paused")
-    until(lambda: paused.state == "paused")
-    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, alone=True)
-    until(lambda: timed.state == "paused")
+    wait_until(lambda: paused.state == "paused")
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, is_timed=True)
+    wait_until(lambda: timed.state == "paused")
     later = bench.start(PROMPT, "autoregressive", max_new_tokens=4, user="later")
     paused.resume()
-    until(lambda: paused.message == STILL)
+    wait_until(lambda: paused.message == HELD_MESSAGE)
     assert rounds(paused) == 0
     assert later.since(0)["queue"] == {"position": 1, "of": 1}
     timed.cancel()
@@ -75,7 +75,7 @@ def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others
 
 def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
     bench = backend()
-    run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, alone=True)
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, is_timed=True)
     bench.forget(run)
     assert bench.run(run.id) is run, "a run that goes on is not forgotten"
     run.wait(120)

@@ -18,7 +18,7 @@ from workbench.core.errors import (
     PromptError,
     UnknownNameError,
 )
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.service import Run
 from workbench.trace.events import Trace
 
@@ -97,7 +97,7 @@ def test_a_switch_in_mid_run_is_recorded_and_changes_no_token(bench: Workbench, 
     changes = [(c.name, c.after) for r in trace.rounds for c in r.changes]
     assert ("method", "draft-tree") in changes
     assert ("nodes", 9) in changes
-    assert ("drafter", named(folders[0])) in changes
+    assert ("drafter", short_name(folders[0])) in changes
     assert trace.rounds[-1].method == "draft-tree"
     assert trace.token_ids == whole
 
@@ -168,7 +168,7 @@ def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_n
     plain = bench.generate(PROMPT, "autoregressive", max_new_tokens=12)
     trace = bench.generate(PROMPT, "omnidraft", drafter=str(other), max_new_tokens=12)
     assert trace.token_ids == plain.token_ids
-    assert trace.header.drafter == named(str(other))
+    assert trace.header.drafter == short_name(str(other))
     with pytest.raises(MethodUnavailableError, match="do not share a vocabulary"):
         bench.generate(PROMPT, "draft-model", drafter=str(other), max_new_tokens=12)
     reasons = {method["name"]: method["reason"] for method in bench.methods(drafter=str(other))}

@@ -12,7 +12,7 @@ from workbench.core.errors import ModelError, PromptError, UnknownNameError
 from workbench.models import published
 from workbench.models.published import SMOLLM2
 from workbench.service import Backend, background, choices, hub
-from workbench.service.background import HEADROOM, Background, behind, named
+from workbench.service.background import HEADROOM, BackgroundLoader, default_background_models, parse_background_models
 from workbench.service.names import Pair
 from workbench.service.progress import CONVERTING, Progress
 
@@ -29,14 +29,14 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:
-    assert named("auto", False) == behind(False) == ["smollm2"]
-    assert named(" smollm2", False) == named("smollm2,", False) == ["smollm2"]
-    assert named("none", False) == named("", False) == []
+    assert parse_background_models("auto", False) == default_background_models(False) == ["smollm2"]
+    assert parse_background_models(" smollm2", False) == parse_background_models("smollm2,", False) == ["smollm2"]
+    assert parse_background_models("none", False) == parse_background_models("", False) == []
     with pytest.raises(UnknownNameError, match="smolm2"):
-        named("smollm2, smolm2", False)
+        parse_background_models("smollm2, smolm2", False)
 
 
-def told(made: Background, *loaded: str) -> dict[str, Any]:
+def listed_target(made: BackgroundLoader, *loaded: str) -> dict[str, Any]:
     return next(t for t in made.tell(choices.targets([]), loaded) if t["name"] == "smollm2")
 
 
@@ -47,17 +47,20 @@ def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> 
         if pair != FIRST:
             progress.stage(CONVERTING, 200)
             progress.reach(80)
-        seen.append((pair, told(made)["title"], told(made)["detail"], told(made)["loading"]))
+        seen.append((pair, listed_target(made)["title"], listed_target(made)["detail"], listed_target(made)["loading"]))
 
-    made = Background(load, lambda: ENOUGH)
-    assert (told(made)["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M", False)
+    made = BackgroundLoader(load, lambda: ENOUGH)
+    assert (listed_target(made)["title"], listed_target(made)["loading"]) == ("smollm2 · SmolLM2 135M", False)
     made.run(FIRST, ["smollm2"])
     assert seen == [
         (FIRST, "SmolLM2 135M: loading · smollm2", "reading", True),
         (("smollm2", None), "SmolLM2 135M: loading · smollm2", "dequantising 40 %", True),
     ]
-    assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("SmolLM2 135M: ready · smollm2", False)
-    assert (told(made, "smollm2")["ready"], told(made)["ready"]) == (True, False)
+    assert (listed_target(made, "smollm2")["title"], listed_target(made)["loading"]) == (
+        "SmolLM2 135M: ready · smollm2",
+        False,
+    )
+    assert (listed_target(made, "smollm2")["ready"], listed_target(made)["ready"]) == (True, False)
 
 
 def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_is_there() -> None:
@@ -68,30 +71,33 @@ def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_i
         if pair != FIRST:
             raise ModelError("The disk is full.")
 
-    short = Background(load, lambda: ENOUGH - 1)
+    short = BackgroundLoader(load, lambda: ENOUGH - 1)
     short.run(FIRST, ["smollm2"])
     assert asked == [FIRST]
-    assert (told(short)["title"], told(short)["loading"]) == ("SmolLM2 135M: not loaded · smollm2", False)
-    assert "of free memory are needed" in told(short)["detail"]
-    failing = Background(load, lambda: ENOUGH)
+    assert (listed_target(short)["title"], listed_target(short)["loading"]) == (
+        "SmolLM2 135M: not loaded · smollm2",
+        False,
+    )
+    assert "of free memory are needed" in listed_target(short)["detail"]
+    failing = BackgroundLoader(load, lambda: ENOUGH)
     failing.run(FIRST, ["smollm2"])
-    assert told(failing)["detail"] == "The disk is full."
-    assert "ready" in told(failing, "smollm2")["title"], "somebody loaded it later"
+    assert listed_target(failing)["detail"] == "The disk is full."
+    assert "ready" in listed_target(failing, "smollm2")["title"], "somebody loaded it later"
 
 
 def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
     asked: list[Pair] = []
-    made = Background(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
+    made = BackgroundLoader(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
     made.run(("smollm2", None), ["smollm2"])
     assert asked == [("smollm2", None)]
     assert next(t for t in made.tell(choices.targets([]), []) if t["name"] == "text-target")["title"] == "text-target"
 
 
 def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert behind(fetches=False) == ["smollm2"]
+    assert default_background_models(fetches=False) == ["smollm2"]
     monkeypatch.setattr(background, "state", lambda model: "to fetch")
-    assert behind(fetches=False) == []
-    assert behind(fetches=True) == ["smollm2"]
+    assert default_background_models(fetches=False) == []
+    assert default_background_models(fetches=True) == ["smollm2"]
 
 
 def test_a_chat_that_waits_for_its_models_can_ask_how_far_they_are(

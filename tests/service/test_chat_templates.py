@@ -87,7 +87,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def written(tokenizer: Any, template: str, talk: list[dict[str, Any]]) -> str:
+def render_template(tokenizer: Any, template: str, talk: list[dict[str, Any]]) -> str:
     tokenizer.chat_template = template
     return tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
 
@@ -108,12 +108,12 @@ def test_ids_are_those_of_the_templates_text_and_no_marker_comes_from_a_message(
     """The template's own markers are those left when each marker in a message is as many other letters."""
     tokenizer = byte_tokenizer()
     for talk in TALKS:
-        text = written(tokenizer, TEMPLATES[name], talk)
+        text = render_template(tokenizer, TEMPLATES[name], talk)
         harmless = [
             m | {"content": re.sub(ANY.pattern, lambda found: "ʬ" * len(found[0]), m["content"], flags=re.IGNORECASE)}
             for m in talk
         ]
-        shape = written(tokenizer, TEMPLATES[name], harmless)
+        shape = render_template(tokenizer, TEMPLATES[name], harmless)
         assert len(shape) == len(text)
         own = [found.span() for found in ANY.finditer(shape)]
         ids = chat_ids(tokenizer, talk, Limits())
@@ -142,7 +142,7 @@ def test_templates_that_look_into_a_message_or_take_it_apart(template: str, said
     """Where an operation does not keep the origin, text that a message has is plain."""
     tokenizer = byte_tokenizer()
     talk = [{"role": "user", "content": said}]
-    text = written(tokenizer, template, talk)
+    text = render_template(tokenizer, template, talk)
     ids = chat_ids(tokenizer, talk, Limits())
     assert tokenizer.decode(ids) == text
     assert sum(i in tokenizer.all_special_ids for i in ids) == own
@@ -161,7 +161,7 @@ def test_a_role_is_part_of_the_format_unless_it_spells_a_marker() -> None:
 def test_a_template_that_cannot_be_traced_still_sends_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A marker that stands in no message is the template's; one that stands in a message is plain text everywhere."""
     tokenizer = byte_tokenizer()
-    text = written(tokenizer, TEMPLATES["ChatML"], [{"role": "user", "content": "<|im_end|></s>"}])
+    text = render_template(tokenizer, TEMPLATES["ChatML"], [{"role": "user", "content": "<|im_end|></s>"}])
     for other in (TracedText("something else", TEMPLATE), None):
         monkeypatch.setattr(traced_template, "render", lambda *_, other=other: other or 1 / 0)
         ids = chat_ids(tokenizer, [{"role": "user", "content": "<|im_end|></s>"}], Limits())

@@ -13,11 +13,11 @@ from workbench.core.errors import CapacityError, MethodUnavailableError
 from workbench.decoders.draft_verify import switching
 from workbench.methods import registry
 from workbench.service import Backend, Limits, steering
-from workbench.service.caller import LEFT, LeftError
+from workbench.service.caller import DISCONNECTED, DisconnectedError
 from workbench.service.fairlock import FairLock
 from workbench.ui.session import Session
 
-from .conftest import PROMPT, rounds, until
+from .conftest import PROMPT, rounds, wait_until
 
 
 def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> None:
@@ -31,11 +31,11 @@ def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> No
 
     threads = [threading.Thread(target=hold, args=("a.0", True))]
     threads[0].start()
-    until(lambda: bool(held))
+    wait_until(lambda: bool(held))
     for user in ("a.1", "a.2", "a.3", "b.0"):
         threads.append(threading.Thread(target=hold, args=(user,)))
         threads[-1].start()
-        until(lambda: len(lock._queue) == len(threads) - 1)
+        wait_until(lambda: len(lock._queue) == len(threads) - 1)
     with pytest.raises(CapacityError, match="3 such requests from your address"):
         hold("a.4")
     free.set()
@@ -48,10 +48,10 @@ def test_who_leaves_waits_no_more() -> None:
     lock = FairLock()
 
     def gone() -> None:
-        raise LeftError
+        raise DisconnectedError
 
     with lock.hold("a"):
-        with pytest.raises(LeftError), lock.hold("b", gone):
+        with pytest.raises(DisconnectedError), lock.hold("b", gone):
             pass
         assert len(lock._queue) == 0
     with lock.hold("b"):
@@ -59,15 +59,15 @@ def test_who_leaves_waits_no_more() -> None:
 
 
 @contextmanager
-def left() -> Iterator[None]:
+def caller_left() -> Iterator[None]:
     """As in a request whose caller has left."""
     event = threading.Event()
     event.set()
-    token = LEFT.set(event)
+    token = DISCONNECTED.set(event)
     try:
         yield
     finally:
-        LEFT.reset(token)
+        DISCONNECTED.reset(token)
 
 
 def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
@@ -86,10 +86,10 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
         return {"done": True}
 
     monkeypatch.setattr(steering, "explain", explain)
-    token = LEFT.set(event)
-    with pytest.raises(LeftError):
+    token = DISCONNECTED.set(event)
+    with pytest.raises(DisconnectedError):
         run.explain()
-    LEFT.reset(token)
+    DISCONNECTED.reset(token)
     assert (run.explained, run.trace.attribution) == (None, None)  # type: ignore[union-attr]
     assert run.explain() == {"done": True}
     run.explain()
@@ -101,7 +101,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = (bench := backend()).start(PROMPT, "prompt-lookup", max_new_tokens=20, paused=True, drafter="none")
-    until(lambda: run.state == "paused")
+    wait_until(lambda: run.state == "paused")
     asked: list[Any] = []
 
     def refuse(*_: Any) -> None:
@@ -113,7 +113,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     )
     run.change("draft-model", drafter=bench._names.drafter)
     run.step()
-    until(lambda: rounds(run) == 1)
+    wait_until(lambda: rounds(run) == 1)
     run.request.images = {}
     run.explain()
     run.resume()
@@ -126,7 +126,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
 
 def test_nothing_is_analysed_for_a_caller_who_has_left() -> None:
     session = Session(client=None)
-    with left(), pytest.raises(LeftError):
+    with caller_left(), pytest.raises(DisconnectedError):
         session.whatif({"trace": {}})
     with pytest.raises(Exception, match="trace"):
         session.whatif({"trace": {}})

@@ -21,10 +21,10 @@ from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.models import local_models, published
 from workbench.models.bundle import bundled_folder
 from workbench.service import Backend, hub
-from workbench.service.progress import BrokenOffError, Progress
+from workbench.service.progress import LoadAbortedError, Progress
 
 from .conftest import PROMPT
-from .fake_hub import FakeHub, ask_at
+from .fake_hub import FakeHub, use_hub_at
 
 MOST = 1 << 40
 
@@ -32,7 +32,7 @@ MOST = 1 << 40
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Point the Hub's library at an address, with an empty cache."""
-    return lambda url: ask_at(url, tmp_path / "cache", monkeypatch)
+    return lambda url: use_hub_at(url, tmp_path / "cache", monkeypatch)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
         told.append(len(told) > 1)  # begun, some bytes, no more
         return told[-1]
 
-    with pytest.raises(BrokenOffError, match="owner/good was aborted"):
+    with pytest.raises(LoadAbortedError, match="owner/good was aborted"):
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
     assert told[:3] == [False, False, True]
 
@@ -186,7 +186,7 @@ def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
         seen.append(constants.HF_HUB_DISABLE_XET)
         return len(seen) > 2
 
-    with pytest.raises(BrokenOffError):
+    with pytest.raises(LoadAbortedError):
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
     assert seen[:3] == [False, True, True]
     hub.fetch("owner/good", Progress("owner/good"), MOST)
@@ -248,7 +248,7 @@ def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch:
                 begun.set()
                 time.sleep(0.01)
             raise ModelError("Nobody broke it off.")
-        except BrokenOffError:
+        except LoadAbortedError:
             ended.set()
             raise
 
@@ -263,7 +263,7 @@ def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch:
         assert ended.wait(10), "the load goes on"
 
 
-def said(ask: Callable[[], Any]) -> str:
+def answer_or_error(ask: Callable[[], Any]) -> str:
     """What a call answers, errors too."""
     try:
         return repr(ask())
@@ -304,7 +304,7 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
             lambda: run(drafter=name),
             lambda: [target["name"] for target in bench.targets()],
         )
-        return [said(ask).replace(name, "NAME") for ask in asked]
+        return [answer_or_error(ask).replace(name, "NAME") for ask in asked]
 
     assert told("owner/hers") == told("owner/none")
     assert told("owner/words") == told("owner/none")

@@ -60,7 +60,7 @@ def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
     assert row("smollm2")["state"] == "at first use"
     assert offered()
-    place = converted.place_of("smollm2", SMOLLM2.sha256)
+    place = converted.copy_folder("smollm2", SMOLLM2.sha256)
     shutil.copytree(bundled()["text-target"], place)  # it stands for the copy: whether there is one, its sums say
     assert row("smollm2")["state"] == "ready"
     assert (row("smollm2")["place"], row("smollm2")["how"]) == (str(place), "")

@@ -24,13 +24,13 @@ from workbench.service import Backend
 from workbench.service.lab import processes, promotion, supervisor
 from workbench.service.lab.runs import DAMAGED, DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
 from workbench.service.lab.supervisor import Lab
-from workbench.service.lab.wishes import LOSSES, OWN, Budget, Wish, heads, methods_of
-from workbench.trace.curves import HELD, LOSS, CurveWriter
+from workbench.service.lab.wishes import LOSSES, OWN, Budget, TrainingRequest, heads, methods_of
+from workbench.trace.curves import LOSS, TEACHER_FORCED, CurveWriter
 from workbench.training.heads.artefact import save_net
-from workbench.training.heads.losses import Weighted
+from workbench.training.heads.losses import WeightedLoss
 
 from . import lab_toy
-from .conftest import PROMPT, rounds, until
+from .conftest import PROMPT, rounds, wait_until
 
 TOY = [sys.executable, str(Path(lab_toy.__file__))]
 
@@ -43,8 +43,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made.close()
 
 
-def wish(steps: int = 200, **options: Any) -> Wish:
-    return Wish("eagle-3", "text-target", Budget(steps=steps, **options))
+def wish(steps: int = 200, **options: Any) -> TrainingRequest:
+    return TrainingRequest("eagle-3", "text-target", Budget(steps=steps, **options))
 
 
 def step_of(run: LabRun) -> int:
@@ -54,7 +54,7 @@ def step_of(run: LabRun) -> int:
 @pytest.mark.processes
 def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint(lab: Lab) -> None:
     run = lab.start(wish())
-    until(lambda: step_of(run) >= 2 * lab_toy.EVERY + 1)
+    wait_until(lambda: step_of(run) >= 2 * lab_toy.EVERY + 1)
     process = run.process
     assert process is not None
     assert process.nice() >= supervisor.NICE
@@ -65,7 +65,7 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
         lab.start(wish())
     assert "stop it" in refused.value.remedy
     process.kill()
-    until(lambda: run.state == KILLED)
+    wait_until(lambda: run.state == KILLED)
     killed_at, saved = step_of(run), int((run.folder / "heads-eagle-3.pt").read_text())
     assert killed_at - saved < lab_toy.EVERY
     trouble = run.summary()["trouble"]
@@ -75,13 +75,13 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
     assert [found.id for found in again.runs()] == [run.id]
     again.resume(run.id)
     try:
-        until(lambda: step_of(run) > killed_at + 1)
+        wait_until(lambda: step_of(run) > killed_at + 1)
         steps = [step for step, _ in run.curves()["loss/x"]]
         assert steps == list(range(1, steps[-1] + 1)), (
             "what was written behind the checkpoint is void, nothing is twice"
         )
         again.stop(run.id)
-        until(lambda: run.state == STOPPED)
+        wait_until(lambda: run.state == STOPPED)
         assert int((run.folder / "heads-eagle-3.pt").read_text()) == step_of(run), "a stop keeps the step that it is in"
     finally:
         again.close()
@@ -90,18 +90,18 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
 @pytest.mark.processes
 def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.start(wish(2))
-    until(lambda: run.state != RUNNING)
+    wait_until(lambda: run.state != RUNNING)
     assert (run.state, step_of(run), run.figures) == (DONE, 2, {"steps": 2})
     with pytest.raises(WorkbenchError, match="is finished"):
         lab.resume(run.id)
     failed = lab.start(wish(2, loss="ce_hard:1"))
-    until(lambda: failed.state != RUNNING)
+    wait_until(lambda: failed.state != RUNNING)
     assert failed.state == FAILED
     assert failed.summary()["trouble"] == {"message": "There is no chat format.", "remedy": "Take another target."}
     monkeypatch.setattr(supervisor, "GRACE_S", 0.3)
     deaf = lab.start(wish(2, loss="reverse_kl:1"))
     lab.stop(deaf.id)
-    until(lambda: deaf.state == STOPPED)
+    wait_until(lambda: deaf.state == STOPPED)
     lab.forget(run.id)
     assert {found.id for found in lab.runs()} == {failed.id, deaf.id}
 
@@ -109,7 +109,7 @@ def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, mo
 @pytest.mark.processes
 def test_an_app_that_ends_ends_its_training_which_can_be_resumed(lab: Lab) -> None:
     run = lab.start(wish())
-    until(lambda: step_of(run) > 0)
+    wait_until(lambda: step_of(run) > 0)
     lab.close()
     assert run.state == STOPPED
 
@@ -154,27 +154,27 @@ def test_the_rate_of_answers_is_that_of_the_newest(lab: Lab) -> None:
 
 
 def test_runs_share_answers_only_where_they_ask_for_the_same() -> None:
-    names = {Wish("eagle-3", "t", Budget(**more)).data for more in (
+    names = {TrainingRequest("eagle-3", "t", Budget(**more)).data for more in (
         {}, {"seed": 1}, {"answer_tokens": 300}, {"max_new_tokens": 9}, {"per_task": 11})}  # fmt: skip
     assert len(names) == 5
-    assert Wish("medusa", "t", Budget(minutes=9.0, loss="ce_hard:1")).data in names
+    assert TrainingRequest("medusa", "t", Budget(minutes=9.0, loss="ce_hard:1")).data in names
 
 
 @pytest.mark.processes
 def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_trains_is_deleted(lab: Lab) -> None:
     run = lab.start(wish())
-    until(lambda: step_of(run) >= 1)
+    wait_until(lambda: step_of(run) >= 1)
     with pytest.raises(CapacityError, match="being trained"):
         lab.forget(run.id)
     assert (run.folder / "run.json").is_file()
     lab.stop(run.id)
-    until(lambda: run.state == STOPPED)
+    wait_until(lambda: run.state == STOPPED)
     lab.resume(run.id)
-    until(lambda: run.state == RUNNING)
+    wait_until(lambda: run.state == RUNNING)
     process = run.process
     assert process is not None
     process.kill()
-    until(lambda: run.state == KILLED)
+    wait_until(lambda: run.state == KILLED)
 
 
 def test_a_process_that_took_over_the_number_is_not_the_training_and_a_clock_that_is_put_is_no_end(lab: Lab) -> None:
@@ -208,7 +208,7 @@ def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) 
     with pytest.raises(CapacityError, match="Stop it first"):
         other.forget(run.id)
     other.stop(run.id)
-    until(lambda: run.state == STOPPED)
+    wait_until(lambda: run.state == STOPPED)
     assert run.process is None
 
 
@@ -245,7 +245,7 @@ def test_wishes_are_checked_and_name_what_there_is() -> None:
     assert next(iter(heads())) == "eagle-3"
     assert {"hydra", "eagle", "eagle-3"} <= set(heads())
     assert methods_of("eagle-3") == ["eagle-3"]
-    made = Wish.of("eagle-3", "text-target", {"minutes": "1.5", "loss": OWN}, known)
+    made = TrainingRequest.of("eagle-3", "text-target", {"minutes": "1.5", "loss": OWN}, known)
     assert made.settings(2)["minutes"] == 1.5
     assert not {"loss", "steps"} & set(made.settings()), "what is left to the recipe is not said"
     for head, target, options, error in (
@@ -256,9 +256,9 @@ def test_wishes_are_checked_and_name_what_there_is() -> None:
         ("eagle-3", "text-target", {"loss": "ce_soft:1 --set out=/"}, ParameterError),
     ):
         with pytest.raises(error):
-            Wish.of(head, target, options, known)
+            TrainingRequest.of(head, target, options, known)
     for loss in LOSSES:
-        assert loss == OWN or Weighted.parse(loss).terms
+        assert loss == OWN or WeightedLoss.parse(loss).terms
 
 
 class Place(NamedTuple):
@@ -271,7 +271,7 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator[Place]:
-    target = worlds.save_stranger(tmp_path / "stranger")
+    target = worlds.save_random_llama(tmp_path / "stranger")
     monkeypatch.setattr(user_heads, "_chosen", [])
     backend = Backend(str(target), None, dtype="float64", device="cpu")
     models = backend.load()
@@ -283,12 +283,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator
             net = kind(32, 4, 32, (1, 2, 3), 64)
             net.d2t.copy_(torch.arange(64) * 3)
         save_net(net, out, models.target_name, **{WEIGHTS: fingerprint(models.target.model)})
-    user_heads.choose(str(tmp_path / "first"))
+    user_heads.use_heads(str(tmp_path / "first"))
     backend._pool.find_heads()
     said = {"head": "eagle-3", "target": models.target_name, "options": {}, "created": ""}
     (folder / "run.json").write_text(json.dumps(said))
     curves = CurveWriter(folder)
-    curves.add(5, {f"{HELD}/position 1": 0.5})
+    curves.add(5, {f"{TEACHER_FORCED}/position 1": 0.5})
     curves.add(7, {f"{LOSS}/step 1": 2.0})
     curves.close()
     yield Place(backend, LabRun(folder), models.target_name)
@@ -309,7 +309,7 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
     plain = backend.start(PROMPT, "autoregressive", max_new_tokens=24, paused=True)
     for run in (running, plain):
         run.step()
-        until(lambda run=run: rounds(run) == 1 and run.state == "paused")
+        wait_until(lambda run=run: rounds(run) == 1 and run.state == "paused")
     assert head_of(backend) == "first"
     found = lab.promote(lab_run.id, backend.prefer_heads)
     assert found["switched"] == 2
@@ -382,7 +382,7 @@ def test_a_promotion_and_a_take_back_do_not_overlap(lab: Lab, place: Place) -> N
     for thread in threads:
         thread.join(60)
     assert all(end == begin.replace("begins", "ends") for begin, end in zip(events[::2], events[1::2], strict=True))
-    promoted = promotion.promoted_at(place.run)
+    promoted = promotion.promoted_folder(place.run)
     assert not promoted or Path(promoted).is_dir()
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from workbench.core.errors import CapacityError, ParameterError, PromptError
-from workbench.engine.request_options import Extras
+from workbench.engine.request_options import RequestOptions
 from workbench.service import Backend, Limits
 from workbench.service.users import LOCAL, user_key
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_waiting_runs_count_and_ended_ones_do_not(backend: Callable[..., Backend
         bench.start(PROMPT, "autoregressive", user="a")
     bench.start(PROMPT, "autoregressive", paused=True, user="b")
     first.cancel()
-    until(lambda: first.ended)
+    wait_until(lambda: first.ended)
     bench.start(PROMPT, "autoregressive", paused=True, user="a")
 
 
@@ -93,17 +93,17 @@ def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend
 
 def test_of_a_prompt_that_is_cut_only_what_is_left_counts(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(prompt_tokens=5, max_new_tokens=8))
-    wish = Extras(truncate_prompt=3)
+    wish = RequestOptions(truncate_prompt=3)
     ids = bench.start("abcde", "autoregressive", max_new_tokens=1).wait(120).header.prompt_tokens
     for prompt in (PROMPT, ids * 3):
         run = bench.start(prompt, "autoregressive", max_new_tokens=2, extras=wish, paused=True)
-        until(lambda run=run: run.trace is not None)
+        wait_until(lambda run=run: run.trace is not None)
         assert run.charged == 3 + 2
         run.resume()
         header = run.wait(120).header
         assert (len(header.prompt_tokens), header.prompt) == (3, PROMPT[-3:] if prompt is PROMPT else "cde")
     with pytest.raises(PromptError, match="4 tokens"):
-        bench.start(ids * 2, "autoregressive", max_new_tokens=2, extras=Extras(truncate_prompt=9))
+        bench.start(ids * 2, "autoregressive", max_new_tokens=2, extras=RequestOptions(truncate_prompt=9))
 
 
 def test_a_refused_request_takes_no_place(backend: Callable[..., Backend]) -> None:

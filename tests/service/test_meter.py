@@ -14,11 +14,11 @@ from workbench.bench.worker_groups import END, measure_cell
 from workbench.client.wire import error_from_wire, error_to_wire
 from workbench.core.errors import CapacityError
 from workbench.service import Backend, Limits
-from workbench.service.meter import MANY, Meter
+from workbench.service.meter import MANY, RateLimiter
 from workbench.service.runregister import RunRegister
 from workbench.service.users import LOCAL, user_key
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
@@ -38,7 +38,7 @@ class Clock:
         self.now += seconds
 
 
-def let_in(meter: Meter, address: str, n: int) -> int:
+def let_in(meter: RateLimiter, address: str, n: int) -> int:
     """How many of `n` requests, each under another name, are let in."""
     count = 0
     for i in range(n):
@@ -52,7 +52,7 @@ def let_in(meter: Meter, address: str, n: int) -> int:
 
 def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -> None:
     clock = Clock()
-    meter = Meter(Limits(requests_per_minute=30), clock)
+    meter = RateLimiter(Limits(requests_per_minute=30), clock)
     assert let_in(meter, ONE, 40) == 30
     assert let_in(meter, OTHER, 1) == 1
     with pytest.raises(CapacityError, match=r"30 requests per minute.* Try again in 2 s") as refused:
@@ -67,7 +67,7 @@ def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -
 
 def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
     clock = Clock()
-    meter = Meter(Limits(tokens_per_minute=60), clock)
+    meter = RateLimiter(Limits(tokens_per_minute=60), clock)
     meter.let_in(ONE)
     meter.charge(ONE, 100)  # one request may be larger than a minute's worth
     with pytest.raises(CapacityError, match="60 tokens per minute") as refused:
@@ -130,21 +130,21 @@ def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(mon
             """Nobody asks."""
 
     cell = Sweep.of({"depth": [1]}, prompts=(PROMPT,)).cells()[0]
-    said = list(worker_groups._let_in(Owing(), cell, lambda: False, "a"))
+    said = list(worker_groups._steps_when_admitted(Owing(), cell, lambda: False, "a"))
     assert asked == [0, pytest.approx(57, abs=0.5)]
     assert (said[0], said[-1], len(said) > 100) == ("waits: Tokens are owed.", "begun", True)
     clock.now = 0.0
-    assert len(list(worker_groups._let_in(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
+    assert len(list(worker_groups._steps_when_admitted(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
 
 
 def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
     clock = Clock()
-    meter = Meter(Limits(requests_per_minute=60, tokens_per_minute=60), clock)
+    meter = RateLimiter(Limits(requests_per_minute=60, tokens_per_minute=60), clock)
     for i in range(3 * MANY):
         clock.now += 0.01
         meter.let_in(f"address{i}")
     assert len(meter._buckets) <= MANY + 202, "and those of a second"
-    meter = Meter(Limits(requests_per_minute=1), clock)
+    meter = RateLimiter(Limits(requests_per_minute=1), clock)
     for i in range(MANY + 2):
         meter.let_in(f"address{i}")
     with pytest.raises(CapacityError):  # it is not: there is no way around the limit
@@ -153,7 +153,7 @@ def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
 
 def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = Clock(), list[float]()
-    meter = Meter(Limits(requests_per_minute=1), clock)
+    meter = RateLimiter(Limits(requests_per_minute=1), clock)
     monkeypatch.setattr(meter, "_drop_full", looks.append)
     for clock.now, n in ((5.0, MANY + 300), (5.9, 300), (6.0, 300)):
         for i in range(n):
@@ -177,9 +177,9 @@ def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) 
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=90, paused=True)
     assert level() == 100 - 90 - len(PROMPT)
     run.step()
-    until(lambda: run.trace is not None and len(run.trace.rounds) == 1)
+    wait_until(lambda: run.trace is not None and len(run.trace.rounds) == 1)
     run.cancel()
-    until(lambda: run.ended and not run.charged)
+    wait_until(lambda: run.ended and not run.charged)
     assert level() == 100 - len(PROMPT) - len(run.trace.token_ids)  # type: ignore[union-attr]
     with pytest.raises(Exception, match=r"."):
         bench.start("", "autoregressive", user="a")
@@ -212,10 +212,10 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
 def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(run_s=3600))
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=4, paused=True)
-    until(lambda: run.row is not None)
+    wait_until(lambda: run.row is not None)
     assert not run.ended
     run.created -= 3601  # so long ago
-    until(lambda: run.ended)
+    wait_until(lambda: run.ended)
     assert run.trace is not None
     assert (run.state, run.trace.footer.reason) == ("cancelled", "limit")
     assert "longer than 3600 s" in run.message

@@ -16,18 +16,18 @@ import worlds
 
 from workbench.core.errors import CapacityError, ModelError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.service import Backend, memory
 from workbench.service.memory import Need
 from workbench.service.progress import Progress
 
-from .conftest import PROMPT, allocate_too_much, cuda_is_full, until
+from .conftest import PROMPT, raise_cpu_out_of_memory, raise_cuda_out_of_memory, wait_until
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def twins(folders: tuple[str, str], tmp_path: Path) -> list[str]:
+def equal_size_targets(folders: tuple[str, str], tmp_path: Path) -> list[str]:
     """Three more targets of one size."""
     for name in ("one", "two", "three"):
         shutil.copytree(folders[0], tmp_path / name)
@@ -61,7 +61,7 @@ def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: P
     runner.prefill(slot, [1, 2, 3])
     assert need.weights == sum(p.numel() * p.element_size() for p in runner.model.parameters())
     assert need.context == runner.context
-    assert need.row(need.context) == runner.cache.n_bytes == memory.row_bytes(runner)
+    assert need.row(need.context) == runner.cache.n_bytes == memory.sequence_bytes(runner)
 
 
 def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
@@ -73,7 +73,7 @@ def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
         slots.append(runner.open())
         runner.prefill(slots[-1], [1])
         grown = runner.cache.n_rows > before
-        assert planned == (memory.row_bytes(runner) * runner.cache.n_rows if grown else 0)
+        assert planned == (memory.sequence_bytes(runner) * runner.cache.n_rows if grown else 0)
 
 
 # -- loading ----------------------------------------------------------------------------------------------------------
@@ -168,24 +168,24 @@ def test_the_least_recently_used_model_goes_first(
     bench = backend(memory_bytes=int(2.5 * size(one)))
     for target in (one, two, one, three):  # two is the oldest when three comes
         run_on(bench, target).wait(120)
-    assert names(bench) == {named(one), named(three)}
+    assert names(bench) == {short_name(one), short_name(three)}
     assert bench.health()["memory"]["models"] <= bench.health()["memory"]["limit"]
     run_on(bench, two).wait(120)
-    assert names(bench) == {named(two), named(three)}
+    assert names(bench) == {short_name(two), short_name(three)}
 
 
 def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins: list[str]) -> None:
     one, two, three = twins
     bench = backend(memory_bytes=int(1.9 * size(one)))
     held = run_on(bench, one, paused=True)
-    until(lambda: held.state == "paused")
+    wait_until(lambda: held.state == "paused")
     with pytest.raises(WorkbenchError, match=r"wait (for|until) .* runs? (to end|have ended)"):
         run_on(bench, two).wait(120)
-    assert names(bench) == {named(one)}
+    assert names(bench) == {short_name(one)}
     held.resume()
     held.wait(120)
     assert run_on(bench, three).wait(120).footer.reason == "length"
-    assert names(bench) == {named(three)}
+    assert names(bench) == {short_name(three)}
 
 
 def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend], twins: list[str]) -> None:
@@ -203,19 +203,19 @@ def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend
         gc.collect()
         return model() is None
 
-    until(gone)  # the engine's thread may be in its last round's locals still
+    wait_until(gone)  # the engine's thread may be in its last round's locals still
     assert bench.run(run.id).trace is not None
 
 
 def test_unloading_is_refused_while_runs_use_the_model(backend: Callable[..., Backend], twins: list[str]) -> None:
     bench = backend()
     run = run_on(bench, twins[0], paused=True)
-    until(lambda: run.state == "paused")
+    wait_until(lambda: run.state == "paused")
     assert [entry["runs"] for entry in bench.loaded()] == [1]
     with pytest.raises(CapacityError, match="in use by 1 run"):
         bench.unload(twins[0])
     run.cancel()
-    until(lambda: run.ended)
+    wait_until(lambda: run.ended)
     bench.unload(twins[0])
     assert bench.loaded() == []
     with pytest.raises(UnknownNameError, match="not loaded"):
@@ -230,7 +230,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
         bench.load()
 
 
-@pytest.mark.parametrize("fail", [allocate_too_much, cuda_is_full])
+@pytest.mark.parametrize("fail", [raise_cpu_out_of_memory, raise_cuda_out_of_memory])
 def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     with pytest.raises(PromptError, match="context holds 300"):
         bench.start(PROMPT * 40, "autoregressive", target=str(tmp_path))
     fits = bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=291, paused=True)
-    until(lambda: fits.state == "paused")
+    wait_until(lambda: fits.state == "paused")
     assert fits.trace is not None
     assert fits.trace.header.max_new_tokens == 291
 
@@ -272,12 +272,12 @@ def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., B
     )  # growing to two rows takes three
     run_on(bench, two).wait(120)
     first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")
-    until(lambda: second.state == "paused")  # which the unused model had to go for
-    assert names(bench) == {named(one)}
+    wait_until(lambda: second.state == "paused")  # which the unused model had to go for
+    assert names(bench) == {short_name(one)}
     assert third.state == "queued"
     assert third.since(0)["queue"] == {"position": 1, "of": 1}
     first.cancel()
-    until(lambda: third.state == "paused")
+    wait_until(lambda: third.state == "paused")
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

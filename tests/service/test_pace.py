@@ -9,7 +9,7 @@ import pytest
 from workbench.core.errors import ParameterError
 from workbench.service import Backend
 
-from .conftest import PROMPT, rounds, until
+from .conftest import PROMPT, rounds, wait_until
 
 NEVER = 0.001
 """Tokens a second: the second round of such a run comes after more than a quarter of an hour."""
@@ -21,12 +21,12 @@ def test_a_held_back_run_can_be_changed_stepped_and_let_go_while_another_runs(
     bench = backend()
     whole = bench.start(PROMPT, "autoregressive", max_new_tokens=30).wait(60).token_ids
     run = bench.start(PROMPT, "draft-model", {"depth": 3}, max_new_tokens=30, pace=NEVER)
-    until(lambda: rounds(run) == 1)
+    wait_until(lambda: rounds(run) == 1)
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=30).wait(60).token_ids == whole  # not slowed
     assert (rounds(run), run.state, run.since(0)["pace"]) == (1, "running", NEVER)
     run.change(method="prompt-lookup")
     run.step()
-    until(lambda: rounds(run) == 2 and run.state == "paused")
+    wait_until(lambda: rounds(run) == 2 and run.state == "paused")
     assert run.trace is not None
     assert run.trace.rounds[1].method == "prompt-lookup"
     run.change(pace=0)
@@ -38,7 +38,7 @@ def test_a_held_back_run_can_be_changed_stepped_and_let_go_while_another_runs(
 def test_nobody_waits_for_a_row_that_only_goes_slowly(backend: Callable[..., Backend]) -> None:
     bench = backend(max_rows=1)
     slow = bench.start(PROMPT, "autoregressive", max_new_tokens=6, user="a", pace=NEVER)
-    until(lambda: rounds(slow) == 1)
+    wait_until(lambda: rounds(slow) == 1)
     waiting = bench.start(PROMPT, "autoregressive", max_new_tokens=6, user="b")
     assert len(waiting.wait(60).token_ids) == 6
     assert slow.ended
@@ -46,18 +46,18 @@ def test_nobody_waits_for_a_row_that_only_goes_slowly(backend: Callable[..., Bac
 
 def test_what_is_timed_is_never_held_back(backend: Callable[..., Backend]) -> None:
     bench = backend()
-    run = bench.start(PROMPT, "autoregressive", max_new_tokens=6, alone=True, pace=NEVER)
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=6, is_timed=True, pace=NEVER)
     assert len(run.wait(60).token_ids) == 6
 
 
 def test_the_time_held_back_is_not_in_the_histogram_of_run_times(backend: Callable[..., Backend]) -> None:
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=6, pace=NEVER)
-    until(lambda: rounds(run) == 1)
+    wait_until(lambda: rounds(run) == 1)
     stood = run.stood_s
-    until(lambda: run.stood_s > stood)
+    wait_until(lambda: run.stood_s > stood)
     run.cancel()
-    until(lambda: run.ended)
+    wait_until(lambda: run.ended)
     assert run.ended_at is not None
     seconds = next(
         float(line.split()[1])

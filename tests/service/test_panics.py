@@ -12,14 +12,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
-from workbench.core.panics import PanicError, is_panic, no_panic
+from workbench.core.panics import PanicError, convert_panics, is_panic
 from workbench.engine.detokenise import Detokeniser
 from workbench.engine.scheduler import Engine
 from workbench.service import Backend
 from workbench.trace import export
-from workbench.ui.later import Later
+from workbench.ui.later import LazyClient
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 BAD_NORMALIZER = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
 
@@ -30,7 +30,7 @@ def panic(*_: Any, **__: Any) -> Any:
     Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "normalizer": BAD_NORMALIZER, "model": model}))
 
 
-def nobody_is_left(bench: Backend) -> bool:
+def is_idle(bench: Backend) -> bool:
     return not bench._runs.active() and bench.health()["rows"] == 0
 
 
@@ -39,10 +39,10 @@ def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_doe
         panic()
     assert is_panic(raised.value)
     assert not isinstance(raised.value, Exception), "the library has learnt better: this module can go"
-    with pytest.raises(PanicError, match="charsmap"), no_panic():
+    with pytest.raises(PanicError, match="charsmap"), convert_panics():
         panic()
     for ends in (KeyboardInterrupt, SystemExit, GeneratorExit):
-        with pytest.raises(ends), no_panic():
+        with pytest.raises(ends), convert_panics():
             raise ends
 
 
@@ -55,11 +55,11 @@ def test_a_tokenizer_that_panics_while_it_is_read_ends_all_who_wait_for_it(
     file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": BAD_NORMALIZER}))
     bench = backend()
     runs = [bench.start(PROMPT, "autoregressive", target=str(folder), drafter="none") for _ in range(3)]
-    until(lambda: all(run.ended for run in runs))
+    wait_until(lambda: all(run.ended for run in runs))
     for run in runs:
         with pytest.raises(ModelError, match="cannot be loaded"):
             run.wait(1)
-    assert nobody_is_left(bench)
+    assert is_idle(bench)
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids, "the loaders work as before"
 
 
@@ -71,7 +71,7 @@ def test_whatever_ends_a_loader_its_runs_hear_of_it(
     run = bench.start(PROMPT, "autoregressive")
     with pytest.raises(ModelError, match="cannot be loaded"):
         run.wait(120)
-    assert nobody_is_left(bench)
+    assert is_idle(bench)
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "loading"])
@@ -85,7 +85,7 @@ def test_a_tokenizer_that_panics_on_a_prompt_refuses_it_and_keeps_no_place(
         bench.unload()
     with pytest.raises(PromptError, match="tokenizer cannot read this prompt"):
         bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(120)
-    assert nobody_is_left(bench)
+    assert is_idle(bench)
     assert bench.start([1, 2, 3], "autoregressive", max_new_tokens=2).wait(60).token_ids
 
 
@@ -95,14 +95,14 @@ def test_a_panic_on_a_token_ends_its_run_and_no_other(
     bench = backend()
     bench.load()
     good = bench.start(PROMPT, "autoregressive", max_new_tokens=40, paused=True)
-    until(lambda: good.state == "paused")
+    wait_until(lambda: good.state == "paused")
     monkeypatch.setattr("workbench.engine.scheduler.detokeniser", lambda *_: Panicking())
     bad = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
     with pytest.raises(WorkbenchError, match="charsmap"):
         bad.wait(120)
     good.resume()
     assert len(good.wait(60).token_ids) == 40
-    assert nobody_is_left(bench)
+    assert is_idle(bench)
 
 
 class Panicking(Detokeniser):
@@ -124,7 +124,7 @@ def test_a_run_that_cannot_be_given_its_row_ends(
         run = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
         with pytest.raises(WorkbenchError, match="could not be started"):
             run.wait(120)
-    assert nobody_is_left(bench)
+    assert is_idle(bench)
     assert bench.health()["status"] == "ok"
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
 
@@ -140,7 +140,7 @@ def test_an_engine_that_panics_is_replaced(backend: Callable[..., Backend], monk
 
 
 def test_a_client_whose_making_panics_is_not_waited_for() -> None:
-    later = Later()
+    later = LazyClient()
     with pytest.raises(BaseException, match="charsmap"):
         later.make(panic)
     assert later.ready

@@ -17,7 +17,7 @@ from PIL import Image
 
 from workbench.core.errors import PromptError
 from workbench.service import pictures
-from workbench.service.choices import takes_squares
+from workbench.service.choices import resizes_to_square
 from workbench.service.pictures import decode, decode_all
 
 
@@ -200,4 +200,4 @@ def test_a_target_that_squeezes_pictures_into_squares_is_known(
     tmp_path: Path, name: str, content: dict[str, Any], squeezed: bool
 ) -> None:
     (tmp_path / name).write_text(json.dumps(content))
-    assert takes_squares(tmp_path) is squeezed
+    assert resizes_to_square(tmp_path) is squeezed

@@ -17,7 +17,7 @@ from workbench.engine import datastore_builder
 from workbench.methods.drafters.ngram import NGram
 from workbench.service import Backend, Limits
 
-from .conftest import PROMPT, allocate_too_much, cuda_is_full, rounds, until
+from .conftest import PROMPT, raise_cpu_out_of_memory, raise_cuda_out_of_memory, rounds, wait_until
 
 EIGHT = [
     ("autoregressive", {}),
@@ -32,7 +32,7 @@ EIGHT = [
 ]
 
 
-def alone(bench: Backend, n: int) -> list[int]:
+def generate_alone(bench: Backend, n: int) -> list[int]:
     return bench.start(PROMPT, "autoregressive", max_new_tokens=n).wait(60).token_ids
 
 
@@ -46,7 +46,7 @@ def row_is_free(bench: Backend) -> bool:
 @pytest.mark.slow
 def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(backend: Callable[..., Backend]) -> None:
     bench = backend(max_rows=9)
-    whole = alone(bench, 40)
+    whole = generate_alone(bench, 40)
     stalled = bench.start(PROMPT, "draft-tree", max_new_tokens=40, user="stalled", lease_s=60)
     paused = bench.start(PROMPT, "draft-model", max_new_tokens=40, user="paused", paused=True)
     runs = [
@@ -59,7 +59,7 @@ def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(bac
     assert rounds(paused) == 0
     paused.resume()
     assert paused.wait(60).token_ids == whole
-    until(lambda: stalled.ended)
+    wait_until(lambda: stalled.ended)
     assert stalled.trace is not None
     assert stalled.trace.token_ids == whole
 
@@ -68,7 +68,7 @@ def test_waiting_runs_say_where_they_stand_and_users_take_turns(backend: Callabl
     bench = backend(max_rows=1)
     bench.load()
     first = bench.start(PROMPT, "autoregressive", max_new_tokens=30, user="a", paused=True)
-    until(lambda: first.state == "paused")
+    wait_until(lambda: first.state == "paused")
     waiting = {
         name: bench.start(PROMPT, "autoregressive", max_new_tokens=2, user=name[0]) for name in ("b1", "b2", "c1")
     }
@@ -91,7 +91,7 @@ def test_a_model_built_meanwhile_in_another_dtype_changes_no_run(
 ) -> None:
     """Transformers sets PyTorch's default dtype, which all threads share, while it builds a model."""
     bench = backend()
-    whole = alone(bench, 12)
+    whole = generate_alone(bench, 12)
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.bfloat16)
@@ -104,7 +104,7 @@ def test_a_model_built_meanwhile_in_another_dtype_changes_no_run(
 def test_runs_that_waited_for_a_load_are_queued_in_the_order_they_came(backend: Callable[..., Backend]) -> None:
     bench = backend(max_rows=1)
     runs = [bench.start(PROMPT, "autoregressive", paused=True, user="a") for _ in range(4)]
-    until(lambda: runs[0].state == "paused" and all(run.state == "queued" for run in runs[1:]))
+    wait_until(lambda: runs[0].state == "paused" and all(run.state == "queued" for run in runs[1:]))
     assert [run.since(0)["queue"]["position"] for run in runs[1:]] == [1, 2, 3]
 
 
@@ -115,9 +115,9 @@ def test_runs_that_waited_for_a_load_are_queued_in_the_order_they_came(backend: 
 def test_a_row_is_free_within_two_seconds_of_its_cancel(backend: Callable[..., Backend], paused: bool) -> None:
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=110, paused=paused, user="a")
-    until(lambda: run.state == "paused" if paused else rounds(run) > 1)
+    wait_until(lambda: run.state == "paused" if paused else rounds(run) > 1)
     run.cancel()
-    until(lambda: row_is_free(bench), seconds=2)
+    wait_until(lambda: row_is_free(bench), seconds=2)
     assert run.state == "cancelled"
 
 
@@ -127,7 +127,7 @@ def test_a_run_nobody_follows_any_more_gives_its_row_back(backend: Callable[...,
     left = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, user="a", lease_s=0.5)
     also_left = bench.start(PROMPT, "autoregressive", user="a", lease_s=0.5)  # still in the queue
     followed = bench.start(PROMPT, "autoregressive", max_new_tokens=2, user="b", lease_s=0.5)
-    until(lambda: followed.since(0)["state"] == "finished")  # polling is following
+    wait_until(lambda: followed.since(0)["state"] == "finished")  # polling is following
     assert left.state == also_left.state == "cancelled"
     assert "follow" in left.message
     assert left.trace is not None
@@ -138,7 +138,7 @@ def test_a_run_that_is_followed_keeps_its_lease(backend: Callable[..., Backend])
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=3, paused=True, lease_s=0.5)
     end = time.monotonic() + 1.2
-    until(lambda: run.since(0)["state"] != "cancelled" and time.monotonic() > end)
+    wait_until(lambda: run.since(0)["state"] != "cancelled" and time.monotonic() > end)
     run.resume()
     assert run.wait(120).footer.reason == "length"
 
@@ -147,7 +147,7 @@ def test_a_row_is_not_kept_by_a_pause_without_end(backend: Callable[..., Backend
     bench = backend(limits=Limits(paused_s=0.3))
     run = bench.start(PROMPT, "autoregressive", paused=True, user="a")
     mine = bench.start(PROMPT, "autoregressive", paused=True)  # the only user of a private backend may take their time
-    until(lambda: run.state == "cancelled", seconds=5)
+    wait_until(lambda: run.state == "cancelled", seconds=5)
     assert "paused" in run.message
     assert run.since(0)["footer"]["reason"] == "limit"
     assert mine.state == "paused"
@@ -156,11 +156,11 @@ def test_a_row_is_not_kept_by_a_pause_without_end(backend: Callable[..., Backend
 # -- a run that fails takes nobody with it ----------------------------------------------------------------------------
 
 
-def python_is_full() -> None:
+def raise_memory_error() -> None:
     raise MemoryError
 
 
-def a_bug() -> None:
+def raise_bug() -> None:
     raise KeyError("a bug in a drafter")
 
 
@@ -180,7 +180,7 @@ def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[],
     return arm
 
 
-@pytest.mark.parametrize("fail", [allocate_too_much, cuda_is_full, python_is_full])
+@pytest.mark.parametrize("fail", [raise_cpu_out_of_memory, raise_cuda_out_of_memory, raise_memory_error])
 def test_out_of_memory_ends_one_run_and_says_what_would_have_fitted(
     backend: Callable[..., Backend], after_rounds: Callable[..., None], fail: Callable[[], None]
 ) -> None:
@@ -191,7 +191,7 @@ def test_out_of_memory_ends_one_run_and_says_what_would_have_fitted(
         bench.start(PROMPT, m, max_new_tokens=40, paused=True) for m in ("prompt-lookup", "draft-model", "draft-tree")
     ]
     for run in runs:
-        until(lambda run=run: run.state == "paused")
+        wait_until(lambda run=run: run.state == "paused")
     for run in runs:
         run.resume()
     with pytest.raises(CapacityError, match="Out of memory"):
@@ -201,18 +201,18 @@ def test_out_of_memory_ends_one_run_and_says_what_would_have_fitted(
     assert f"max_new_tokens={len(runs[0].trace.token_ids)}" in runs[0].message
     assert runs[0].since(0)["footer"]["error"] == runs[0].message
     texts = [run.wait(120).token_ids for run in runs[1:]]
-    assert texts == [alone(bench, 40)] * 2
+    assert texts == [generate_alone(bench, 40)] * 2
     assert row_is_free(bench)
 
 
 def test_a_bug_in_a_round_ends_one_run_with_its_trace_kept(
     backend: Callable[..., Backend], after_rounds: Callable[..., None]
 ) -> None:
-    after_rounds(2, a_bug)
+    after_rounds(2, raise_bug)
     bench = backend()
     broken, other = (bench.start(PROMPT, m, max_new_tokens=30) for m in ("prompt-lookup", "draft-model"))
-    assert other.wait(120).token_ids == alone(bench, 30)
-    until(lambda: broken.ended)
+    assert other.wait(120).token_ids == generate_alone(bench, 30)
+    wait_until(lambda: broken.ended)
     assert broken.state == "error"
     assert rounds(broken) == 2
     assert "KeyError" in broken.message
@@ -222,11 +222,11 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
-    whole = alone(bench, 20)
+    whole = generate_alone(bench, 20)
     run = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True)
-    until(lambda: run.state == "paused")
+    wait_until(lambda: run.state == "paused")
     run.step()
-    until(lambda: rounds(run) == 1)
+    wait_until(lambda: rounds(run) == 1)
 
     def broken(self: DraftVerify, *args: object) -> None:
         raise RuntimeError("not in any row")
@@ -240,7 +240,7 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
     assert run.since(0)["footer"]["text"] == "".join(e.text for e in run.trace.rounds[0].emitted)  # type: ignore[union-attr]
     (loaded,) = bench._pool.targets()
     assert [len(runner.slots) for _, runner in loaded.runners()] == [0, 0]
-    assert alone(bench, 20) == whole
+    assert generate_alone(bench, 20) == whole
     assert bench.health()["status"] == "ok"
 
 
@@ -253,12 +253,12 @@ def test_nothing_stays_behind(backend: Callable[..., Backend]) -> None:
             run.cancel()
         else:
             run.wait(120)
-    until(lambda: row_is_free(bench))
+    wait_until(lambda: row_is_free(bench))
     (loaded,) = bench._pool.targets()
     assert [len(runner.slots) for _, runner in loaded.runners()] == [0, 0]
     assert len(loaded.queue) == 0
     bench.close()
-    until(lambda: threading.active_count() <= before, seconds=10)
+    wait_until(lambda: threading.active_count() <= before, seconds=10)
 
 
 def test_cancelling_a_run_that_loads_ends_it_at_once(backend: Callable[..., Backend]) -> None:
@@ -279,14 +279,14 @@ def test_the_bundled_texts_are_read_before_the_engine_is_asked(
 
     def read(*_: Any) -> Any:
         readers.append(threading.current_thread().name)
-        return worlds.random_store(models)
+        return worlds.random_datastore(models)
 
     monkeypatch.setattr(datastore_builder, "own_texts", read)
     bench.start(PROMPT, "rest", max_new_tokens=3).wait(60)
     assert readers
     models.shared.pop("datastore")
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=30, paused=True)
-    until(lambda: run.state == "paused")
+    wait_until(lambda: run.state == "paused")
     run.change("rest")
     run.resume()
     assert any(r.method == "rest" for r in run.wait(60).rounds)

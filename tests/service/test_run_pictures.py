@@ -14,7 +14,7 @@ from PIL import Image
 
 from workbench.core.errors import CapacityError
 from workbench.engine.request import CANCELLED, Request
-from workbench.engine.request_options import Scored
+from workbench.engine.request_options import TokenLogprob
 from workbench.methods import registry
 from workbench.service import Backend, Limits, pictures
 from workbench.service.run import Run
@@ -32,8 +32,8 @@ def pictured(register: RunRegister) -> Run:
     run.request = Request(
         "x", registry.get("draft-model"), pictures=(picture,), images=images, on_round=lambda _: run.notify()
     )
-    run.request.scores.append(Scored(1, b"a", 1, -0.5))
-    run.trace_bytes += pictures.picture_bytes((picture,), images)
+    run.request.scores.append(TokenLogprob(1, b"a", 1, -0.5))
+    run.trace_bytes += pictures.image_bytes((picture,), images)
     register.add(run, 1)
     return run
 
@@ -66,9 +66,9 @@ def test_a_forgotten_run_leaves_no_picture_in_memory(how: str) -> None:
 
 def test_pictures_are_counted_as_pillow_and_the_model_keep_them() -> None:
     picture = Image.new("RGB", (SIDE, SIDE))
-    assert pictures.picture_bytes((picture, picture)) == 2 * 4 * SIDE * SIDE
+    assert pictures.image_bytes((picture, picture)) == 2 * 4 * SIDE * SIDE
     images = {"pixel_values": torch.zeros(3, SIDE, SIDE), "ids": torch.zeros(5, dtype=torch.long)}
-    assert pictures.picture_bytes((picture,), images) == 4 * SIDE * SIDE + 4 * 3 * SIDE * SIDE + 5 * 8
+    assert pictures.image_bytes((picture,), images) == 4 * SIDE * SIDE + 4 * 3 * SIDE * SIDE + 5 * 8
 
 
 def test_few_requests_decode_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

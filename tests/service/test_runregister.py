@@ -13,10 +13,10 @@ from workbench.service import Backend, Limits
 from workbench.service.runregister import round_bytes
 from workbench.trace.events import Round
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 
-def finished(bench: Backend, **options: Any) -> Any:
+def run_to_end(bench: Backend, **options: Any) -> Any:
     run = bench.start(PROMPT, options.pop("method", "autoregressive"), **{"max_new_tokens": 3, **options})
     run.wait(120)
     return run
@@ -31,10 +31,10 @@ def is_known(bench: Backend, run: Any) -> bool:
 
 def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(kept_s=1.5))
-    run = finished(bench)
+    run = run_to_end(bench)
     assert is_known(bench, run)
     assert bench.run(run.id).since(0)["seq"] == 3
-    until(lambda: not is_known(bench, run))
+    wait_until(lambda: not is_known(bench, run))
     assert len(bench._runs) == 0
     with pytest.raises(UnknownNameError, match="Start a new run"):
         bench.run(run.id)
@@ -42,17 +42,17 @@ def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callab
 
 def test_of_too_many_ended_runs_the_oldest_go(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(kept_runs=3))
-    runs = [finished(bench) for _ in range(5)]
-    until(lambda: len(bench._runs) == 3)
+    runs = [run_to_end(bench) for _ in range(5)]
+    wait_until(lambda: len(bench._runs) == 3)
     assert [is_known(bench, run) for run in runs] == [False, False, True, True, True]
 
 
 def test_traces_of_all_users_together_stay_within_their_memory(backend: Callable[..., Backend]) -> None:
     bench = backend()
-    one = finished(bench, method="draft-model", max_new_tokens=8).trace_bytes
+    one = run_to_end(bench, method="draft-model", max_new_tokens=8).trace_bytes
     small = backend(limits=Limits(trace_bytes=int(2.5 * one)))
-    runs = [finished(small, method="draft-model", max_new_tokens=8, user=f"user {i}") for i in range(6)]
-    until(lambda: small.health()["memory"]["traces"] <= 2.5 * one)
+    runs = [run_to_end(small, method="draft-model", max_new_tokens=8, user=f"user {i}") for i in range(6)]
+    wait_until(lambda: small.health()["memory"]["traces"] <= 2.5 * one)
     assert [is_known(small, run) for run in runs] == [False] * 4 + [True] * 2
 
 
@@ -60,7 +60,7 @@ def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[
     bench = backend(limits=Limits(trace_bytes=100_000))
     run = bench.start(PROMPT, "draft-tree", {"nodes": 16}, max_new_tokens=110)
     other = bench.start(PROMPT, "autoregressive", max_new_tokens=3)
-    until(lambda: run.ended)
+    wait_until(lambda: run.ended)
     assert run.state == "cancelled"
     assert "smaller tree or fewer tokens" in run.message
     assert other.wait(120).footer.reason == "length"
@@ -72,7 +72,7 @@ def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[
 def test_the_size_of_a_trace_is_known_well_enough(
     backend: Callable[..., Backend], method: str, params: dict[str, Any]
 ) -> None:
-    recorded: list[Round] = finished(backend(), method=method, params=params, max_new_tokens=25).trace.rounds
+    recorded: list[Round] = run_to_end(backend(), method=method, params=params, max_new_tokens=25).trace.rounds
     seen: set[int] = set()
     real, about = sum(size_of(r, seen) for r in recorded), sum(map(round_bytes, recorded))
     assert 0.8 < about / real < 1.25

@@ -8,16 +8,16 @@ import pytest
 
 from workbench.service import Backend, Limits
 
-from .soak import Leftovers, soak, warm
+from .soak import HeldResources, soak, warm
 
 
 @pytest.mark.slow
 def test_mixed_requests_with_cancels_and_lost_followers_leave_nothing_behind(backend: Callable[..., Backend]) -> None:
     bench = backend(max_rows=4, limits=Limits(kept_runs=5))
     warm(bench)
-    before = Leftovers.of(bench)
+    before = HeldResources.of(bench)
     ends = soak(bench, 96, users=8)
-    after = Leftovers.of(bench)
+    after = HeldResources.of(bench)
     assert sum(ends.values()) == 96
     assert {"finished", "cancelled", "forget", "PromptError", "UnknownNameError"} <= set(ends)
     assert (after.rows, after.slots, after.queued, after.active) == (0, 0, 0, 0)

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
 from workbench.service import Backend, logs
-from workbench.trace.metrics import acceptance_rate, decode_seconds, emitted, overhead_seconds, tau
+from workbench.trace.metrics import acceptance_rate, count_emitted, decode_seconds, overhead_seconds, tau
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 SECRET = "correct horse battery staple"
 
@@ -28,7 +28,7 @@ def samples(bench: Backend) -> dict[tuple[str, ...], float]:
 
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
+def json_logs() -> Iterator[io.StringIO]:
     """What the workbench's logs write, as JSON lines."""
     logger = logging.getLogger("workbench")
     before = (logger.handlers[:], logger.level, logger.propagate)
@@ -46,11 +46,11 @@ def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
     bench = backend()
     traces = {m: bench.start(PROMPT, m, max_new_tokens=20).wait(120) for m in ("draft-model", "prompt-lookup")}
     waiting = bench.start(PROMPT, "autoregressive", paused=True, user="a")
-    until(lambda: waiting.state == "paused")
+    wait_until(lambda: waiting.state == "paused")
     found = samples(bench)
     for method, trace in traces.items():
         assert found["workbench_rounds_total", method] == len(trace.rounds)
-        assert found["workbench_tokens_total", method] == emitted(trace.rounds) == 20
+        assert found["workbench_tokens_total", method] == count_emitted(trace.rounds) == 20
         assert found["workbench_mean_accepted_length", method] == pytest.approx(tau(trace.rounds))
         assert found["workbench_acceptance_rate", method] == pytest.approx(acceptance_rate(trace.rounds))
         assert found["workbench_verify_seconds_total", method] > 0
@@ -74,7 +74,7 @@ def test_errors_and_a_queue_are_counted(backend: Callable[..., Backend]) -> None
         with pytest.raises(WorkbenchError):
             bench.start("", "autoregressive")
     runs = [bench.start(PROMPT, "autoregressive", paused=True) for _ in range(3)]
-    until(lambda: runs[0].state == "paused")
+    wait_until(lambda: runs[0].state == "paused")
     found = samples(bench)
     assert found["workbench_errors_total", "PromptError"] == 2
     assert found["workbench_queue_length",] == bench.health()["queue"] == 2
@@ -92,7 +92,7 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
     for bad in ({"method": SECRET}, {"target": f"owner/{SECRET}"}, {"params": {SECRET: 1}}):
         with pytest.raises(WorkbenchError):
             bench.start(**({"prompt": SECRET, "method": "draft-model"} | bad))  # type: ignore[arg-type]
-    until(lambda: "run ended" in written.getvalue())
+    wait_until(lambda: "run ended" in written.getvalue())
     texts = [bench.metrics_text(), json.dumps(bench.health()), written.getvalue()]
     for text in texts:
         for private in (SECRET, "user@example.org", run.id, folders[0], trace.text or "zzz", "zzz"):
@@ -112,7 +112,7 @@ def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], writte
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=5)
     run.wait(120)
-    until(lambda: "run ended" in written.getvalue())
+    wait_until(lambda: "run ended" in written.getvalue())
     lines: list[dict[str, Any]] = [json.loads(line) for line in written.getvalue().splitlines()]
     (ended,) = [line for line in lines if line["message"] == "run ended"]
     assert ended["state"] == "finished"
@@ -132,7 +132,7 @@ def test_health_tells_a_dead_engine_from_a_busy_one(
     bench._rounds.failures = 0
     bench._rounds.beat -= 1000
     monkeypatch.setattr(bench._rounds, "_turn", lambda: True)
-    until(lambda: bench.health()["status"] in ("stalled", "ok"))
+    wait_until(lambda: bench.health()["status"] in ("stalled", "ok"))
     bench.close()
     assert bench.health()["status"] == "down"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from workbench.service import Backend, steering
-from workbench.service.timing_coordination import Turns
+from workbench.service.timing_coordination import TimingCoordinator
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, wait_until
 
 
-def entered(turns: Turns, leave: threading.Event) -> threading.Event:
+def start_side_work(turns: TimingCoordinator, leave: threading.Event) -> threading.Event:
     """Does work beside the rounds in a thread of its own until `leave`; set once it is under way."""
     inside = threading.Event()
 
@@ -29,30 +29,30 @@ def entered(turns: Turns, leave: threading.Event) -> threading.Event:
 
 def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     woken: list[int] = []
-    turns, first, second = Turns(lambda: woken.append(1)), threading.Event(), threading.Event()
-    assert entered(turns, first).wait(120)
+    turns, first, second = TimingCoordinator(lambda: woken.append(1)), threading.Event(), threading.Event()
+    assert start_side_work(turns, first).wait(120)
     assert not turns.take(), "a model is being built"
-    late = entered(turns, second)
-    until(lambda: turns._waiting == 1)
+    late = start_side_work(turns, second)
+    wait_until(lambda: turns._waiting == 1)
     assert not late.is_set()
     first.set()
-    until(lambda: bool(woken))
+    wait_until(lambda: bool(woken))
     assert turns.take(), "what was under way has ended"
     assert not late.is_set(), "the timed run has the device"
     turns.let_go()
     assert late.wait(120)
     assert not turns.take(), "work that waited goes before the next timed run"
     second.set()
-    until(lambda: turns._working == 0)
+    wait_until(lambda: turns._working == 0)
     assert turns.take()
 
 
 def test_work_that_waited_is_not_overtaken_by_the_next_timed_run() -> None:
     """Not even by one that asks in the moment in which the device is let go, before the work has woken up."""
-    turns, leave = Turns(), threading.Event()
+    turns, leave = TimingCoordinator(), threading.Event()
     assert turns.take()
-    late = entered(turns, leave)
-    until(lambda: turns._waiting == 1)
+    late = start_side_work(turns, leave)
+    wait_until(lambda: turns._waiting == 1)
     with turns._changed:  # until its end nobody else gets on
         turns.let_go()
         assert not turns.take()
@@ -75,8 +75,8 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
     build = pool._build_drafter
     bench.unload(folders[0])
     bench.load(drafter="none")
-    timed = bench.start(PROMPT, "autoregressive", drafter="none", max_new_tokens=60, paused=True, alone=True)
-    until(lambda: timed.state == "paused")
+    timed = bench.start(PROMPT, "autoregressive", drafter="none", max_new_tokens=60, paused=True, is_timed=True)
+    wait_until(lambda: timed.state == "paused")
 
     def building(*given: Any) -> Any:
         seen.append(timed.ended)
@@ -84,7 +84,7 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
 
     monkeypatch.setattr(pool, "_build_drafter", building)
     other = bench.start(PROMPT, "draft-model", max_new_tokens=4, user="other")
-    until(lambda: bench._turns._waiting == 1)
+    wait_until(lambda: bench._turns._waiting == 1)
     assert not seen
     timed.resume()
     timed.wait(60)
@@ -107,11 +107,11 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
 
     monkeypatch.setattr(steering, "explain", explain)
     monkeypatch.setattr(run.request, "images", {})
-    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=60, paused=True, alone=True)
-    until(lambda: timed.state == "paused")
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=60, paused=True, is_timed=True)
+    wait_until(lambda: timed.state == "paused")
     asking = threading.Thread(target=run.explain, daemon=True)
     asking.start()
-    until(lambda: bench._turns._waiting == 1)
+    wait_until(lambda: bench._turns._waiting == 1)
     assert not seen
     assert run.explained == 0.0
     timed.resume()
@@ -123,10 +123,10 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
 
 def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:
     leave, done = threading.Event(), threading.Event()
-    assert entered(bench._turns, leave).wait(120)
-    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, alone=True)
-    until(lambda: bench._turns._timed)
+    assert start_side_work(bench._turns, leave).wait(120)
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, is_timed=True)
+    wait_until(lambda: bench._turns._timed)
     timed.cancel()
     done.set()
-    assert entered(bench._turns, done).wait(120), "nobody asks for the device any more"
+    assert start_side_work(bench._turns, done).wait(120), "nobody asks for the device any more"
     leave.set()

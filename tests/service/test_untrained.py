@@ -24,7 +24,7 @@ def test_the_message_names_the_target_that_has_some_and_the_command(name: str, i
     said += train
     needs = next(method.needs for method in known.methods() if method.name == name)
     assert static_reasons("text-target", None)(needs) == said
-    models = worlds.small_world(6)
+    models = worlds.make_small_models(6)
     models.target_name = "text-target"
     assert registry.get(name).with_params().lacking(models) == said
 

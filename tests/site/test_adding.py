@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from methods.test_enumerated import EXACTLY, chains, distance, world, written
+from methods.test_enumerated import EXACTLY, chains, distance, output_distribution, random_tables
 
 from workbench.cli.train import train
 from workbench.core.errors import MethodUnavailableError
@@ -20,7 +20,7 @@ from workbench.models.bundle import bundled_folder
 from workbench.models.loading import load_models
 from workbench.site import reference
 from workbench.site.pairs import ROOT
-from workbench.trace.metrics import PAID
+from workbench.trace.metrics import DISTRIBUTION_ERROR
 
 PAGE = (ROOT / ".site" / "adding.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -28,7 +28,7 @@ PROMPT = "Mia had a red ball. Tom had a red ball. Mia had a"
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def _restore_registry() -> Iterator[None]:
     """The registry as it was, when a test is over."""
     registry.names()
     state: list[dict[str, Any]] = [registry._methods, registry._places, registry._of_file]
@@ -39,13 +39,13 @@ def registered() -> Iterator[None]:
         held.update(was)
 
 
-def added(tmp_path: Path, *blocks: str) -> None:
+def load_method_source(tmp_path: Path, *blocks: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text("\n".join(blocks), encoding="utf-8")
     registry.load(file)
 
 
-def wrote(models: Models, method: str, values: dict[str, Any] | None = None, temperature: float = 0.0) -> Any:
+def generate(models: Models, method: str, values: dict[str, Any] | None = None, temperature: float = 0.0) -> Any:
     chosen = registry.get(method).with_params(**values or {})
     prompt = models.tokenizer(PROMPT)["input_ids"]
     return Engine(models).generate(Request(prompt, chosen, SamplingParams(temperature=temperature), 20, 5))
@@ -65,8 +65,8 @@ def test_the_page_stands_in_the_reference_and_its_blocks_are_short() -> None:
 
 
 def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) -> None:
-    added(tmp_path, BLOCKS[0])
-    plain, mine = wrote(pair, "autoregressive"), wrote(pair, "after-pair")
+    load_method_source(tmp_path, BLOCKS[0])
+    plain, mine = generate(pair, "autoregressive"), generate(pair, "after-pair")
     assert mine.token_ids == plain.token_ids
     assert any(round.nodes.tokens for round in mine.rounds)
     known = [round.signals["pairs known"] for round in mine.rounds if "pairs known" in round.signals]
@@ -76,16 +76,16 @@ def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) ->
 def test_the_exact_verifier_keeps_the_law_and_tests_no_more_than_it_says(
     pair: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    added(tmp_path, BLOCKS[1])
+    load_method_source(tmp_path, BLOCKS[1])
     method = registry.get("draft-model")
     assert method.promises["first-few"].value == "exact"
-    w = world("any", 3, 3)
+    w = random_tables("any", 3, 3)
     for most in (1, 2, 3):
         verifier = method.with_params(verifier="first-few", most=most).verifier
-        assert distance(written(w, chains(w), verifier, monkeypatch), w.joint()[()]) < EXACTLY
+        assert distance(output_distribution(w, chains(w), verifier, monkeypatch), w.joint()[()]) < EXACTLY
     values = {"verifier": "first-few", "most": 2, "policy": "fixed", "depth": 5}
-    trace = wrote(pair, "draft-model", values)
-    assert trace.token_ids == wrote(pair, "autoregressive").token_ids
+    trace = generate(pair, "draft-model", values)
+    assert trace.token_ids == generate(pair, "autoregressive").token_ids
     assert max(len(round.path) for round in trace.rounds) == 2
     capped = [round for round in trace.rounds if len(round.path) == 2 and len(round.nodes.tokens) > 2]
     assert capped
@@ -93,13 +93,15 @@ def test_the_exact_verifier_keeps_the_law_and_tests_no_more_than_it_says(
 
 
 def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: Path) -> None:
-    added(tmp_path, BLOCKS[2])
+    load_method_source(tmp_path, BLOCKS[2])
     assert registry.get("draft-model").promises["among-top"].value == "approximate"
     rates = []
     for rank in (1, 20):
-        trace = wrote(pair, "draft-model", {"verifier": "among-top", "rank": rank}, temperature=0.9)
+        trace = generate(pair, "draft-model", {"verifier": "among-top", "rank": rank}, temperature=0.9)
         rates.append(sum(len(r.path) for r in trace.rounds) / len(trace.rounds))
-        assert any(r.signals[PAID] > 0 for r in trace.rounds if len(r.nodes.tokens)), "never without its price"
+        assert any(r.signals[DISTRIBUTION_ERROR] > 0 for r in trace.rounds if len(r.nodes.tokens)), (
+            "never without its price"
+        )
     assert rates[0] < rates[1]
 
 
@@ -109,9 +111,9 @@ def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: 
 def test_the_grower_and_the_policy_draft_what_leaves_the_text_alone(
     pair: Models, tmp_path: Path, block: int, values: dict[str, Any]
 ) -> None:
-    added(tmp_path, BLOCKS[block])
-    trace = wrote(pair, "draft-model", values)
-    assert trace.token_ids == wrote(pair, "autoregressive").token_ids
+    load_method_source(tmp_path, BLOCKS[block])
+    trace = generate(pair, "draft-model", values)
+    assert trace.token_ids == generate(pair, "autoregressive").token_ids
     drafted = [len(round.nodes.tokens) for round in trace.rounds[:-1]]
     assert all(n % 3 == 0 for n in drafted) if block == 3 else len(set(drafted)) > 1
 
@@ -121,14 +123,14 @@ def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkey
     shutil.copytree(bundled_folder() / "text-target", models / "text-target")
     monkeypatch.setenv("WORKBENCH_MODELS", str(models))
     monkeypatch.setenv("WORKBENCH_METHODS", str(tmp_path / "mine.py"))
-    added(tmp_path, *BLOCKS[5:])
+    load_method_source(tmp_path, *BLOCKS[5:])
     with pytest.raises(MethodUnavailableError, match="Train one: workbench train second-next"):
-        wrote(load_models("text-target", None, "cpu", "float32"), "second-next")
+        generate(load_models("text-target", None, "cpu", "float32"), "second-next")
     train("second-next", ["steps=3", "prompts=1", "tokens=8"])
     card = (models / "text-second-next" / "README.md").read_text(encoding="utf-8")
     assert "One layer of width 288." in card
     assert "`workbench train second-next`" in card
     loaded = load_models("text-target", None, "cpu", "float32")
-    trace = wrote(loaded, "second-next")
-    assert trace.token_ids == wrote(loaded, "autoregressive").token_ids
+    trace = generate(loaded, "second-next")
+    assert trace.token_ids == generate(loaded, "autoregressive").token_ids
     assert any(round.nodes.tokens for round in trace.rounds)

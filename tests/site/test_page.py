@@ -122,10 +122,10 @@ def test_links_between_lessons_lead_to_pages() -> None:
 def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
     good = '<a href="https://arxiv.org">paper</a><img src="x.png"><link rel="canonical" href="/x">'
     (tmp_path / "good.html").write_text(good)
-    assert build.foreign_addresses(tmp_path) == []
+    assert build.external_addresses(tmp_path) == []
     (tmp_path / "bad.html").write_text('<script defer src="https://cdn.example/x.js"></script>')
     (tmp_path / "bad.css").write_text('@import "//fonts.example/x.css"; a { background: url(https://b.example/y.png) }')
-    assert build.foreign_addresses(tmp_path) == [
+    assert build.external_addresses(tmp_path) == [
         "bad.css: //fonts.example/x.css",
         "bad.css: https://b.example/y.png",
         "bad.html: https://cdn.example/x.js",
@@ -169,7 +169,7 @@ def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> 
     assert dead_ends(tmp_path) == ["more.md: screenshot-live.png"]
 
 
-def loose(text: str) -> bool:
+def has_accidental_markup(text: str) -> bool:
     """Whether Markdown would take something in a docstring for a link to a heading, or a session for a quotation."""
     return bool(re.search(r"\][ \n]?\[|^>>>", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL), re.MULTILINE))
 
@@ -177,18 +177,18 @@ def loose(text: str) -> bool:
 def test_sessions_in_docstrings_are_code() -> None:
     """MkDocs runs last of all: two lists of a session, one below the other, ended it as a link that leads nowhere."""
     package = griffe.load("workbench", search_paths=[str(pairs.ROOT)], extensions=griffe.load_extensions(Examples))
-    texts = dict(written(package))
+    texts = dict(docstring_texts(package))
     assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(rows)") == 1
-    assert [where for where, text in texts.items() if loose(text)] == []
-    assert loose(">>> f()\n1")
-    assert loose("[1]\n[2]")
+    assert [where for where, text in texts.items() if has_accidental_markup(text)] == []
+    assert has_accidental_markup(">>> f()\n1")
+    assert has_accidental_markup("[1]\n[2]")
 
 
-def written(thing: griffe.Object | griffe.Alias) -> Iterator[tuple[str, str]]:
+def docstring_texts(thing: griffe.Object | griffe.Alias) -> Iterator[tuple[str, str]]:
     """All that docstrings say outside their sections, by what they describe."""
     if thing.is_alias:
         return
     sections = thing.docstring.parse("google") if thing.docstring else []
     yield thing.path, "\n\n".join(part.value for part in sections if part.kind is griffe.DocstringSectionKind.text)
     for member in thing.members.values():
-        yield from written(member)
+        yield from docstring_texts(member)

@@ -11,24 +11,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worlds import byte_tokenizer, family, noisy
+from worlds import byte_tokenizer, family, noisy_copy
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
 from workbench.engine import Engine
 from workbench.models.bundle import bundled
 from workbench.models.pretrained import load_tokenizer
-from workbench.server.door import door
+from workbench.server.door import make_access_control
 from workbench.service import costs, lent, zerogpu, zerorun
-from workbench.service.choices import drafters, reads_pictures
+from workbench.service.choices import accepts_images, drafters
 from workbench.service.limits import Limits
-from workbench.service.meter import Meter
+from workbench.service.meter import RateLimiter
 from workbench.service.users import user_key
 from workbench.ui import space
 
-SEEN = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
+EXPECTED_CASES = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
 
 
-def seen(script: str, log: Path) -> tuple[str, ...]:
+def run_script(script: str, log: Path) -> tuple[str, ...]:
     """What a script of this folder says it has seen. Its output goes to a file: forked processes keep pipes open."""
     pytest.importorskip("spaces")
     with log.open("w") as out:
@@ -41,7 +41,7 @@ def seen(script: str, log: Path) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_whole_generations_run_in_processes_that_share_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert seen("zero_world.py", log) == SEEN, log.read_text()
+    assert run_script("zero_world.py", log) == EXPECTED_CASES, log.read_text()
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_the_app_starts_where_cuda_is_only_pretended(tmp_path: Path) -> None:
     if "text-target" not in bundled():
         pytest.skip("needs the bundled models")
     log = tmp_path / "log"
-    assert seen("zero_start.py", log) == ("start",), log.read_text()
+    assert run_script("zero_start.py", log) == ("start",), log.read_text()
 
 
 @pytest.fixture
@@ -57,13 +57,15 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client over two tiny models and the package's decorator, which here leaves functions as they are."""
     spaces = pytest.importorskip("spaces")
     target = family("llama", vocab_size=257)
-    tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
+    tiny = {"tiny": target, "tiny-drafter": noisy_copy(target, 0.2, 1)}
     monkeypatch.setattr(zerogpu, "known_targets", lambda: iter([(name, Path(name), {}) for name in tiny]))
     monkeypatch.setattr(lent, "locate", lambda name: None)
     monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny[name])
     monkeypatch.setattr(lent, "load_tokenizer", lambda name: byte_tokenizer())
     monkeypatch.setattr(lent, "PACE_S", 0.0)
-    made = zerogpu.ZeroClient(spaces.GPU, isolated=False, device="cpu", dtype="float64", limits=Limits(runs_per_user=2))
+    made = zerogpu.ZeroGpuBackend(
+        spaces.GPU, isolated=False, device="cpu", dtype="float64", limits=Limits(runs_per_user=2)
+    )
     yield made
     made.close()
 
@@ -132,34 +134,34 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
     assert not client._runs.active()
 
 
-def left(client: Any, user: str, what: str = "tokens") -> float:
+def remaining_quota(client: Any, user: str, what: str = "tokens") -> float:
     """What an address may still use."""
     return client._runs.meter._bucket(user, what).level
 
 
 def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_one_request(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._runs.meter = Meter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
+    client._runs.meter = RateLimiter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
 
     run = client.start("aabab", "autoregressive", user=asks, **OPTIONS)
     run.wait(60)
-    assert (left(client, asks), left(client, asks, "requests")) == (1000 - 5 - 24, 49)
+    assert (remaining_quota(client, asks), remaining_quota(client, asks, "requests")) == (1000 - 5 - 24, 49)
     steps = client.comparing("aabab", ["autoregressive"], user=asks, target="tiny", max_new_tokens=4, repeats=2)
     assert list(steps)[-1].comparison.complete
-    assert left(client, asks, "requests") == 48
-    assert left(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
+    assert remaining_quota(client, asks, "requests") == 48
+    assert remaining_quota(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
     client.let_in(asks)
     client._runs.meter.let_in(asks, n=47)
     with pytest.raises(CapacityError, match="50 requests per minute"):
         client.comparing("aabab", ["autoregressive"], user=asks)
     client._runs.meter.charge(asks, 1000)
     with pytest.raises(CapacityError, match=r"1,000 tokens per minute"):
-        client.start("aabab", "autoregressive", user=asks, alone=True, **OPTIONS)
+        client.start("aabab", "autoregressive", user=asks, is_timed=True, **OPTIONS)
 
 
 def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._runs.meter = Meter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
+    client._runs.meter = RateLimiter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
     run = zerorun.ZeroRun(client, asks, "autoregressive")
     client._runs.add(run, 24)
     done = client.generate("aabab", "autoregressive", **OPTIONS)
@@ -168,7 +170,7 @@ def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) 
     client._add_message(run, job, {"header": header})
     client._add_message(run, job, {"header": header, "rounds": [r.to_wire() for r in done.rounds[:3]]})
     client._add_message(run, job, {"header": header, "footer": footer, "busy_s": 1.0})
-    assert left(client, asks) == 1000 - 5 - 3
+    assert remaining_quota(client, asks) == 1000 - 5 - 3
 
 
 def test_the_log_holds_no_prompt(client: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,15 +200,15 @@ def test_whoever_is_asked_by_others_logs_without_words(
         "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda also: written.append("made"))
     )
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    space.client(space.detect(env), "text-target", "auto", "auto", "auto", others=others)
+    space.client(space.detect(env), "text-target", "auto", "auto", "auto", has_other_users=others)
     assert written == [*filter(None, [kind]), "made"], "before anything can go wrong"
 
 
 def test_an_app_that_others_may_reach_is_for_others() -> None:
-    assert not door("127.0.0.1", env={}).is_for_others("127.0.0.1")
-    assert door("0.0.0.0", env={}).is_for_others("0.0.0.0")
-    assert door("127.0.0.1", hosts=["lab.example.org"], env={}).is_for_others("127.0.0.1")
-    assert door("127.0.0.1", key="a key of some length", env={}).is_for_others("127.0.0.1")
+    assert not make_access_control("127.0.0.1", env={}).is_for_others("127.0.0.1")
+    assert make_access_control("0.0.0.0", env={}).is_for_others("0.0.0.0")
+    assert make_access_control("127.0.0.1", hosts=["lab.example.org"], env={}).is_for_others("127.0.0.1")
+    assert make_access_control("127.0.0.1", key="a key of some length", env={}).is_for_others("127.0.0.1")
 
 
 def test_a_run_nobody_follows_is_cancelled(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +229,8 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
     names = [name for name in bundled() if (bundled()[name] / "tokenizer.json").is_file()]
     monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny)
     monkeypatch.setattr(lent, "load_tokenizer", load_tokenizer)
-    monkeypatch.setattr(lent, "load_processor", lambda name, model: object() if reads_pictures(name) else None)
-    made = zerogpu.ZeroClient(spaces.GPU, isolated=False, names=names, device="cpu", dtype="float32")
+    monkeypatch.setattr(lent, "load_processor", lambda name, model: object() if accepts_images(name) else None)
+    made = zerogpu.ZeroGpuBackend(spaces.GPU, isolated=False, names=names, device="cpu", dtype="float32")
     for target, first in {"text-target": "text-drafter", "vision-target": "vision-drafter"}.items():
         found = made.drafters(target)
         listed = [entry for entry in drafters(target) if entry["name"] != "smollm2-drafter"]
@@ -245,4 +247,4 @@ def test_every_call_of_the_workbench_is_there() -> None:
 
     public = {name for name in dir(Workbench) if not name.startswith("_")}
     assert len(public) > 25
-    assert not public - set(dir(zerogpu.ZeroClient)) - {"limits"}, "limits are an attribute there"
+    assert not public - set(dir(zerogpu.ZeroGpuBackend)) - {"limits"}, "limits are an attribute there"

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 
-def pretend() -> None:
+def patch_cuda_names() -> None:
     """Give a build for CPUs the names of CUDA's that the package replaces."""
     import torch
 
@@ -21,7 +21,7 @@ def pretend() -> None:
     torch.cuda._is_in_bad_fork = bool  # type: ignore[assignment]
 
 
-def stay(callback: Any = None) -> None:
+def keep_on_cpu(callback: Any = None) -> None:
     from spaces.zero.torch import patching
 
     for fake, original in patching.cuda_aliases.items():
@@ -32,7 +32,7 @@ def stay(callback: Any = None) -> None:
 def main() -> None:
     import zero_world
 
-    pretend()
+    patch_cuda_names()
     zero_world.lend()
     os.environ["SPACE_ID"] = "somebody/workbench"
 
@@ -41,7 +41,7 @@ def main() -> None:
     client = space.client(space.detect(), "text-target", "auto", "auto", "float32")
     import spaces.zero.torch as pretence  # type: ignore[import-not-found]
 
-    pretence.init, pretence.move = lambda _: None, stay
+    pretence.init, pretence.move = lambda _: None, keep_on_cpu
     model = client._lent.loaded["text-target"][0]
     assert next(model.parameters()).device.type == "cuda", "models belong on cuda before the launch"
     trace = client.generate("Once upon a time", "draft-model", max_new_tokens=24)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
-class TokenizerSource(BaseHTTPRequestHandler):
+class FakeDeviceAPI(BaseHTTPRequestHandler):
     """Lends GPUs and remembers what it was asked."""
 
     calls: list[tuple[str, dict[str, str]]] = []  # noqa: RUF012
@@ -53,9 +53,9 @@ class TokenizerSource(BaseHTTPRequestHandler):
         pass
 
 
-def lend() -> None:
+def start_device_api() -> None:
     """Start the service and make this process's environment that of a ZeroGPU Space."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), TokenizerSource)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeDeviceAPI)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     group = Path(tempfile.mkdtemp()) / "cgroup"
     group.write_text("0::/emulated")
@@ -70,7 +70,7 @@ def lend() -> None:
 
 def import_spaces() -> Any:
     """The package in its ZeroGPU mode."""
-    lend()
+    start_device_api()
     sys.modules["torch"] = None  # type: ignore[assignment]
     import spaces
 
@@ -91,8 +91,8 @@ def children() -> list[int]:
     return found
 
 
-def asked() -> list[dict[str, str]]:
-    return [said for path, said in TokenizerSource.calls if path == "/schedule"]
+def schedule_calls() -> list[dict[str, str]]:
+    return [said for path, said in FakeDeviceAPI.calls if path == "/schedule"]
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
 
     import pytest
     import torch
-    from worlds import byte_tokenizer, family, noisy
+    from worlds import byte_tokenizer, family, noisy_copy
 
     from workbench.core.errors import WorkbenchError
     from workbench.engine import Engine, Models, Request, Runner
@@ -110,14 +110,14 @@ def main() -> None:
 
     torch.set_num_threads(1)
     target = family("llama", vocab_size=257)
-    tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
+    tiny = {"tiny": target, "tiny-drafter": noisy_copy(target, 0.2, 1)}
     zerogpu.known_targets = lambda: iter([(name, Path(name), {}) for name in tiny])
     lent.locate = lambda name: None
     lent.load_model = lambda name, device, dtype: tiny[name]
     lent.load_tokenizer = lambda name: byte_tokenizer()
     zerogpu.choices.targets = lambda names: [{"name": name, "title": name} for name in names]
     lent.PACE_S = 0.0  # every round travels alone, so that a run can be caught in the middle
-    client = zerogpu.ZeroClient(spaces.GPU, isolated=True, device="cpu", dtype="float64")
+    client = zerogpu.ZeroGpuBackend(spaces.GPU, isolated=True, device="cpu", dtype="float64")
     options: dict[str, Any] = {"target": "tiny", "drafter": "tiny-drafter", "max_new_tokens": 40}
 
     def alone(method: str) -> list[int]:
@@ -130,8 +130,8 @@ def main() -> None:
     assert trace.footer.reason == "length"
     assert trace.header.prefill_s > 0
     assert not client._lent._engines, "the engine was built in the app's process"
-    assert TokenizerSource.calls[0][0] == "/schedule"
-    assert int(asked()[0]["durationSeconds"]) >= costs.START_S
+    assert FakeDeviceAPI.calls[0][0] == "/schedule"
+    assert int(schedule_calls()[0]["durationSeconds"]) >= costs.START_S
     said = client.estimate(options | {"method": "draft-model"})
     assert "on 1 run" in said, said
     print("SEEN same text")
@@ -151,13 +151,11 @@ def main() -> None:
     run.cancel()
     assert run.state == "cancelled"
     assert run.since(0)["footer"]["reason"] == "cancelled"
-    released = len([1 for path, _ in TokenizerSource.calls if path == "/release"])
+    released = len([1 for path, _ in FakeDeviceAPI.calls if path == "/release"])
     deadline = time.monotonic() + 20
-    while (
-        len([1 for path, _ in TokenizerSource.calls if path == "/release"]) == released and time.monotonic() < deadline
-    ):
+    while len([1 for path, _ in FakeDeviceAPI.calls if path == "/release"]) == released and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert len([1 for path, _ in TokenizerSource.calls if path == "/release"]) == released + 1, (
+    assert len([1 for path, _ in FakeDeviceAPI.calls if path == "/release"]) == released + 1, (
         "the GPU was not given back"
     )
     n_rounds = len(run.since(0)["rounds"])
@@ -178,11 +176,11 @@ def main() -> None:
     print("SEEN killed")
 
     # no quota left: the package's own words
-    TokenizerSource.quota = False
+    FakeDeviceAPI.quota = False
     with pytest.raises(WorkbenchError, match="ZeroGPU quota exceeded") as refusal:
         client.generate("aababab", "draft-model", **options)
     assert str(ROOT) not in str(refusal.value)
-    TokenizerSource.quota = True
+    FakeDeviceAPI.quota = True
     print("SEEN no quota")
 
     # several at once, each in its turn or in its own process, all right
@@ -193,7 +191,7 @@ def main() -> None:
     assert not client.health()["rows"]
 
 
-def leave(status: int) -> None:
+def exit_with_children(status: int) -> None:
     """End this process and those it forked, which wait for more work."""
     if status:
         traceback.print_exc()
@@ -209,4 +207,4 @@ if __name__ == "__main__":
         main()
         status = 0
     finally:
-        leave(status)
+        exit_with_children(status)

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,8 +21,8 @@ from workbench.core.tree import DraftTree
 from workbench.decoders import Method, Promise, Source
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.round_state import RoundState
-from workbench.decoders.own_rounds import OwnRounds
-from workbench.engine import Row
+from workbench.decoders.own_rounds import DecoderParams
+from workbench.engine import Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, RoundReport
 from workbench.engine.round_timing import Drafting
@@ -36,7 +36,7 @@ LANE = "drafter"
 
 
 @dataclass(frozen=True)
-class DraftingAhead(OwnRounds):
+class DraftingAhead(DecoderParams):
     """Draft and verify at once: the next draft is made on the outcome that the drafter thinks likeliest.
 
     That outcome is: all is accepted, and the target's own token is the one the drafter would have drafted. Where it
@@ -71,12 +71,12 @@ class Ahead(DraftVerify):
         self.guesses: dict[int, Guess] = {}  # by the row's id
         self.is_guessing = False
 
-    def change(self, row: Row, settings: Settings) -> None:
+    def change(self, row: Sequence, settings: Settings) -> None:
         """What was drafted with other settings is no use."""
         self.guesses.pop(id(row), None)
         super().change(row, settings)
 
-    def close(self, row: Row) -> None:
+    def close(self, row: Sequence) -> None:
         """The row's next round will not come."""
         self.guesses.pop(id(row), None)
         super().close(row)
@@ -131,7 +131,7 @@ class Ahead(DraftVerify):
         left = row.drafter.reach(row)
         return left is None or left > len(tree) + row.state.plan.depth + 1
 
-    def _guess(self, turns: Sequence[RoundState], begun: threading.Event) -> None:
+    def _guess(self, turns: abc.Sequence[RoundState], begun: threading.Event) -> None:
         for state in turns:
             row, start = state.row, self.clock.mark()
             begun.set()

@@ -8,7 +8,7 @@ It shows what a decoder beside drafting and verifying takes: one file, no drafte
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,23 +21,23 @@ from workbench.core.sampling import likeliest, pick, to_probs
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders import Method, Promise, Source
 from workbench.decoders.draft_verify.decoder import spans_of
-from workbench.decoders.own_rounds import OwnRounds
-from workbench.engine import Row
+from workbench.decoders.own_rounds import DecoderParams
+from workbench.engine import Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import FINISHED
-from workbench.engine.round_timing import Drafting, Timing, Work, share
+from workbench.engine.round_timing import Drafting, Timing, Work, share_forwards
 from workbench.engine.settings import Settings
-from workbench.engine.stop_conditions import cut
-from workbench.engine.trace_recording import keep_round, record_placed
+from workbench.engine.stop_conditions import apply_stop_conditions
+from workbench.engine.trace_recording import append_round, record_placed
 from workbench.kernels.segment import Segment
-from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.drafters.nothing import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.trace.tokens import PLAIN, Emitted, Placed
+from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 
 @dataclass(frozen=True)
-class MaskFilling(OwnRounds):
+class MaskFilling(DecoderParams):
     """Guess the next places all at once, and set those that the target is sure of, wherever they lie.
 
     The target reads its own last guess where a place is masked. Each pass guesses anew: a place is taken back where
@@ -71,31 +71,31 @@ class Filling(Decoder):
     def __init__(self, context: EngineContext) -> None:
         self.context = context
 
-    def open(self, row: Row) -> None:
+    def open(self, row: Sequence) -> None:
         """Nothing is guessed yet."""
         row.state = Canvas()
 
-    def change(self, row: Row, settings: Settings) -> None:
+    def change(self, row: Sequence, settings: Settings) -> None:
         """From the next round on; what is set stays until the target is of another mind."""
         if settings.swaps:
             raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
         row.configured, row.models, row.sampling = settings.configured, settings.models, settings.sampling
 
-    def revoke(self, row: Row) -> None:
+    def revoke(self, row: Sequence) -> None:
         """Take back nothing yet: a canvas is dropped when the change has succeeded."""
 
-    def close(self, row: Row) -> None:
+    def close(self, row: Sequence) -> None:
         """Take back the tokens of the canvas."""
         row.report.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
         row.state = None
 
-    def step(self, rows: Sequence[Row]) -> bool:
+    def step(self, rows: abc.Sequence[Sequence]) -> bool:
         """A round for each row, one after the other."""
         for row in rows:
             self.context.guard(row, lambda r=row: self._round(r))
         return bool(rows)
 
-    def _round(self, row: Row) -> None:
+    def _round(self, row: Sequence) -> None:
         begun, clock, target, canvas = time.perf_counter(), self.context.clock, self.context.models.target, row.state
         rounds = row.configured.rounds
         assert isinstance(rounds, MaskFilling)
@@ -114,7 +114,7 @@ class Filling(Decoder):
         commit = clock.mark()
         right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
         final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
-        kept, reason, texts = cut(row, guesses[:final], self.context.models)
+        kept, reason, texts = apply_stop_conditions(row, guesses[:final], self.context.models)
         target.commit(row.place, range(kept))
         row.place.last_hidden = out.hidden[0, kept - 1]
         row.committed.extend(guesses[:kept])
@@ -125,22 +125,22 @@ class Filling(Decoder):
             base + i for i, (_, stood) in enumerate(old) if stood and not stays[i] and not (i < kept and right[i])
         ]
         placed = [
-            Placed(guesses[i], self.context.token_text(guesses[i]), base + i, sure[i])
+            TentativeTokenRecord(guesses[i], self.context.token_text(guesses[i]), base + i, sure[i])
             for i in range(n)
             if stands[i] and not stays[i]
         ]
-        emitted = [Emitted(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
+        emitted = [EmittedToken(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
         row.state = Canvas(guesses[kept:], stands[kept:])
         row.report.signals |= {"places set": sum(stands), "places taken back": len(revoked)}
         spans = spans_of([row])
-        work = share(spans, [id(row)])[id(row)]
+        work = share_forwards(spans, [id(row)])[id(row)]
         nothing = Drafting(start, start, (id(row),))
         timing = Timing(start, start, judge, commit, nothing, Work(), work, work.seconds, 1)
-        keep_round(row, record_placed(row, emitted, placed, revoked, timing, begun))
+        append_round(row, record_placed(row, emitted, placed, revoked, timing, begun))
         if reason:
             self.context.end(row, FINISHED, reason)
 
-    def _guess(self, row: Row, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
+    def _guess(self, row: Sequence, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
         """The token at each place and its probability, given what was read before it."""
         logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
         if row.sampling.greedy:
@@ -173,7 +173,7 @@ METHOD = Method(
     ),
     formula="x(t+i) ← argmax p( · | x(1) … x(t), guesses before i ), for all i at once, until nothing changes",
     differs=("A causal target reads its last guess where a place is masked: it was never trained to see masks.",),
-    drafter=Nothing(),
+    drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),
     rounds=MaskFilling(),

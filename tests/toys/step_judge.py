@@ -8,7 +8,7 @@ It shows what that takes: `Verifier.holds` and `Verifier.settle`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,10 +21,10 @@ from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.decoders import Method, Promise, Source
 from workbench.decoders.draft_verify.feedback import TentativeDecision, Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine import Models, Row
+from workbench.engine import Models, Sequence
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
-from workbench.trace.tokens import Emitted
+from workbench.trace.tokens import EmittedToken
 
 EASY = Rule(
     "easy",
@@ -36,7 +36,7 @@ EASY = Rule(
 
 
 @dataclass
-class Judge:
+class StepState:
     """Of one row: whether the step that is written is one that was taken back before."""
 
     is_strict: bool = False
@@ -60,9 +60,9 @@ class StepJudge(Verifier):
     easy: float = param(0.01, ge=0.0, le=1.0, doc="θ, probability above which a draft is kept until its step is judged")
     enough: float = param(0.3, ge=0.0, le=1.0, doc="mean probability of a step's tokens below which it is taken back")
 
-    def prime(self, row: Row, models: Models) -> Judge:
+    def prime(self, row: Sequence, models: Models) -> StepState:
         """Nothing was taken back yet."""
-        return Judge()
+        return StepState()
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Easy, or strict in a step that was taken back."""
@@ -85,7 +85,7 @@ class StepJudge(Verifier):
         """A step, and what the round that ends it may add."""
         return 2 * self.step + 64
 
-    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> TentativeDecision:
+    def settle(self, row: Sequence, held: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
         """Judge the step once it is long enough, or the last."""
         judge: Any = row.state.verifier
         if len(held) < self.step and not ends:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import abc
 
 import pytest
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.own_rounds import OwnRounds
-from workbench.engine import Engine, Models, Request, Row
+from workbench.decoders.own_rounds import DecoderParams
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, ERROR, FINISHED
 from workbench.engine.settings import Settings
@@ -27,27 +27,27 @@ class Faulty(Decoder):
     context: EngineContext
     in_step: bool
 
-    def open(self, row: Row) -> None:
+    def open(self, row: Sequence) -> None:
         row.state = None
 
-    def step(self, rows: Sequence[Row]) -> bool:
+    def step(self, rows: abc.Sequence[Sequence]) -> bool:
         if self.in_step:
             raise RuntimeError("a round")
         self.context.end(rows[0], FINISHED, "length")
         return True
 
-    def change(self, row: Row, settings: Settings) -> None:
+    def change(self, row: Sequence, settings: Settings) -> None:
         raise RuntimeError("a change")
 
-    def revoke(self, row: Row) -> None:
+    def revoke(self, row: Sequence) -> None:
         raise RuntimeError("a hand-over")
 
-    def close(self, row: Row) -> None:
+    def close(self, row: Sequence) -> None:
         raise RuntimeError("the end")
 
 
 @dataclasses.dataclass(frozen=True)
-class FaultyRounds(OwnRounds):
+class FaultyRounds(DecoderParams):
     in_step: bool = False
 
     def decoder(self, context: EngineContext) -> Decoder:
@@ -56,7 +56,7 @@ class FaultyRounds(OwnRounds):
 
 @pytest.mark.parametrize("in_step", [True, False])
 def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) -> None:
-    models: Models = worlds.world("llama", noise=0.05, device=device)
+    models: Models = worlds.make_models("llama", noise=0.05, device=device)
     plain = registry.get("autoregressive")
     faulty = dataclasses.replace(plain, name="faulty", rounds=FaultyRounds(in_step))
     engine = Engine(models)
@@ -72,19 +72,19 @@ def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) 
 
 
 class Closed(Faulty):
-    def open(self, row: Row) -> None:
+    def open(self, row: Sequence) -> None:
         row.sampling = SamplingParams(temperature=2.0)  # as far as it got
         raise RuntimeError("an opening")
 
 
 @dataclasses.dataclass(frozen=True)
-class ClosedRounds(OwnRounds):
+class ClosedRounds(DecoderParams):
     def decoder(self, context: EngineContext) -> Decoder:
         return Closed(context, False)
 
 
 def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> None:
-    models: Models = worlds.world("llama", noise=0.05, device=device)
+    models: Models = worlds.make_models("llama", noise=0.05, device=device)
     plain = registry.get("draft-model")
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))

@@ -29,10 +29,10 @@ def toy(load: Callable[[str], Method]) -> Method:
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A drafter that is right often, and far from always."""
-    return worlds.world("llama", noise=0.05, device=device)
+    return worlds.make_models("llama", noise=0.05, device=device)
 
 
-def asked(method: Any, **more: Any) -> Request:
+def make_request(method: Any, **more: Any) -> Request:
     return Request(PROMPT, method, max_new_tokens=N, stop_at_eos=False, **more)
 
 
@@ -45,7 +45,7 @@ def total(trace: Trace, name: str) -> float:
 
 
 def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: Models, toy: Method) -> None:
-    trace = Engine(models).generate(asked(toy))
+    trace = Engine(models).generate(make_request(toy))
     assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
     assert total(trace, USED) > 0
     assert total(trace, THROWN) > 0, "wasted drafts are counted"
@@ -57,15 +57,15 @@ def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: 
             assert verify.start_s <= ahead.start_s <= verify.end_s
             overlapped += 1
     assert overlapped > 0
-    assert export.read_json_lines(export.json_lines(trace)) == trace
+    assert export.read_json_lines(export.to_json_lines(trace)) == trace
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, toy: Method, temperature: float) -> None:
     """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
     sampling = SamplingParams(temperature=temperature)
-    shared_copy = worlds.world("llama", noise=0.0, device=str(models.target.device))
-    trace = Engine(shared_copy).generate(asked(toy, sampling=sampling, seed=3))
+    shared_copy = worlds.make_models("llama", noise=0.0, device=str(models.target.device))
+    trace = Engine(shared_copy).generate(make_request(toy, sampling=sampling, seed=3))
     assert total(trace, USED) > 0
     if temperature == 0:
         assert total(trace, THROWN) == 0
@@ -75,7 +75,9 @@ def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, to
 
 def test_rows_side_by_side_changed_into_it_and_out_of_it(models: Models, toy: Method) -> None:
     engine, plain = Engine(models), worlds.hf_greedy(models.target.model, PROMPT, N)
-    rows = [engine.submit(asked(m)) for m in (toy, toy, registry.get("draft-model"), registry.get("autoregressive"))]
+    rows = [
+        engine.submit(make_request(m)) for m in (toy, toy, registry.get("draft-model"), registry.get("autoregressive"))
+    ]
     while any(row.n_new < 3 for row in rows):
         engine.step()
     rows[1].change(method=registry.get("prompt-lookup"))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import worlds
-from ui.conftest import Opener, browser, free_port, models_folder, open_page, serve
-from ui.test_page import count, long, says, short, state, stop, wait_rounds
+from ui.conftest import PageOpener, browser, free_port, models_folder, open_page, serve
+from ui.test_page import count, long, short, state, stop, wait_for_text, wait_rounds
 
 from workbench.methods import OWN_METHODS
 
@@ -46,22 +46,22 @@ def choose(page: Any, name: str) -> None:
     """As a visitor does: by the title in the list, at full speed."""
     page.locator("[data-what=method]").select_option(label=TOYS[name])
     page.get_by_label("Show at").select_option("0")
-    says(page, ".wb-promise", "approximate" if name == "step-judge" else "exact")
+    wait_for_text(page, ".wb-promise", "approximate" if name == "step-judge" else "exact")
 
 
-@pytest.mark.parametrize("name", worlds.on_demand_unless(("mask-filling", "step-judge"), TOYS))
-def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page: Opener, name: str) -> None:
+@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(("mask-filling", "step-judge"), TOYS))
+def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page: PageOpener, name: str) -> None:
     page = open_page(toy_app)
     choose(page, name)
     short(page, 24)
     page.click("[data-press=run]")
     state(page, "finished")
-    says(page, ".wb-card-ribbon h3 em", "24 of 24 tokens")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "24 of 24 tokens")
     assert page.locator(".wb-token").count() == 24
-    says(page, ".wb-card-tree h3", f": {TOYS[name]}")
+    wait_for_text(page, ".wb-card-tree h3", f": {TOYS[name]}")
     if name != "mask-filling":
         page.locator(".wb-token.is-accepted").last.click()
-    says(page, ".wb-card-card", CARDS[name])
+    wait_for_text(page, ".wb-card-card", CARDS[name])
     drawn_as(page, name)
     text, rounds = page.evaluate(TEXT), count(page)
 
@@ -90,9 +90,9 @@ def drawn_as(page: Any, name: str) -> None:
         assert "drafter" in lanes
 
 
-@pytest.mark.parametrize("name", worlds.on_demand_unless(("drafting-ahead",), TOYS))
+@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(("drafting-ahead",), TOYS))
 def test_a_toy_is_cancelled_in_the_middle_and_another_method_runs_after_it(
-    toy_app: str, open_page: Opener, name: str
+    toy_app: str, open_page: PageOpener, name: str
 ) -> None:
     page = open_page(toy_app)
     choose(page, name)
@@ -101,7 +101,7 @@ def test_a_toy_is_cancelled_in_the_middle_and_another_method_runs_after_it(
     page.click("[data-press=run]")
     wait_rounds(page, 3)
     stop(page)
-    says(page, ".wb-card-ribbon h3 em", "cancelled")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "cancelled")
     page.wait_for_selector(".wb-token")  # the page draws once per frame
     assert page.locator(".wb-token").count() < 4000
     page.select_option("[data-what=method]", "draft-model")

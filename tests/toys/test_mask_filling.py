@@ -13,11 +13,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
-from workbench.engine.request_options import Extras
+from workbench.engine.request_options import RequestOptions
 from workbench.interop import speculative
 from workbench.methods import registry
 from workbench.trace import export, metrics
-from workbench.trace.events import Trace, standing
+from workbench.trace.events import Trace, list_tentative_tokens
 from workbench.trace.tokens import PLAIN
 
 PROMPT = worlds.repeating_prompt(11, period=5)
@@ -26,7 +26,7 @@ N = 24
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device)
+    return worlds.make_models("llama", noise=0.15, device=device)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def plain(models: Models) -> list[int]:
     return worlds.hf_greedy(models.target.model, PROMPT, N)
 
 
-def asked(method: Any, **more: Any) -> Request:
+def make_request(method: Any, **more: Any) -> Request:
     return Request(PROMPT, method, **{"max_new_tokens": N, "stop_at_eos": False, **more})
 
 
@@ -48,28 +48,28 @@ def checked(trace: Trace) -> Trace:
     begin = len(trace.header.prompt_tokens)
     for n, r in enumerate(trace.rounds, 1):
         end = begin + sum(len(before.emitted) for before in trace.rounds[:n])
-        stands = standing(trace.rounds[:n])
+        stands = list_tentative_tokens(trace.rounds[:n])
         assert all(placed.position >= end for placed in stands), "what is emitted stands there no more"
-        before = {placed.position for placed in standing(trace.rounds[: n - 1])}
+        before = {placed.position for placed in list_tentative_tokens(trace.rounds[: n - 1])}
         assert set(r.revoked) <= before, "only what was set can be taken back"
-    assert export.read_json_lines(export.json_lines(trace)) == trace
-    assert export.read_parquet(export.parquet(trace)) == trace
+    assert export.read_json_lines(export.to_json_lines(trace)) == trace
+    assert export.read_parquet(export.to_parquet(trace)) == trace
     return trace
 
 
 @pytest.mark.parametrize("values", [{}, {"places": 2, "sure": 1.0}, {"places": 17, "sure": 0.0}], ids=str)
 def test_its_text_is_the_targets_own(models: Models, toy: Method, plain: list[int], values: dict[str, Any]) -> None:
-    trace = checked(Engine(models).generate(asked(toy.with_params(**values))))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(**values))))
     assert trace.token_ids == plain
-    assert standing(trace.rounds) == []
+    assert list_tentative_tokens(trace.rounds) == []
     assert {e.kind for r in trace.rounds for e in r.emitted} == {PLAIN}
     assert metrics.acceptance_rate(trace.rounds) is None, "nothing is drafted"
     assert not trace.footer.warnings, "nor is that an alarm"
 
 
 def test_places_are_set_out_of_order_and_taken_back(models: Models, toy: Method) -> None:
-    trace = Engine(models).generate(asked(toy.with_params(places=12, sure=0.08)))
-    stretches = [[p.position for p in standing(trace.rounds[:n])] for n in range(1, len(trace.rounds))]
+    trace = Engine(models).generate(make_request(toy.with_params(places=12, sure=0.08)))
+    stretches = [[p.position for p in list_tentative_tokens(trace.rounds[:n])] for n in range(1, len(trace.rounds))]
     assert any(s and s[-1] - s[0] >= len(s) for s in stretches), (
         "somewhere a masked place lies between two that are set"
     )
@@ -79,10 +79,10 @@ def test_places_are_set_out_of_order_and_taken_back(models: Models, toy: Method)
 def test_sampled_text_follows_from_the_seed_and_not_from_how_it_was_filled(models: Models, toy: Method) -> None:
     warm = SamplingParams(temperature=0.8, top_k=20)
     texts = [
-        Engine(models).generate(asked(toy.with_params(**v), sampling=warm, seed=5)).token_ids
+        Engine(models).generate(make_request(toy.with_params(**v), sampling=warm, seed=5)).token_ids
         for v in ({"places": 2}, {"places": 13, "sure": 0.0})
     ]
-    assert texts[0] == texts[1] != Engine(models).generate(asked(toy, sampling=warm, seed=6)).token_ids
+    assert texts[0] == texts[1] != Engine(models).generate(make_request(toy, sampling=warm, seed=6)).token_ids
 
 
 def test_it_runs_beside_others_is_changed_into_one_and_out_of_one_and_cancelled(
@@ -90,7 +90,7 @@ def test_it_runs_beside_others_is_changed_into_one_and_out_of_one_and_cancelled(
 ) -> None:
     engine, draft_model = Engine(models), registry.get("draft-model")
     filling = toy.with_params(places=12, sure=0.0)
-    stays, leaves, comes, ends = (engine.submit(asked(m)) for m in (filling, filling, draft_model, filling))
+    stays, leaves, comes, ends = (engine.submit(make_request(m)) for m in (filling, filling, draft_model, filling))
     while leaves.n_new < 3 or comes.n_new < 3 or ends.n_new < 3:
         engine.step()
     leaves.change(method=draft_model)
@@ -113,8 +113,10 @@ def test_it_runs_beside_others_is_changed_into_one_and_out_of_one_and_cancelled(
 def test_what_it_cannot_do_is_refused_by_name(models: Models, toy: Method, plain: list[int]) -> None:
     engine = Engine(models)
     with pytest.raises(MethodUnavailableError, match=r"Mask filling.*log-probabilities.*repetition penalty"):
-        engine.submit(asked(toy, extras=Extras(logprobs=2), sampling=SamplingParams(repetition_penalty=1.2)))
-    row = engine.submit(asked(toy))
+        engine.submit(
+            make_request(toy, extras=RequestOptions(logprobs=2), sampling=SamplingParams(repetition_penalty=1.2))
+        )
+    row = engine.submit(make_request(toy))
     while row.n_new < 3:
         engine.step()
     row.change(sampling=SamplingParams(repetition_penalty=1.2))
@@ -132,8 +134,8 @@ def test_generate_refuses_it_by_name(toy: Method) -> None:
 
 
 def test_a_text_that_ends_leaves_nothing_standing(models: Models, toy: Method, plain: list[int]) -> None:
-    stop = Extras(stop_tokens=(plain[9],))
-    trace = checked(Engine(models).generate(asked(toy.with_params(places=17, sure=0.0), extras=stop)))
+    stop = RequestOptions(stop_tokens=(plain[9],))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(places=17, sure=0.0), extras=stop)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == plain[: plain.index(plain[9]) + 1]
-    assert standing(trace.rounds) == []
+    assert list_tentative_tokens(trace.rounds) == []

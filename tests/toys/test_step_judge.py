@@ -15,12 +15,12 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.draft_verify import tentative_tokens
 from workbench.decoders.draft_verify.feedback import TentativeDecision
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
-from workbench.engine.request_options import Extras
+from workbench.engine.request_options import RequestOptions
 from workbench.methods import registry
 from workbench.trace import metrics
-from workbench.trace.events import Round, standing
+from workbench.trace.events import Round, list_tentative_tokens
 
 PROMPT = worlds.repeating_prompt(11, period=5)
 N = 40
@@ -30,7 +30,7 @@ EASY, SEVERE = {"easy": 0.0, "enough": 0.0}, {"easy": 0.0, "enough": 1.0}
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.world("llama", noise=0.15, device=device)
+    return worlds.make_models("llama", noise=0.15, device=device)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def plain(models: Models) -> list[int]:
     return worlds.hf_greedy(models.target.model, PROMPT, N)
 
 
-def asked(method: Any, **more: Any) -> Request:
+def make_request(method: Any, **more: Any) -> Request:
     return Request(PROMPT, method, **{"max_new_tokens": N, "stop_at_eos": False, **more})
 
 
@@ -60,10 +60,10 @@ def test_a_step_that_is_taken_back_leaves_nothing_in_cache_or_drafter(
     """Every step is thrown away once: what is written in its place is the target's own, with any drafter."""
     theirs = registry.get(drafter)
     method = replace(toy, drafter=theirs.drafter, policies=theirs.policies, tree_builders=theirs.tree_builders)
-    trace = checked(Engine(models).generate(asked(method.with_params(**SEVERE))))
+    trace = checked(Engine(models).generate(make_request(method.with_params(**SEVERE))))
     assert trace.token_ids == plain
     assert taken_back(trace.rounds) > N // 3
-    assert standing(trace.rounds) == []
+    assert list_tentative_tokens(trace.rounds) == []
     assert [e.position for r in trace.rounds for e in r.emitted] == [*range(len(PROMPT), len(PROMPT) + N)]
     for r in trace.rounds:
         own = [e for e in r.emitted if e.node is not None]
@@ -74,13 +74,13 @@ def test_a_step_that_is_taken_back_leaves_nothing_in_cache_or_drafter(
 
 def test_what_stands_is_emitted_once_and_counted_once(models: Models, toy: Method, plain: list[int]) -> None:
     """Of two passes over each step the figures count both, and the tokens of one."""
-    easy = checked(Engine(models).generate(asked(toy.with_params(**EASY))))
+    easy = checked(Engine(models).generate(make_request(toy.with_params(**EASY))))
     assert easy.token_ids != plain, "the drafts were not the target's"
     assert taken_back(easy.rounds) == 0
     assert len(easy.rounds) == -(-N // 5), "all of every draft of 4 stood"
-    severe = Engine(models).generate(asked(toy.with_params(**SEVERE)))
+    severe = Engine(models).generate(make_request(toy.with_params(**SEVERE)))
     for trace in (easy, severe):
-        assert metrics.emitted(trace.rounds) == N == len(trace.token_ids)
+        assert metrics.count_emitted(trace.rounds) == N == len(trace.token_ids)
         assert metrics.tau(trace.rounds) == N / len(trace.rounds)
     assert metrics.acceptance_rate(easy.rounds) == 1.0
     assert len(severe.rounds) > len(easy.rounds)
@@ -88,18 +88,18 @@ def test_what_stands_is_emitted_once_and_counted_once(models: Models, toy: Metho
 
 def test_mates_of_a_batch_do_not_notice(models: Models, toy: Method, plain: list[int]) -> None:
     engine, severe, draft_model = Engine(models), toy.with_params(**SEVERE), registry.get("draft-model")
-    rows = [engine.submit(asked(m)) for m in (severe, draft_model, toy.with_params(**EASY), severe)]
+    rows = [engine.submit(make_request(m)) for m in (severe, draft_model, toy.with_params(**EASY), severe)]
     while any(row.status not in ENDED for row in rows):
         engine.step()
     traces = [checked(row.trace) for row in rows if row.trace is not None]
     assert [traces[i].token_ids for i in (0, 1, 3)] == [plain] * 3
-    assert traces[2].token_ids == Engine(models).generate(asked(toy.with_params(**EASY))).token_ids
+    assert traces[2].token_ids == Engine(models).generate(make_request(toy.with_params(**EASY))).token_ids
     assert models.drafter is not None
     assert not models.target.slots
     assert not models.drafter.slots
 
 
-def tentative(row: Row) -> list[TentativeToken]:
+def tentative(row: Sequence) -> list[TentativeToken]:
     """Return a sequence's tentative tokens; none before its prefill ends."""
     return row.state.tentative if row.state is not None else []
 
@@ -108,14 +108,14 @@ def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
     models: Models, toy: Method, plain: list[int]
 ) -> None:
     engine, seen = Engine(models), []
-    row = engine.submit(asked(toy.with_params(step=12, **SEVERE), on_round=lambda r: seen.extend(r.emitted)))
+    row = engine.submit(make_request(toy.with_params(step=12, **SEVERE), on_round=lambda r: seen.extend(r.emitted)))
     while not seen or not tentative(row):
         engine.step()
     row.cancel()
     engine.step()
     assert row.status == CANCELLED
     assert row.trace is not None
-    assert len(standing(row.trace.rounds)) > 0
+    assert len(list_tentative_tokens(row.trace.rounds)) > 0
     assert row.trace.token_ids == [e.token for e in seen] == plain[: len(seen)]
     assert row.trace.footer.text == models.tokenizer.decode(plain[: len(seen)])
     assert not models.target.slots
@@ -124,7 +124,7 @@ def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
 def test_a_stream_has_no_token_that_is_taken_back(models: Models, toy: Method, plain: list[int]) -> None:
     """Who follows gets tokens once, with their text and log-probabilities, at most a step late."""
     got, scores = list[int](), list[int]()
-    request = asked(toy.with_params(**SEVERE), extras=Extras(logprobs=1))
+    request = make_request(toy.with_params(**SEVERE), extras=RequestOptions(logprobs=1))
 
     def follow(r: Round) -> None:
         got.extend(e.token for e in r.emitted)
@@ -144,20 +144,20 @@ def test_a_stop_string_counts_where_it_stands(models: Models, toy: Method, plain
     text = models.tokenizer.decode(plain)
     begin = len(models.tokenizer.decode(plain[:at]))
     stop = text[begin : begin + 2]
-    whole = Engine(models).generate(asked(registry.get("draft-model"), stop=(stop,)))
-    trace = checked(Engine(models).generate(asked(toy.with_params(**SEVERE), stop=(stop,))))
+    whole = Engine(models).generate(make_request(registry.get("draft-model"), stop=(stop,)))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), stop=(stop,))))
     assert whole.footer.reason == trace.footer.reason == "stop-string"
     assert trace.footer.text == whole.footer.text
     assert trace.token_ids == whole.token_ids
-    assert standing(trace.rounds) == []
+    assert list_tentative_tokens(trace.rounds) == []
 
 
 def test_the_end_of_text_is_judged_with_its_step(models: Models, toy: Method, plain: list[int]) -> None:
-    stop = Extras(stop_tokens=(plain[9],))
-    trace = checked(Engine(models).generate(asked(toy.with_params(**SEVERE), extras=stop)))
+    stop = RequestOptions(stop_tokens=(plain[9],))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), extras=stop)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == plain[: plain.index(plain[9]) + 1]
-    assert standing(trace.rounds) == []
+    assert list_tentative_tokens(trace.rounds) == []
 
 
 def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, plain: list[int]) -> None:
@@ -165,7 +165,7 @@ def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, p
     strict = toy.with_params(step=12, easy=1.0, enough=0.0)
     for method in ("draft-model", "autoregressive"):
         engine = Engine(models)
-        row = engine.submit(asked(strict))
+        row = engine.submit(make_request(strict))
         while not tentative(row):
             engine.step()
         held = [h.token.token for h in tentative(row)]
@@ -183,7 +183,7 @@ def test_a_change_to_another_decoder_takes_back_what_is_undecided(
     models: Models, toy: Method, load: Callable[[str], Method], plain: list[int]
 ) -> None:
     engine = Engine(models)
-    row = engine.submit(asked(toy.with_params(step=12, easy=0.0, enough=0.0)))
+    row = engine.submit(make_request(toy.with_params(step=12, easy=0.0, enough=0.0)))
     while not tentative(row):
         engine.step()
     row.change(method=load("mask_filling"))
@@ -203,11 +203,11 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
             return TentativeDecision(back=len(held))
 
     method = replace(toy, verifier=Never())
-    trace = checked(Engine(models).generate(asked(method.with_params())))
+    trace = checked(Engine(models).generate(make_request(method.with_params())))
     assert trace.footer.reason == "length"
     assert len(trace.token_ids) == N
     runs = [len(list(g)) for empty, g in itertools.groupby(not r.emitted for r in trace.rounds) if empty]
-    assert max(runs) == tentative_tokens.TRIES
+    assert max(runs) == tentative_tokens.MAX_RETRACTIONS
 
 
 def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, plain: list[int]) -> None:
@@ -219,10 +219,10 @@ def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, pl
             return TentativeDecision()
 
     method = replace(toy, verifier=Window())
-    trace = checked(Engine(models).generate(asked(method.with_params(easy=1.0))))
+    trace = checked(Engine(models).generate(make_request(method.with_params(easy=1.0))))
     assert trace.token_ids == plain
-    assert all(len(standing(trace.rounds[:n])) <= 3 for n in range(len(trace.rounds) + 1))
-    assert any(len(standing(trace.rounds[:n])) == 3 for n in range(len(trace.rounds)))
+    assert all(len(list_tentative_tokens(trace.rounds[:n])) <= 3 for n in range(len(trace.rounds) + 1))
+    assert any(len(list_tentative_tokens(trace.rounds[:n])) == 3 for n in range(len(trace.rounds)))
 
 
 def test_what_is_written_again_is_drawn_with_other_numbers(models: Models, toy: Method) -> None:
@@ -230,9 +230,9 @@ def test_what_is_written_again_is_drawn_with_other_numbers(models: Models, toy: 
     alone = registry.get("autoregressive")
     method = replace(toy, drafter=alone.drafter, policies=alone.policies).with_params(**SEVERE)
     warm = SamplingParams(temperature=1.0)
-    traces = [Engine(models).generate(asked(method, sampling=warm, seed=seed)) for seed in (5, 5, 6)]
+    traces = [Engine(models).generate(make_request(method, sampling=warm, seed=seed)) for seed in (5, 5, 6)]
     assert traces[0].token_ids == traces[1].token_ids != traces[2].token_ids
     rounds = traces[0].rounds
     first = next(i for i, r in enumerate(rounds) if r.revoked)
-    was = [p.token for p in standing(rounds[:first])]
+    was = [p.token for p in list_tentative_tokens(rounds[:first])]
     assert was != traces[0].token_ids[: len(was)]

@@ -33,10 +33,10 @@ CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     "grounded": lambda trace: (metrics.grounded(trace), metrics.word_kinds(trace, {})),
     "definitions": lambda trace: [d.to_wire() for d in acceptance.definitions(trace.rounds, trace.header.rules)],
     "kept": lambda trace: export.read(
-        export.parquet(trace, {"entry": json.dumps(entry_of_trace(trace, "20261122-000000-00000000", (), ""))})
+        export.to_parquet(trace, {"entry": json.dumps(entry_of_trace(trace, "20261122-000000-00000000", (), ""))})
     ),
     "index": lambda trace: pl.DataFrame([entry_of_trace(trace, "x", (), "")]),
-    "json lines": lambda trace: export.read(export.json_lines(trace).encode()),
+    "json lines": lambda trace: export.read(export.to_json_lines(trace).encode()),
     "listed": lambda trace: recorded.describe("x", trace),
     "what if": lambda trace: analyse(trace),
     "report": lambda trace: replay.replay(trace),

@@ -18,5 +18,9 @@ TREE = Nodes(
 def test_a_round_counts_once_at_each_depth_however_many_siblings_it_tested() -> None:
     round_ = Round(0, "draft-tree", {}, TREE, [1], 5, "corrected", [])
     assert metrics.acceptance_by_depth([round_, round_]) == [(1, 2, 2), (2, 2, 0)]
-    assert (metrics.drafted([round_]), metrics.tested([round_]), metrics.accepted([round_])) == (6, 4, 1)
+    assert (metrics.count_drafted([round_]), metrics.count_tested([round_]), metrics.count_accepted([round_])) == (
+        6,
+        4,
+        1,
+    )
     assert metrics.acceptance_rate([round_]) == 1 / 4

@@ -16,14 +16,14 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import SCHEMA_VERSION, Footer, Header, Round, Trace
-from workbench.trace.nodes import Nodes, Top
-from workbench.trace.tokens import Emitted
+from workbench.trace.nodes import Nodes, TopTokens
+from workbench.trace.tokens import EmittedToken
 
 
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])
 def trace(request: pytest.FixtureRequest, device: str) -> Trace:
     """A real run whose drafter is right some of the time, changed in its middle."""
-    engine = Engine(worlds.world("llama", noise=0.15, device=device))
+    engine = Engine(worlds.make_models("llama", noise=0.15, device=device))
     row = engine.submit(
         Request(worlds.repeating_prompt(12), registry.get("draft-tree-sampled"), SamplingParams(request.param), 40)
     )
@@ -120,7 +120,7 @@ def a_round(status: list[str], path: list[int], depth: list[int], n_emitted: int
         tokens=[1] * n, parents=[-1] * n, depth=depth, position=depth, text=[""] * n, p=[0.5] * n, q=[None] * n,
         accept=[None] * n, u=[None] * n, status=status, source=[""] * n,
     )  # fmt: skip
-    emitted = [Emitted(1, "a", i, i + 1, "accepted", None, i, 0.5) for i in range(n_emitted)]
+    emitted = [EmittedToken(1, "a", i, i + 1, "accepted", None, i, 0.5) for i in range(n_emitted)]
     parts = {"draft_s": 0.1, "verify_s": 0.2, "waited_s": 0.1, "overhead_s": 0.1}
     return Round(index, "m", {}, nodes, path, 1, "bonus", emitted, started_s=0.6 * index + 0.2, seconds=0.5, **parts)
 
@@ -178,7 +178,7 @@ json_values: Any = st.one_of(st.none(), st.integers(-5, 5), st.floats(0, 1), st.
 def test_any_round_survives_the_wire(status: list[str], text: str, params: dict[str, Any]) -> None:
     r = a_round(status, [], [1] * len(status), 2)
     r.params, r.notes = params, [text]
-    r.top_q, r.top_p = [None, Top([1], [text], [0.5])], [Top([2], [text], [1.0])]
+    r.top_q, r.top_p = [None, TopTokens([1], [text], [0.5])], [TopTokens([2], [text], [1.0])]
     assert Round.from_wire(json.loads(json.dumps(r.to_wire()))) == r
 
 
@@ -188,7 +188,7 @@ def test_any_round_survives_the_wire(status: list[str], text: str, params: dict[
 def a_caption(parts: list[tuple[str, str, float]], blind: list[float] | None = None) -> Trace:
     """A trace of one round from (text, kind, p) of its tokens, and the probabilities with the picture blanked."""
     made = a_round([], [], [], 0)
-    made.emitted = [Emitted(i, text, 0, 0, kind, None, i, p) for i, (text, kind, p) in enumerate(parts)]
+    made.emitted = [EmittedToken(i, text, 0, 0, kind, None, i, p) for i, (text, kind, p) in enumerate(parts)]
     header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
     return Trace(header, [made], attribution=None if blind is None else {"p_blind": blind})
 
@@ -218,7 +218,7 @@ def test_grounded_and_other_words_are_counted_apart_and_bonus_tokens_nowhere() -
 
 
 def test_plain_decoding_is_not_a_bonus_and_traces_that_said_so_are_read_as_plain() -> None:
-    emitted = Emitted(1, "a", 0, 1, "bonus", None, 0, 0.5)
+    emitted = EmittedToken(1, "a", 0, 1, "bonus", None, 0, 0.5)
     made = Round(0, "autoregressive", {}, Nodes(), [], 1, "bonus", [emitted])
     assert (made.bonus_kind, made.emitted[0].kind) == ("plain", "plain")
     old = made.to_wire() | {"bonus_kind": "bonus", "emitted": [made.to_wire()["emitted"][0] | {"kind": "bonus"}]}

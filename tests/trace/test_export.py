@@ -14,11 +14,11 @@ from typing import Any
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
-from traces import FIXTURES, hostile, traces
+from traces import FIXTURES, make_hostile_trace, traces
 
 import workbench
 from workbench.core.errors import WorkbenchError
-from workbench.core.panics import PanicError, no_panic, quiet
+from workbench.core.panics import PanicError, convert_panics, suppress_panic_output
 from workbench.core.rules import RATIO
 from workbench.trace import export, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
@@ -37,7 +37,7 @@ def trace() -> Trace:
 @RELAXED
 @given(traces())
 def test_any_trace_survives_json_lines(trace: Trace) -> None:
-    text = export.json_lines(trace)
+    text = export.to_json_lines(trace)
     n_events = len(trace.rounds) + 2 + (trace.attribution is not None)
     assert text.count("\n") == n_events, "one line an event, whatever the texts hold"
     assert export.read(text.encode()).to_wire() == trace.to_wire()
@@ -46,26 +46,26 @@ def test_any_trace_survives_json_lines(trace: Trace) -> None:
 @RELAXED
 @given(traces())
 def test_any_trace_survives_parquet(trace: Trace) -> None:
-    assert export.read(export.parquet(trace)) == trace
+    assert export.read(export.to_parquet(trace)) == trace
 
 
 def test_hostile_texts_come_back_as_they_were() -> None:
-    trace = hostile()
-    assert export.read_json_lines(export.json_lines(trace)) == trace
-    assert export.read_parquet(export.parquet(trace)) == trace
+    trace = make_hostile_trace()
+    assert export.read_json_lines(export.to_json_lines(trace)) == trace
+    assert export.read_parquet(export.to_parquet(trace)) == trace
 
 
 def test_the_parquet_file_opens_as_one_table(trace: Trace) -> None:
-    table = pl.read_parquet(io.BytesIO(export.parquet(trace)))
+    table = pl.read_parquet(io.BytesIO(export.to_parquet(trace)))
     assert table.height == len(trace.rounds)
     tokens = table.select("round", "tokens").explode("tokens").unnest("tokens")
     assert tokens["token"].to_list() == trace.token_ids
     nodes = table.select("nodes").explode("nodes").unnest("nodes").drop_nulls("node")
-    assert nodes.height == metrics.drafted(trace.rounds)
+    assert nodes.height == metrics.count_drafted(trace.rounds)
 
 
 def broken(trace: Trace, change: Any) -> bytes:
-    lines = [json.loads(line) for line in export.json_lines(trace).splitlines()]
+    lines = [json.loads(line) for line in export.to_json_lines(trace).splitlines()]
     change(lines)
     return "\n".join(json.dumps(line) for line in lines).encode()
 
@@ -126,13 +126,13 @@ def test_a_file_that_is_too_large_is_not_parsed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
-    lines = export.json_lines(trace).splitlines()
+    lines = export.to_json_lines(trace).splitlines()
     cut = export.read_json_lines("\n".join(lines[:5]))
     assert cut.rounds == trace.rounds[:4]
     assert cut.footer.reason == ""
     assert cut.footer.warnings == [export.INCOMPLETE]
-    assert export.read(export.parquet(cut)).footer.warnings == [export.INCOMPLETE], "kept, it still says so"
-    assert export.read_json_lines(export.json_lines(trace)).footer.warnings == trace.footer.warnings
+    assert export.read(export.to_parquet(cut)).footer.warnings == [export.INCOMPLETE], "kept, it still says so"
+    assert export.read_json_lines(export.to_json_lines(trace)).footer.warnings == trace.footer.warnings
 
 
 # -- Mutants ----------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_trace_with_one_field_wrong_is_refused_or_harms_no_reader(step: int) -
 
 def test_figures_that_a_real_trace_may_hold_are_not_refused(trace: Trace) -> None:
     for name in recorded.names():
-        export.checked(recorded.trace(name))
+        export.check_trace(recorded.trace(name))
     wire = json.loads(json.dumps(trace.to_wire()))
     wire["header"]["seed"] = 10**30
     wire["rounds"][0]["signals"] = {"entropy": 0}
@@ -198,7 +198,7 @@ def test_a_panic_of_the_parquet_reader_writes_no_backtrace(capfd: pytest.Capture
     """What others write meanwhile is kept."""
 
     def panic() -> None:
-        with no_panic(), quiet():
+        with convert_panics(), suppress_panic_output():
             os.write(2, b"a line of the log\n")
             os.write(2, b"\nthread '<unnamed>' panicked at crates/x.rs:1:2:\nindex\nstack backtrace:\n   0: x\n")
             raise type("PanicException", (BaseException,), {})("index")
@@ -206,6 +206,6 @@ def test_a_panic_of_the_parquet_reader_writes_no_backtrace(capfd: pytest.Capture
     with pytest.raises(PanicError):
         panic()
     assert capfd.readouterr().err == "a line of the log\n"
-    with quiet():
+    with suppress_panic_output():
         os.write(2, b"another\n")
     assert capfd.readouterr().err == "another\n"

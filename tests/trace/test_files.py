@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endless_writer import ROWS, TRACE, WRITERS, overwrite_on_and_on, processes
+from endless_writer import ROWS, TRACE, WRITERS, forkserver_context, overwrite_in_loop
 
 from workbench.bench.prompts import load_prompts
 from workbench.bench.saved import read_report
@@ -25,7 +25,7 @@ from workbench.cli.traces import read_trace
 from workbench.client.wire import data_url
 from workbench.core.errors import WorkbenchError
 from workbench.service.pictures import decode
-from workbench.trace.files import PART, check_writable, read_regular, replacing, write_whole
+from workbench.trace.files import PART, check_writable, read_regular, replace_atomically, write_atomically
 from workbench.trace.store import RunStore
 
 KILLS = 8
@@ -63,13 +63,13 @@ def test_on_a_full_disk_the_old_file_stays(kind: str, tmp_path: Path, full_disk:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_writer_killed_at_any_point_leaves_a_whole_file(kind: str, tmp_path: Path) -> None:
-    context = processes()
+    context = forkserver_context()
     path, dice, cut_short = tmp_path / kind, random.Random(7), 0
     WRITERS[kind](path)
     whole = path.read_bytes()
     for _ in range(KILLS):
         started = context.Event()
-        writer = context.Process(target=overwrite_on_and_on, args=(kind, str(path), started))
+        writer = context.Process(target=overwrite_in_loop, args=(kind, str(path), started))
         writer.start()
         assert started.wait(120), "the writer never began"
         time.sleep(dice.uniform(0, 0.1))
@@ -87,7 +87,7 @@ def test_a_file_keeps_its_permissions_and_a_link_its_aim(tmp_path: Path) -> None
     file.write_bytes(b"old")
     file.chmod(0o600)
     link.symlink_to(file)
-    write_whole(link, b"new")
+    write_atomically(link, b"new")
     assert link.is_symlink()
     assert file.read_bytes() == b"new"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -95,7 +95,7 @@ def test_a_file_keeps_its_permissions_and_a_link_its_aim(tmp_path: Path) -> None
 
 def test_the_longest_name_that_a_file_may_have_can_be_written(tmp_path: Path) -> None:
     for name in ("n" * 255, "ö" * 127):
-        write_whole(tmp_path / name, b"whole")
+        write_atomically(tmp_path / name, b"whole")
         assert (tmp_path / name).read_bytes() == b"whole"
 
 
@@ -105,13 +105,13 @@ def test_a_pipe_and_a_device_are_written_to_and_stay_what_they_are(tmp_path: Pat
     heard: list[bytes] = []
     reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    write_whole(pipe, b"said")
+    write_atomically(pipe, b"said")
     reader.join(30)
     assert heard == [b"said"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
-    write_whole(null, b"gone")
+    write_atomically(null, b"gone")
     assert Path("/dev/null").is_char_device()
 
 
@@ -120,7 +120,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     file.write_bytes(b"old")
 
     def fail() -> None:
-        with replacing(file) as part:
+        with replace_atomically(file) as part:
             part.write_bytes(b"half")
             raise ZeroDivisionError
 
@@ -135,15 +135,15 @@ def test_trying_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
     file.write_bytes(b"old")
     for path in (file, missing, Path("/dev/null")):
         check_writable(path)
-        checks.file_to_write(path, "out")
+        checks.check_output_file(path, "out")
     assert [p.name for p in tmp_path.iterdir()] == ["there.txt"]
     assert file.read_bytes() == b"old"
     os.mkfifo(tmp_path / "pipe")
     check_writable(tmp_path / "pipe")  # and does not wait for its reader
     with pytest.raises(WorkbenchError, match="Is a directory"):
-        checks.file_to_write(tmp_path, "out")
+        checks.check_output_file(tmp_path, "out")
     with pytest.raises(WorkbenchError, match="No such file"):
-        checks.file_to_write(tmp_path / "nowhere" / "x", "out")
+        checks.check_output_file(tmp_path / "nowhere" / "x", "out")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -33,7 +33,7 @@ def test_the_tables_hold_what_the_figures_count(name: str) -> None:
     assert frames.from_frames(tables) == trace
     tested = tables.nodes.filter(pl.col("status") != "discarded").height
     accepted = tables.nodes.filter(pl.col("status") == "accepted").height
-    assert (tested, accepted) == (metrics.tested(trace.rounds), metrics.accepted(trace.rounds))
+    assert (tested, accepted) == (metrics.count_tested(trace.rounds), metrics.count_accepted(trace.rounds))
     assert tables.tokens.height / tables.rounds.height == metrics.tau(trace.rounds)
     assert tables.tokens.sort("position")["token"].to_list() == trace.token_ids
     ends = tables.rounds["started_s"] + tables.rounds["seconds"]

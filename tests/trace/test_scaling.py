@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import ParameterError
-from workbench.trace.scaling import NAMES, ScalingLaw, Trained, fit, of_report
+from workbench.trace.scaling import NAMES, ScalingLaw, TrainedDrafter, fit, runs_from_report
 
 PLANTED = (-1.0, 0.5, 0.3)
 PROMPTS = 40
 
 
-def planted(bend: float = 0.0, seed: int = 0) -> list[Trained]:
+def synthetic_runs(bend: float = 0.0, seed: int = 0) -> list[TrainedDrafter]:
     """Runs of which each prompt's τ is drawn around a law; `bend` takes something from those that lie in the middle."""
-    rng, runs = np.random.default_rng(seed), list[Trained]()
+    rng, runs = np.random.default_rng(seed), list[TrainedDrafter]()
     hard = rng.uniform(0.8, 1.2, PROMPTS)  # prompts differ, by the same share in all runs
     for parameters in (100_000, 1_000_000, 10_000_000):
         for tokens in (100_000, 1_000_000, 10_000_000):
@@ -24,12 +24,12 @@ def planted(bend: float = 0.0, seed: int = 0) -> list[Trained]:
             tau -= bend * (tokens == 1_000_000)
             rounds = rng.integers(2_000, 3_000, PROMPTS)
             emitted = np.round(rounds * tau * hard).astype(int)
-            runs.append(Trained(parameters, tokens, emitted.tolist(), rounds.tolist()))
+            runs.append(TrainedDrafter(parameters, tokens, emitted.tolist(), rounds.tolist()))
     return runs
 
 
 def test_planted_numbers_come_back_within_their_intervals() -> None:
-    law = fit(planted())
+    law = fit(synthetic_runs())
     for value, low, high, true in zip(law.values, law.low, law.high, PLANTED, strict=True):
         assert low <= true <= high
         assert low < value < high
@@ -43,13 +43,13 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     """Of 200 studies on other prompts 178 to 199 hold the slope, if 95 % is true, but for one try in 1,000."""
     held = 0
     for seed in range(200):
-        law = fit(planted(seed=seed))
+        law = fit(synthetic_runs(seed=seed))
         held += law.low[1] <= PLANTED[1] <= law.high[1]
     assert 178 <= held <= 199
 
 
-def test_what_the_law_leaves_shows_where_it_bends() -> None:
-    straight, bent = fit(planted()), fit(planted(bend=0.3))
+def test_residuals_show_where_the_scaling_law_fails() -> None:
+    straight, bent = fit(synthetic_runs()), fit(synthetic_runs(bend=0.3))
     assert bent.r2 < straight.r2
     middle = [bent.left[i] for i in (1, 4, 7)]
     assert max(middle) < -0.1
@@ -64,20 +64,20 @@ def test_a_law_is_by_decades() -> None:
 
 
 def test_too_few_runs_make_no_law() -> None:
-    runs = planted()
+    runs = synthetic_runs()
     with pytest.raises(ParameterError, match="3 runs are too few"):
         fit(runs[:3])
     with pytest.raises(ParameterError, match="same parameters"):
-        fit([Trained(5, 10**k, [5], [2]) for k in range(1, 5)])
+        fit([TrainedDrafter(5, 10**k, [5], [2]) for k in range(1, 5)])
     with pytest.raises(ParameterError, match="same tokens"):
-        fit([Trained(10**k, 5, [5], [2]) for k in range(1, 5)])
+        fit([TrainedDrafter(10**k, 5, [5], [2]) for k in range(1, 5)])
     with pytest.raises(ParameterError, match="Tokens grow with size"):
-        fit([Trained(10**k, 10**k, [5], [2]) for k in range(1, 5)])
+        fit([TrainedDrafter(10**k, 10**k, [5], [2]) for k in range(1, 5)])
     with pytest.raises(ParameterError, match="different prompts"):
-        fit([*runs[:-1], Trained(10, 10, [5], [2])])
+        fit([*runs[:-1], TrainedDrafter(10, 10, [5], [2])])
 
 
 def test_runs_are_read_from_a_report() -> None:
     cells = [{"parameters": 4, "tokens": 9, "emitted": [6, 4], "rounds": [3, 2], "agreement": 0.5}]
-    (run,) = of_report({"cells": cells})
+    (run,) = runs_from_report({"cells": cells})
     assert (run.parameters, run.tokens, run.tau) == (4, 9, 2.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from workbench.trace import speedup
-from workbench.trace.speedup import OPEN, SLOWER, Estimate, estimate
+from workbench.trace.speedup import INCONCLUSIVE, SLOWER, Estimate, estimate
 
 
 def test_the_mean_is_geometric_and_prompts_weigh_alike() -> None:
@@ -54,7 +54,7 @@ def test_three_prompts_repeated_ten_times_are_three_observations() -> None:
     assert found.low is not None
     assert found.high is not None
     assert found.low < 1 < 3 < found.high, "the prompts' own range is inside"
-    assert found.verdict == OPEN
+    assert found.verdict == INCONCLUSIVE
 
 
 def test_two_prompts_cost_a_degree_of_freedom_each() -> None:
@@ -76,7 +76,7 @@ def test_repeats_are_not_prompts() -> None:
     assert found.high is not None
     assert found.low is not None
     assert found.high / found.low > 5
-    assert found.verdict == OPEN
+    assert found.verdict == INCONCLUSIVE
 
 
 ratio = st.floats(0.05, 20)
@@ -99,7 +99,7 @@ def test_typical_rates_divide_to_the_speed_up(ratios: dict[int, list[float]]) ->
     plain = {(i, k): 50.0 + 7 * i + k for i, own in ratios.items() for k in range(len(own))}
     mine = {(i, k): plain[i, k] * r for i, own in ratios.items() for k, r in enumerate(own)}
     found = speedup.speedup(mine, plain)
-    rates = [estimate(speedup.by_prompt(side)) for side in (mine, plain)]
+    rates = [estimate(speedup.group_by_prompt(side)) for side in (mine, plain)]
     assert found is not None
     assert rates[0] is not None
     assert rates[1] is not None
@@ -122,8 +122,8 @@ def test_a_95_per_cent_interval_covers_in_95_of_100_cases(prompts: int, repeats:
 
 
 def test_no_verdict_while_the_interval_holds_1() -> None:
-    assert Estimate(1.4, 0.99, 2.0, 6, 6).verdict == OPEN
-    assert Estimate(0.7, 0.4, 1.1, 6, 6).verdict == OPEN
+    assert Estimate(1.4, 0.99, 2.0, 6, 6).verdict == INCONCLUSIVE
+    assert Estimate(0.7, 0.4, 1.1, 6, 6).verdict == INCONCLUSIVE
     assert Estimate(0.7, 0.5, 0.9, 6, 6).verdict == SLOWER
     assert Estimate(0.7, None, None, 1, 1).verdict == "one run"
     assert (
@@ -136,8 +136,8 @@ def test_no_verdict_while_the_interval_holds_1() -> None:
 def test_a_run_is_divided_by_the_plain_run_of_its_own_repeat() -> None:
     """The machine was twice as slow in the second repeat, for both: the method is as fast as plain decoding."""
     plain = {("a", 0): 10.0, ("a", 1): 5.0, ("b", 0): 40.0}
-    assert speedup.pairs(plain, plain) == {"a": [1.0, 1.0], "b": [1.0]}
-    assert speedup.pairs({("a", 1): 10.0, ("b", 1): 9.0}, plain) == {"a": [2.0]}
+    assert speedup.pair_ratios(plain, plain) == {"a": [1.0, 1.0], "b": [1.0]}
+    assert speedup.pair_ratios({("a", 1): 10.0, ("b", 1): 9.0}, plain) == {"a": [2.0]}
 
 
 def test_runs_without_a_token_and_runs_without_a_partner_are_left_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from workbench.trace.events import Round
 from workbench.trace.nodes import DISCARDED, Nodes
-from workbench.trace.stalls import calm, stalls
+from workbench.trace.stalls import exclude_stalled, find_stalls
 from workbench.trace.tokens import BONUS
 
 
@@ -35,26 +35,28 @@ def rounds(sizes: list[int], seconds: list[float], method: str = "draft-model") 
 
 def test_a_round_much_longer_than_its_like_stalled() -> None:
     found = rounds([4] * 9, [1.0, 1.1, 0.9, 12.0, 1.0, 1.05, 3.2, 0.95, 1.0])
-    assert list(stalls(found)) == [3, 6]
-    assert stalls(found)[3] == pytest.approx(12.0)
-    assert len(calm(found)) == 7
+    assert list(find_stalls(found)) == [3, 6]
+    assert find_stalls(found)[3] == pytest.approx(12.0)
+    assert len(exclude_stalled(found)) == 7
 
 
 def test_larger_drafts_take_longer_without_stalling() -> None:
     """Each size is measured by its own kind."""
-    assert not stalls(rounds([0] * 8 + [60] * 5, [1.0] * 8 + [9.0] * 5))
-    assert not stalls(rounds([1, 2, 3, 4, 60], [1.0, 1.1, 1.2, 1.3, 3.0])), "no other of its size: within three times"
+    assert not find_stalls(rounds([0] * 8 + [60] * 5, [1.0] * 8 + [9.0] * 5))
+    assert not find_stalls(rounds([1, 2, 3, 4, 60], [1.0, 1.1, 1.2, 1.3, 3.0])), (
+        "no other of its size: within three times"
+    )
 
 
 def test_rounds_that_scatter_anyway_are_not_called_stalled() -> None:
     """Seeded: times over a factor of ten, all alike in kind."""
     seconds = np.random.default_rng(1).lognormal(0, 0.8, 60).tolist()
-    assert len(stalls(rounds([4] * 60, seconds))) <= 2
-    assert not stalls(rounds([4] * 8, [0.5, 1, 1.5, 2, 2.5, 3, 3.5, 7])), "7 is more than three times their median"
+    assert len(find_stalls(rounds([4] * 60, seconds))) <= 2
+    assert not find_stalls(rounds([4] * 8, [0.5, 1, 1.5, 2, 2.5, 3, 3.5, 7])), "7 is more than three times their median"
 
 
 def test_up_to_half_of_the_rounds_may_stall_and_few_rounds_tell_nothing() -> None:
-    assert len(stalls(rounds([4] * 9, [1.0] * 5 + [30.0] * 4))) == 4
-    assert not stalls(rounds([4] * 4, [1.0, 1.0, 1.0, 50.0]))
+    assert len(find_stalls(rounds([4] * 9, [1.0] * 5 + [30.0] * 4))) == 4
+    assert not find_stalls(rounds([4] * 4, [1.0, 1.0, 1.0, 50.0]))
     both = rounds([4] * 12, [1.0] * 12) + rounds([4] * 5, [8.0] * 5, "draft-tree")
-    assert not stalls(both), "another method has a measure of its own"
+    assert not find_stalls(both), "another method has a measure of its own"

@@ -17,9 +17,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from endless_writer import keep_on_writing, processes, say_whether_imported_before
+from endless_writer import edit_store_in_loop, forkserver_context, set_if_preloaded
 from filelock import FileLock
-from traces import FIXTURES, HOSTILE, hostile
+from traces import FIXTURES, HOSTILE, make_hostile_trace
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import export, metrics
@@ -62,8 +62,8 @@ def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
 
 
 def test_hostile_texts_are_kept_and_found_as_they_are(store: RunStore) -> None:
-    run = store.save(hostile(), tags=["<b>"], note="".join(HOSTILE))
-    assert store.load(run) == hostile()
+    run = store.save(make_hostile_trace(), tags=["<b>"], note="".join(HOSTILE))
+    assert store.load(run) == make_hostile_trace()
     assert ids(store, text="</script><img") == [run]
     assert ids(store, tags=["<b>"]) == [run]
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_found(store: RunStore) -> 
     runs = store.folder / "runs"
     (runs / "20200101-000000-00000000.parquet").write_bytes(b"PAR1 junk")
     (runs / "20200101-000000-00000001.parquet").write_bytes(
-        export.parquet(recorded(), {ENTRY: json.dumps(store.entry(run) | {"tags": [[1]], "tau": "high"})})
+        export.to_parquet(recorded(), {ENTRY: json.dumps(store.entry(run) | {"tags": [[1]], "tau": "high"})})
     )
     (runs / "holiday.jpg").write_bytes(b"x")
     assert ids(store) == [run]
@@ -248,7 +248,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
 def test_an_import_names_what_it_cannot_read(store: RunStore, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jsonl").write_text("no trace")
-    (tmp_path / "in" / "good.jsonl").write_text(export.json_lines(recorded()))
+    (tmp_path / "in" / "good.jsonl").write_text(export.to_json_lines(recorded()))
     done = store.import_(tmp_path / "in", tmp_path / "missing.parquet")
     assert len(done.added) == 1
     assert {Path(name).name for name in done.problems} == {"bad.jsonl", "missing.parquet"}
@@ -338,9 +338,9 @@ KILLS = 50
 
 
 def test_fifty_writers_import_polars_once() -> None:
-    context = processes()
+    context = forkserver_context()
     found = context.Event()
-    writer = context.Process(target=say_whether_imported_before, args=(found,))
+    writer = context.Process(target=set_if_preloaded, args=(found,))
     writer.start()
     writer.join()
     assert found.is_set()
@@ -349,11 +349,11 @@ def test_fifty_writers_import_polars_once() -> None:
 @pytest.mark.slow
 def test_a_writer_killed_at_any_point_leaves_whole_runs_only(store: RunStore) -> None:
     """`kill -9`, fifty times, at random points of writing, tagging, indexing and deleting."""
-    context = processes()
+    context = forkserver_context()
     dice, expected, checked, cut_short = random.Random(6), recorded(), set(), 0
     for _ in range(KILLS):
         started = context.Event()
-        writer = context.Process(target=keep_on_writing, args=(str(store.folder), started))
+        writer = context.Process(target=edit_store_in_loop, args=(str(store.folder), started))
         writer.start()
         assert started.wait(120), "the writer never began"
         time.sleep(dice.uniform(0, 0.1))
@@ -416,7 +416,7 @@ def test_one_bad_file_stops_no_import(store: RunStore, tmp_path: Path, monkeypat
     place = tmp_path / "in"
     place.mkdir()
     for name in ("a", "b", "c", "e"):
-        (place / f"{name}.jsonl").write_text(export.json_lines(recorded()))
+        (place / f"{name}.jsonl").write_text(export.to_json_lines(recorded()))
     lines = (place / "c.jsonl").read_text().splitlines(keepends=True)
     (place / "c.jsonl").write_text("".join(lines[:2]))
     (place / "d.jsonl").mkdir()

@@ -91,7 +91,7 @@ def test_what_is_no_law_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"sums to 0\.9"):
         theory.optimal_acceptance([0.5, 0.4], [0.5, 0.5], 2)
     with pytest.raises(ParameterError, match="same tokens"):
-        theory.top_one([1.0], [0.5, 0.5])
+        theory.single_draft_acceptance([1.0], [0.5, 0.5])
     with pytest.raises(ParameterError, match="at least 1"):
         theory.top_acceptance(P, Q, 0)
 
@@ -101,10 +101,10 @@ def test_the_bound_from_the_likeliest_tokens_is_never_too_low_and_exact_when_the
     for seed in range(8):
         p, q = distributions(seed, 7)
         exact = theory.optimal_acceptance(p, q, 2, replacement)
-        whole = theory.bound_from_tops(dict(enumerate(p)), dict(enumerate(q)), 2, replacement)
+        whole = theory.bound_from_top_tokens(dict(enumerate(p)), dict(enumerate(q)), 2, replacement)
         assert whole == pytest.approx(exact, abs=1e-9)
         few = [dict(sorted(enumerate(x), key=lambda item: -item[1])[:3]) for x in (p, q)]
-        assert theory.bound_from_tops(*few, 2, replacement) >= exact - 1e-9
+        assert theory.bound_from_top_tokens(*few, 2, replacement) >= exact - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_the_best_length_falls_with_the_batch(rate: float, wanted: tuple[int, ..
 
 
 def test_a_drafter_that_costs_more_than_it_saves_is_left_alone() -> None:
-    assert theory.best_depth(0.3, 0.5) == theory.Best(0, 1.0, 1.0)
+    assert theory.best_depth(0.3, 0.5) == theory.BestDepth(0, 1.0, 1.0)
     assert theory.best_depth([], 0.1).depth == 0
     assert theory.best_depth([0.9, 0.1], 0.05).depth == 1

@@ -14,9 +14,9 @@ from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL
 from workbench.methods.verifiers.typical import TYPICAL
 from workbench.trace import acceptance, metrics, theory, whatif
 from workbench.trace.events import Footer, Header, Phase, Round, Trace
-from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Top
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, TopTokens
 from workbench.trace.speedup import Estimate
-from workbench.trace.tokens import BONUS, CORRECTED, Emitted
+from workbench.trace.tokens import BONUS, CORRECTED, EmittedToken
 from workbench.views import recorded
 
 DRAFT_S, VERIFY_S, NODE_S, JUDGE_S, HOST_S = 0.001, 0.010, 0.0005, 0.0003, 0.0007
@@ -40,7 +40,7 @@ def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Roun
         ["d"] * drafted, [None if s == DISCARDED else RATIO.name for s in status],
     )  # fmt: skip
     kind = CORRECTED if accepted < drafted else BONUS
-    emitted = [Emitted(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
+    emitted = [EmittedToken(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
                for i in range(accepted + 1)]  # fmt: skip
     draft_s, verify_s = drafted * DRAFT_S, VERIFY_S + drafted * NODE_S
     r = Round(
@@ -77,11 +77,11 @@ RUN = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4))  # 15 tokens in 5 rounds
 
 
 def test_the_budget_adds_up_to_the_measured_speed() -> None:
-    found = whatif.budget(RUN, PLAIN)
+    found = whatif.time_breakdown(RUN, PLAIN)
     assert found.plain_s == pytest.approx(PLAIN_S)
     assert found.round_s == pytest.approx(4 * DRAFT_S + VERIFY_S + 4 * NODE_S + JUDGE_S + HOST_S)
     assert (found.accept_s, found.other_s) == (pytest.approx(JUDGE_S), pytest.approx(HOST_S))
-    rate = lambda t: metrics.emitted(t.rounds) / sum(r.seconds for r in t.rounds)  # noqa: E731
+    rate = lambda t: metrics.count_emitted(t.rounds) / sum(r.seconds for r in t.rounds)  # noqa: E731
     assert found.speedup == pytest.approx(rate(RUN) / rate(PLAIN))
     assert found.measured == pytest.approx(found.speedup), "no round stalled"
     assert found.predicted == pytest.approx(theory.expected_tau(10 / 14, 4) / (4 * DRAFT_S / PLAIN_S + 1))
@@ -93,16 +93,18 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
 
 def test_the_words_name_what_costs_most() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
-    said = " ".join(whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN)))
+    said = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
     assert "×: one run, which is not conclusive" in said
     assert "is drafting: 0.73 plain steps per round" in said
     assert "more than it emits" in said
     assert "times this speed; one run is not conclusive" in said
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
-    assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
-    assert "speed-up is unknown" in whatif.words(whatif.budget(RUN))[1]
-    assert whatif.words(whatif.budget(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
+    assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(
+        whatif.explain_speed(whatif.time_breakdown(slow, PLAIN))
+    )
+    assert "speed-up is unknown" in whatif.explain_speed(whatif.time_breakdown(RUN))[1]
+    assert whatif.explain_speed(whatif.time_breakdown(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +124,12 @@ def test_the_words_name_what_costs_most() -> None:
 )
 def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
-    lines = whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN), measured)
+    lines = whatif.explain_speed(
+        whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN), measured
+    )
     assert lines[0].startswith(f"{measured.value:.2f}×: {verdict} (")
     assert said in lines[-1]
-    assert "Plain decoding is faster" not in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
+    assert "Plain decoding is faster" not in " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN)))
 
 
 @pytest.mark.parametrize("part", ["overhead_s", "verify_s", "draft_s"])
@@ -135,47 +139,49 @@ def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
     for r in hit.rounds[2:5]:
         setattr(r, part, getattr(r, part) + 19 * r.seconds)
         r.seconds *= 20
-    found, clean = whatif.budget(laid(hit), PLAIN), whatif.budget(usual, PLAIN)
+    found, clean = whatif.time_breakdown(laid(hit), PLAIN), whatif.time_breakdown(usual, PLAIN)
     assert (found.stalled, found.rounds) == (3, 10)
     assert found.measured is not None
     assert clean.speedup is not None
     assert found.measured < 1 < clean.speedup == pytest.approx(found.speedup)
-    assert asdict(whatif.costs(hit, PLAIN)) == pytest.approx(asdict(whatif.costs(usual, PLAIN)))
-    lengths = [whatif.draft_lengths(trace, PLAIN) for trace in (hit, usual)]
+    assert asdict(whatif.fit_costs(hit, PLAIN)) == pytest.approx(asdict(whatif.fit_costs(usual, PLAIN)))
+    lengths = [whatif.predict_draft_lengths(trace, PLAIN) for trace in (hit, usual)]
     assert lengths[0].best.depth == lengths[1].best.depth
     assert lengths[0].best.depth
-    said = " ".join(whatif.words(found, lengths[0]))
+    said = " ".join(whatif.explain_speed(found, lengths[0]))
     assert "3 of 10 rounds stalled" in said
     assert said.count("×") == 1, "one speed-up, that of the headline"
-    assert whatif.overlay(hit, PLAIN)["best"] == pytest.approx(whatif.overlay(usual, PLAIN)["best"])
+    assert whatif.compare_with_theory(hit, PLAIN)["best"] == pytest.approx(
+        whatif.compare_with_theory(usual, PLAIN)["best"]
+    )
 
 
 def test_rounds_without_a_draft_stand_for_plain_decoding() -> None:
     mixed = run((2, 4), (0, 0), (0, 0), (0, 0))
-    assert whatif.budget(mixed).plain_s == pytest.approx(PLAIN_S)
-    assert "3 rounds" in whatif.budget(mixed).plain_from
-    assert whatif.budget(run((2, 4), (0, 0), (0, 0))).plain_s is None
+    assert whatif.time_breakdown(mixed).plain_s == pytest.approx(PLAIN_S)
+    assert "3 rounds" in whatif.time_breakdown(mixed).plain_from
+    assert whatif.time_breakdown(run((2, 4), (0, 0), (0, 0))).plain_s is None
 
 
 def test_a_baseline_of_something_else_is_refused() -> None:
     for change in ({"target": "x"}, {"dtype": "bfloat16"}, {"prompt_tokens": [1]}):
         with pytest.raises(WorkbenchError, match="another"):
-            whatif.budget(RUN, Trace(header("autoregressive", **change), PLAIN.rounds))
+            whatif.time_breakdown(RUN, Trace(header("autoregressive", **change), PLAIN.rounds))
     with pytest.raises(WorkbenchError, match="no rounds"):
-        whatif.budget(Trace(header()))
+        whatif.time_breakdown(Trace(header()))
 
 
 def test_the_cost_model_is_found_again() -> None:
-    model = whatif.costs(RUN, PLAIN)
+    model = whatif.fit_costs(RUN, PLAIN)
     assert model.node_s == pytest.approx(NODE_S)
     assert model.verify_s == pytest.approx(VERIFY_S)
     assert model.level_s == pytest.approx(DRAFT_S)
     assert model.fitted
-    assert not whatif.costs(RUN).fitted  # all drafts have one size: what a token more costs cannot be seen
+    assert not whatif.fit_costs(RUN).fitted  # all drafts have one size: what a token more costs cannot be seen
 
 
 def test_shorter_drafts_are_replayed_from_the_verdicts() -> None:
-    found = whatif.draft_lengths(RUN, PLAIN)
+    found = whatif.predict_draft_lengths(RUN, PLAIN)
     # (4,4) and its bonus, of which nothing was drafted: it was right with a probability
     assert [15 / a.tau for a in found.fixed] == [
         pytest.approx(n, abs=0.5) for n in (15, 3 + 1 + 1 + 2 + 2, 2 + 1 + 1 + 2 + 1, 6, 5)
@@ -209,7 +215,7 @@ def test_drafts_of_at_most_k_are_predicted_without_bias(falls: float) -> None:
     for _ in range(60):
         luck = rng.random(120)  # one number a position: a guess that is right far off is right near by
         right = [[bool(u < 0.8 * (1 - falls * d / depth)) for d in range(depth)] for u in luck]
-        found = whatif.draft_lengths(run(*simulate(right, depth)), PLAIN)
+        found = whatif.predict_draft_lengths(run(*simulate(right, depth)), PLAIN)
         for k in range(1, depth + 1):
             real = simulate(right, k)
             errors.setdefault(k, []).append(found.fixed[k].tau / (sum(n + 1 for n, _ in real) / len(real)))
@@ -220,7 +226,7 @@ def test_drafts_of_at_most_k_are_predicted_without_bias(falls: float) -> None:
 
 def test_a_cut_draft_goes_on_into_the_rounds_that_follow() -> None:
     """Drafts of four that were all right: with at most three, a round in four positions, wherever recorded ones end."""
-    found = whatif.draft_lengths(run(*[(4, 4)] * 8), PLAIN)  # 40 tokens
+    found = whatif.predict_draft_lengths(run(*[(4, 4)] * 8), PLAIN)  # 40 tokens
     assert [a.tau for a in found.fixed[1:]] == [pytest.approx(k + 1, rel=0.05) for k in (1, 2, 3, 4)]
 
 
@@ -252,17 +258,17 @@ def test_runs_of_other_texts_are_not_combined() -> None:
         whatif.combine(RUN, apart)
 
 
-def test_would_rank_two_have_saved_it() -> None:
-    top = lambda *tokens: Top(list(tokens), [""] * len(tokens), [0.5] * len(tokens))  # noqa: E731
+def test_rescues_count_rounds_that_the_second_rank_would_have_saved() -> None:
+    top = lambda *tokens: TopTokens(list(tokens), [""] * len(tokens), [0.5] * len(tokens))  # noqa: E731
     saved = chain(0, 1, 100, top_q=[top(1, 100, 7), None], top_p=[top(100, 1), top()])
     lost = chain(0, 1, 100, top_q=[top(1, 8, 9), None])
     kept = chain(1, 1, 100, top_q=[top(100, 1), top(5)])
     blind = chain(0, 1, 100)
-    found = whatif.rescues([saved, lost, kept, blind])
+    found = whatif.rank_emitted_tokens([saved, lost, kept, blind])
     assert len(found) == 1
-    assert found[0] == whatif.Rescue(1, 4, {2: 1, 1: 1}, 1, 1, 1)
+    assert found[0] == whatif.EmittedTokenRanks(1, 4, {2: 1, 1: 1}, 1, 1, 1)
     assert [found[0].within(w) for w in (1, 2)] == [0.25, 0.5]
-    assert [w.tau for w in whatif.widths([saved, lost, kept, blind], 2)] == [1.25, 1.5]
+    assert [w.tau for w in whatif.estimate_widths([saved, lost, kept, blind], 2)] == [1.25, 1.5]
 
 
 def test_ranks_of_a_tree_without_recorded_rankings_are_those_of_its_siblings() -> None:
@@ -270,11 +276,11 @@ def test_ranks_of_a_tree_without_recorded_rankings_are_those_of_its_siblings() -
     r.nodes = Nodes([5, 100], [-1, -1], [1, 1], [0, 0], ["", ""], [0.1, 0.9], [0.7, 0.2], [0.0, 1.0], [None, None],
                     [REJECTED, ACCEPTED], ["d", "d"])  # fmt: skip
     r.path = [1]
-    assert whatif.rescues([r])[0].ranks == {2: 1}
+    assert whatif.rank_emitted_tokens([r])[0].ranks == {2: 1}
 
 
 def test_theory_beside_the_measurement() -> None:
-    found = whatif.overlay(RUN, PLAIN)
+    found = whatif.compare_with_theory(RUN, PLAIN)
     assert found["tau"] == 3.0
     assert found["tau_by_position"] == pytest.approx(theory.tau_by_position([4 / 5, 3 / 4, 2 / 3, 1 / 2]))
     assert found["tau_iid"] == pytest.approx(theory.expected_tau(10 / 14, 4))
@@ -283,7 +289,7 @@ def test_theory_beside_the_measurement() -> None:
 
 def test_no_length_drafts_in_rounds_that_found_nothing_to_draft() -> None:
     """Prompt lookup on a new text: the few copies that hold promise nothing for the other rounds."""
-    best = whatif.overlay(run(*[(4, 4)] * 6, *[(0, 0)] * 6), PLAIN)["best"]
+    best = whatif.compare_with_theory(run(*[(4, 4)] * 6, *[(0, 0)] * 6), PLAIN)["best"]
     assert best["depth"] > 0
     assert best["tau"] == pytest.approx(1 + best["depth"] / 2)
 
@@ -292,13 +298,13 @@ def test_a_tree_is_as_deep_as_its_draft_was_where_the_target_went() -> None:
     short, deep = chain(1, 3), chain(3, 3)  # short: siblings 0, which the target took and has no child, and 1 above 2
     short.nodes.parents, short.nodes.depth = [-1, -1, 1], [1, 1, 2]
     short.nodes.status, short.path = [ACCEPTED, DISCARDED, DISCARDED], [0]
-    found = whatif.distributions([short, deep])
+    found = whatif.predict_tau([short, deep])
     assert found["rates"] == [1.0, 1.0, 1.0]
     assert found["tau_by_position"] == found["tau_iid"] == metrics.tau([short, deep]) == 3.0
     ended = chain(3, 3)
     ended.emitted = ended.emitted[:2]  # the second draft was the end of the text
-    assert whatif.distributions([ended])["tau_by_position"] == metrics.tau([ended]) == 2.0
-    rejected = whatif.distributions([chain(1, 3)])
+    assert whatif.predict_tau([ended])["tau_by_position"] == metrics.tau([ended]) == 2.0
+    rejected = whatif.predict_tau([chain(1, 3)])
     assert rejected["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), "what was not reached was offered"
 
 
@@ -306,12 +312,12 @@ def test_sampled_siblings_stay_under_the_transport_bound() -> None:
     rounds = []
     for kept in (True, False):
         r = chain(int(kept), 1, params={"temperature": 1.0})
-        r.top_p, r.top_q = [Top([1, 2], ["", ""], [0.5, 0.5])] * 2, [Top([1, 2], ["", ""], [0.9, 0.1])] * 2
+        r.top_p, r.top_q = [TopTokens([1, 2], ["", ""], [0.5, 0.5])] * 2, [TopTokens([1, 2], ["", ""], [0.9, 0.1])] * 2
         rounds.append(r)
-    assert whatif.transport(rounds) == [
+    assert whatif.compare_with_transport_bound(rounds) == [
         {"siblings": 1, "places": 2, "accepted": 0.5, "bound": pytest.approx(0.6), "exact": 1.0}
     ]
-    assert whatif.transport(RUN.rounds) == []
+    assert whatif.compare_with_transport_bound(RUN.rounds) == []
 
 
 def test_every_definition_of_acceptance_from_one_trace() -> None:

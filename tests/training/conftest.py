@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.training.answers import AnswersOptions, write_answers
-from workbench.training.family.readings import ReadOptions, make_readings
+from workbench.training.family.readings import ReadingsOptions, make_readings
 
 from .courses import quiet
 
@@ -24,10 +24,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> ReadOptions:
+def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> ReadingsOptions:
     """Return the options of readings of these answers, with two captured layers, computed in two runs."""
     out = tmp_path_factory.mktemp("readings")
-    options = ReadOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
+    options = ReadingsOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
     make_readings(replace(options, tokens=300), quiet)
     for name in ("ids", "features", "rows"):  # as if the first run was killed while it wrote the next answer
         with (out / f"{name}.bin").open("ab") as file:

@@ -10,16 +10,18 @@ import torch
 from workbench.training.family.drafter import load_teacher
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.heads import ChatHeadOptions
-from workbench.training.family.readings import Readings, ReadOptions
+from workbench.training.family.readings import Readings, ReadingsOptions
 
 
 def quiet(line: str) -> None:
     """Nobody listens."""
 
 
-def course_of(options: ReadOptions, tmp_path: Path, everywhere: bool = False, **more: Any) -> TrainingSetup:
+def make_training_setup(
+    options: ReadingsOptions, tmp_path: Path, everywhere: bool = False, **more: Any
+) -> TrainingSetup:
     asked = ChatHeadOptions(method="eagle-3", target="text-target", readings=options.out, out=tmp_path, threads=1,
                             draft_vocab_size=64, taps=(1, 3), checkpoint=None, **more)  # fmt: skip
     teacher, readings = load_teacher(asked), Readings(options.out, everywhere=everywhere)
-    held = readings.part(held=True)
+    held = readings.part(held_out=True)
     return TrainingSetup(asked, teacher, readings, torch.arange(0, 4096, 64), held, quiet)

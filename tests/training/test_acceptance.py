@@ -15,20 +15,27 @@ from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.engine import Models
 from workbench.training import acceptance
-from workbench.training.acceptance import AcceptanceOptions, drafts_of, read_drafts, said, unweighted, weighted_loss
-from workbench.training.answers import is_held
+from workbench.training.acceptance import (
+    AcceptanceOptions,
+    calibrated_probs,
+    compute_logits_and_states,
+    read_drafts,
+    sample_drafts,
+    weighted_loss,
+)
+from workbench.training.answers import is_held_out
 
 PROMPT, ANSWER = [3, 1, 4], [1, 5, 2, 0, 3, 3, 1, 4, 2, 5]
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(6)
+    return worlds.make_small_models(6)
 
 
 def drafts(models: Models, heat: float, drawn: float, seed: int = 0) -> acceptance.Drafts:
     generator = torch.Generator().manual_seed(seed)
-    return drafts_of(models, PROMPT, ANSWER, heat, drawn, generator)
+    return sample_drafts(models, PROMPT, ANSWER, heat, drawn, generator)
 
 
 def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(models: Models) -> None:
@@ -36,7 +43,7 @@ def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(m
     assert models.drafter is not None
     places = range(len(PROMPT) - 1, len(PROMPT) + len(ANSWER) - 1)
     p, q = (
-        to_probs(said(runner, PROMPT + ANSWER)[0][list(places)], SamplingParams(temperature=0.8))
+        to_probs(compute_logits_and_states(runner, PROMPT + ANSWER)[0][list(places)], SamplingParams(temperature=0.8))
         for runner in (models.target, models.drafter)
     )
     wanted = torch.minimum(p, q).sum(1)
@@ -49,8 +56,8 @@ def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(m
 def test_a_state_stands_behind_its_own_draft(models: Models) -> None:
     """At temperature 0 the drafts are known: what is read is the prompt and they."""
     assert models.drafter is not None
-    best = said(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1].argmax(1).tolist()
-    wanted = said(models.drafter, PROMPT + best)[1][len(PROMPT) :]
+    best = compute_logits_and_states(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1].argmax(1).tolist()
+    wanted = compute_logits_and_states(models.drafter, PROMPT + best)[1][len(PROMPT) :]
     assert torch.allclose(drafts(models, 0.0, 1.0).states, wanted)
     few = drafts(models, 0.0, 0.5)
     assert 0 < len(few.kept) < len(ANSWER), "what the draft model did not draw teaches nothing"
@@ -73,7 +80,7 @@ def test_a_rejection_weighs_six_times_and_the_weight_can_be_taken_out() -> None:
         return loss
 
     solver.step(closure)  # type: ignore[arg-type]
-    assert float(unweighted(best.detach(), 6.0)) == pytest.approx(0.7, abs=1e-3)
+    assert float(calibrated_probs(best.detach(), 6.0)) == pytest.approx(0.7, abs=1e-3)
 
 
 def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> None:
@@ -99,12 +106,12 @@ def test_what_was_not_drawn_is_left_out_with_its_label(models: Models) -> None:
     """At temperature 0 labels do not depend on what is drawn beside them but through the text before."""
     whole, part = drafts(models, 0.0, 1.0), drafts(models, 0.0, 0.9)
     generator = torch.Generator().manual_seed(0)
-    lengths = [len(drafts_of(models, PROMPT, ANSWER, 0.0, 0.9, generator).kept) for _ in range(60)]
+    lengths = [len(sample_drafts(models, PROMPT, ANSWER, 0.0, 0.9, generator).kept) for _ in range(60)]
     assert sum(lengths) / 60 == pytest.approx(0.9 * len(ANSWER), abs=0.06 * len(ANSWER))
     assert len(whole.kept) == len(ANSWER) >= len(part.kept)
     assert models.drafter is not None
-    q = said(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
-    p = said(models.target, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
+    q = compute_logits_and_states(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
+    p = compute_logits_and_states(models.target, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
     labels = (p.argmax(1) == q.argmax(1)).float()
     for seed in range(8):
         drawn = torch.rand(len(ANSWER), generator=torch.Generator().manual_seed(seed)) < 0.5
@@ -120,13 +127,13 @@ def test_a_figure_says_how_often_the_chance_itself_is_right_whatever_a_rejection
             return torch.full((len(states),), -1.0)
 
     net: Any = Constant()
-    assert acceptance.measured(net, held, 6.0)["accuracy"] == 0.75
-    assert acceptance.measured(net, held, 1.0)["accuracy"] == 0.25
+    assert acceptance.evaluate_head(net, held, 6.0)["accuracy"] == 0.75
+    assert acceptance.evaluate_head(net, held, 1.0)["accuracy"] == 0.25
 
 
 def test_prompts_that_are_kept_out_of_all_training_are_kept_out_here(models: Models, tmp_path: Path) -> None:
     options = AcceptanceOptions(answers=tmp_path)
-    kept = next(n for n in range(1, 1000) if is_held(n) and n % 10)
+    kept = next(n for n in range(1, 1000) if is_held_out(n) and n % 10)
     lines = [json.dumps({"target": options.target})] + [
         json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in (1, 2, kept)
     ]

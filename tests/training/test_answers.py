@@ -21,11 +21,11 @@ from workbench.training.answers import (
     RATE,
     TEMPERATURES,
     AnswersOptions,
-    check_whose,
+    check_answers,
     first_turns,
-    is_held,
+    is_held_out,
     rate_of,
-    read,
+    read_answers,
     write_answers,
 )
 
@@ -41,7 +41,7 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
     options = some(tmp_path, 60)
     write_answers(options, lambda line: None)
     path = tmp_path / "answers.jsonl"
-    first = list(read(path))
+    first = list(read_answers(path))
     path.write_bytes(path.read_bytes()[:-7])  # killed while it wrote its last line
     before = json.loads((tmp_path / RATE).read_text())
     figures = write_answers(replace(options, tokens=160), lambda line: None)
@@ -49,7 +49,7 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
     assert rate["tokens"] == before["tokens"] + figures["new_tokens"]
     assert rate["seconds"] > before["seconds"] > 0
     assert rate_of(tmp_path) == rate["tokens"] / rate["seconds"]
-    found = list(read(path))
+    found = list(read_answers(path))
     assert found[: len(first) - 1] == first[:-1], "what was written stays"
     numbers = [line["n"] for line in found]
     assert len(set(numbers)) == len(numbers)
@@ -68,7 +68,7 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
             assert line["answer"] == alone.token_ids
     packed = np.fromfile(tmp_path / "train.bin", dtype=np.uint16).tolist()
     end = models.tokenizer.eos_token_id
-    wanted = [[*line["prompt"], *line["answer"]] for line in found if not is_held(line["n"])]
+    wanted = [[*line["prompt"], *line["answer"]] for line in found if not is_held_out(line["n"])]
     assert packed == [token for ids in wanted for token in (ids if ids[-1] == end else [*ids, end])]
 
 
@@ -79,7 +79,7 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
                                                  return_dict=False)) for _, said in prompts]  # fmt: skip
     limit = lengths[0] - 1  # with one row, nothing runs while the first is looked at
     write_answers(replace(some(tmp_path, 20), rows=1, longest_prompt=limit), lambda line: None)
-    found = list(read(tmp_path / "answers.jsonl"))
+    found = list(read_answers(tmp_path / "answers.jsonl"))
     assert found
     assert all(len(line["prompt"]) <= limit for line in found)
     assert found[0]["n"] == min((n, i) for i, n in enumerate(lengths) if n <= limit)[1], "the shortest one first"
@@ -87,7 +87,7 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
 
 def test_the_fewest_answers_are_some_to_learn_from_and_some_to_measure_with(tmp_path: Path) -> None:
     write_answers(replace(some(tmp_path, 1), per_task=40), lambda line: None)
-    held = [is_held(line["n"]) for line in read(tmp_path / "answers.jsonl")]
+    held = [is_held_out(line["n"]) for line in read_answers(tmp_path / "answers.jsonl")]
     assert sorted(set(held)) == [False, True]
     assert len(held) < 12, "it does not go on until one of fifty prompts comes by"
     assert min((tmp_path / name).stat().st_size for name in ("train.bin", "held.bin")) > 0
@@ -95,7 +95,9 @@ def test_the_fewest_answers_are_some_to_learn_from_and_some_to_measure_with(tmp_
 
 def test_a_second_folder_begins_behind_the_prompts_of_the_first(tmp_path: Path) -> None:
     write_answers(replace(some(tmp_path, 30), after=7), lambda line: None)
-    assert min(line["n"] for line in read(tmp_path / "answers.jsonl")) >= 7, "numbers stay, so what is held out does"
+    assert min(line["n"] for line in read_answers(tmp_path / "answers.jsonl")) >= 7, (
+        "numbers stay, so what is held out does"
+    )
 
 
 def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
@@ -137,29 +139,29 @@ def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_
     rows = {row["question"]: row["answer"] for row in apples(tmp_path)}
     options = replace(some(tmp_path / "given", 1000), data=tmp_path, given=True, per_task=0)
     figures = write_answers(options, lambda line: None)
-    lines = list(read(tmp_path / "given" / "answers.jsonl"))
+    lines = list(read_answers(tmp_path / "given" / "answers.jsonl"))
     tokenizer, prompts = load_tokenizer("text-target"), first_turns(tmp_path, 0, 0)
     assert figures["new_tokens"] == sum(len(line["answer"]) for line in lines)
     assert len(lines) > 10
     assert sum(prompts[line["n"]][1] in rows for line in lines) > 10
     for line in lines:
-        assert not is_held(line["n"]), "what is kept for measuring is the target's own"
+        assert not is_held_out(line["n"]), "what is kept for measuring is the target's own"
         assert line["temperature"] is None
         said = prompts[line["n"]][1]
         if said in rows:
             answer = tokenizer(rows[said].partition(" ####")[0], add_special_tokens=False)["input_ids"]
             assert line["answer"][: len(answer)] == answer[:12]
         assert line["answer"][-1] == tokenizer.eos_token_id or len(line["answer"]) == 12
-    check_whose(tmp_path / "given", "text-target", given=True)
+    check_answers(tmp_path / "given", "text-target", allow_text_answers=True)
     with pytest.raises(ParameterError, match="training text gives"):
-        check_whose(tmp_path / "given", "text-target")
+        check_answers(tmp_path / "given", "text-target")
     with pytest.raises(ParameterError, match="was made with"):
         write_answers(replace(options, given=False), lambda line: None)
 
 
 def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:
     """Groups and temperatures take turns, so that a step through the numbers would meet some of them only."""
-    held = [n for n in range(30_000) if is_held(n)]
+    held = [n for n in range(30_000) if is_held_out(n)]
     assert 450 < len(held) < 750
     for turns in (len(TEMPERATURES), 15, 7):
         counts = [sum(n % turns == turn for n in held) for turn in range(turns)]

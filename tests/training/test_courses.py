@@ -26,30 +26,32 @@ from workbench.models.bundle import bundled
 from workbench.models.machine import machine_facts
 from workbench.trace.events import Round
 from workbench.trace.nodes import Nodes
-from workbench.trace.tokens import PLAIN, Emitted
+from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
-from workbench.training.answers import is_held, read
+from workbench.training.answers import is_held_out, read_answers
 from workbench.training.family import eagle, evaluate, heads, unrolled, whole
-from workbench.training.family.drafter import Curve, side_by_side
-from workbench.training.family.evaluate import held_prompts
-from workbench.training.family.head_training import TrainingSetup, lesson_of
-from workbench.training.family.readings import Readings, ReadOptions
-from workbench.training.family.vocabulary import chosen_tokens, counts_of, coverage
+from workbench.training.family.drafter import Curve, stack_dialogues
+from workbench.training.family.evaluate import read_held_out_prompts
+from workbench.training.family.head_training import TrainingSetup, get_training_module
+from workbench.training.family.readings import Readings, ReadingsOptions
+from workbench.training.family.vocabulary import count_tokens, coverage, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import RunResult
 
-from .courses import course_of, quiet
+from .courses import make_training_setup, quiet
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 Losses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
 SIZES = {"heads": 4, "ffn": 32, "blocks": 3, "cond": 16, "places": 64, "half": False, "block": 4, "exit_layer": 3}
 
 
-def lesson(kind: str, options: ReadOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+def training_parts(
+    kind: str, options: ReadingsOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> Any:
     """(the net, its losses, its figures) of a kind's lesson, untrained: as `TrainingSetup.run` is given them."""
-    asked = replace(course_of(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
+    asked = replace(make_training_setup(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
     asked = registry.heads()[kind].settle(replace(asked, loss=""))
-    course = replace(course_of(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
+    course = replace(make_training_setup(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
     given: list[Any] = []
 
     def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
@@ -57,11 +59,11 @@ def lesson(kind: str, options: ReadOptions, folder: Path, monkeypatch: pytest.Mo
         return RunResult(), Curve(None)
 
     monkeypatch.setattr(TrainingSetup, "run", told)
-    lesson_of(kind).train(course)
+    get_training_module(kind).train(course)
     return course, *given
 
 
-def shares(kind: str, n: int) -> list[float]:
+def loss_weights(kind: str, n: int) -> list[float]:
     """What the loss of each step or head weighs, by the papers and by what each lesson says of itself."""
     weights = {
         "medusa": [1.0] * n, "hydra": [1.0] * n, "hydra-plus-plus": [1.0] * n, "chimera": [1.0] * n,
@@ -76,34 +78,34 @@ def shares(kind: str, n: int) -> list[float]:
 
 @pytest.mark.parametrize(
     "kind",
-    worlds.on_demand_unless(
+    worlds.mark_on_demand_unless(
         ("medusa", "clover", "eagle-3", "mtp", "pard", "block-diffusion", "falcon"),  # one for each form of loss
         ["medusa", "hydra", "clover", "chimera", "eagle-3", "mtp", "pard", "block-diffusion", "falcon", "ppd",
          "hidden-transfer", "s2d"],
     ),
 )  # fmt: skip
-def test_what_is_descended_on_weighs_each_loss_as_the_paper_does(
-    kind: str, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_total_loss_weighs_each_loss_as_the_paper_does(
+    kind: str, options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course, _, losses, measure = lesson(kind, options, tmp_path, monkeypatch)
-    rows = course.readings.part(held=False)
+    course, _, losses, measure = training_parts(kind, options, tmp_path, monkeypatch)
+    rows = course.readings.part(held_out=False)
     _, named, total = losses(rows[:6], torch.Generator().manual_seed(0))
     found = torch.stack([loss.detach().float() for loss in named.values()])
     wanted = {"eagle-3": course.options.ttt, "mtp": course.options.ttt, "pard": 6, "block-diffusion": 3}.get(kind)
     assert wanted in (None, len(found)), "as many steps of a draft as were asked for"
     assert len(found) > 1
     assert float(total.detach()) == pytest.approx(
-        float((found * torch.tensor(shares(kind, len(found)))).sum()), rel=1e-5
+        float((found * torch.tensor(loss_weights(kind, len(found)))).sum()), rel=1e-5
     )
     assert all(0 <= value <= 1 for name, value in measure().items() if name.startswith(("agreement", "accuracy")))
 
 
 @pytest.mark.parametrize("kind", ["mtp", "pard", "hydra", "medusa", "kangaroo"])
 def test_what_a_head_says_is_compared_in_the_targets_numbers(
-    kind: str, options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept tokens have numbers of their own. Who always says what the target says most is right as often."""
-    course = lesson(kind, options, tmp_path, monkeypatch)[0]
+    course = training_parts(kind, options, tmp_path, monkeypatch)[0]
     said = torch.cat([course.said(row) for row in course.held])
     ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held]
     most = said[said >= 50].mode().values  # a token whose number among those kept is another
@@ -119,7 +121,7 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
         return RunResult(), Curve(None)
 
     monkeypatch.setattr(TrainingSetup, "run", told)
-    lesson_of(kind).train(course)
+    get_training_module(kind).train(course)
     table = course.teacher.head[kept]
     pick = int((kept == most).nonzero())
     assert pick != most
@@ -139,14 +141,14 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
 
 
 def test_no_head_learns_from_what_it_is_measured_on(
-    options: ReadOptions, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: ReadingsOptions, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings, learnt, held = Readings(options.out), set[int](), list[int]()
 
     def numbers(rows: list[int]) -> set[int]:
         return {int(readings.rows[row, 0]) for row in rows}
 
-    course = course_of(options, tmp_path, heads=4, ffn=32, steps=8, minutes=None, rows=8)
+    course = make_training_setup(options, tmp_path, heads=4, ffn=32, steps=8, minutes=None, rows=8)
 
     def losses(rows: list[int], _: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         learnt.update(numbers(rows))
@@ -155,7 +157,7 @@ def test_no_head_learns_from_what_it_is_measured_on(
     net = registry.heads()["mtp"].build(288, vars(course.options))
     course.run(net, losses, lambda: {"agreement 1": 0.5})
     assert learnt
-    assert not any(map(is_held, learnt))
+    assert not any(map(is_held_out, learnt))
     asked: list[list[int]] = []
     usual = eagle.batches
     monkeypatch.setattr(eagle, "batches", lambda read, rows, *more: asked.append(rows) or usual(read, rows, *more))
@@ -170,31 +172,31 @@ def test_no_head_learns_from_what_it_is_measured_on(
 
     monkeypatch.setattr(eagle, "train", train)
     recipes.run("chat-heads", chosen | {"method": "eagle"}, quiet)
-    assert not any(map(is_held, numbers(asked[0])))
+    assert not any(map(is_held_out, numbers(asked[0])))
     assert held
-    assert all(map(is_held, numbers(held)))
-    prompts = [ids for _, ids in held_prompts(answers / "answers.jsonl", 99)]
-    kept = [line["prompt"] for line in read(answers / "answers.jsonl") if is_held(line["n"])]
+    assert all(map(is_held_out, numbers(held)))
+    prompts = [ids for _, ids in read_held_out_prompts(answers / "answers.jsonl", 99)]
+    kept = [line["prompt"] for line in read_answers(answers / "answers.jsonl") if is_held_out(line["n"])]
     assert sorted(prompts) == sorted(kept) != [], "drafts are measured on these alone"
 
 
 def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
-    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    module = lesson_of("block-diffusion")
+    module = get_training_module("block-diffusion")
 
     def told(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
         found.append(drafts)
         return RunResult(), Curve(None)
 
     monkeypatch.setattr(module, "train_drafts", told)
-    course = course_of(options, tmp_path)
+    course = make_training_setup(options, tmp_path)
     course = replace(course, options=replace(course.options, method="block-diffusion", loss="ce_soft:1", **SIZES))
     module.train(course)
-    rows = course.readings.part(held=False)[:4]
-    ids, features, _, answer = unrolled.together(course.readings, rows)
-    said = unrolled.beside([course.said(row) for row in rows])
+    rows = course.readings.part(held_out=False)[:4]
+    ids, features, _, answer = unrolled.load_batch(course.readings, rows)
+    said = unrolled.pad_and_stack([course.said(row) for row in rows])
     batch = unrolled.Batch(rows, ids, course.teacher.embedding[ids], features, answer, said)
     anchors, is_there = module.drawn(answer, None)
     known = module.in_sight(anchors.shape, SIZES["block"], None)
@@ -206,7 +208,7 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
 
 def test_the_first_token_of_an_answer_is_learnt_too() -> None:
     text = Dialogue(torch.arange(10), 4, torch.zeros(10, 2))
-    answer = side_by_side([text])[-1]
+    answer = stack_dialogues([text])[-1]
     assert answer[0].nonzero().flatten().tolist() == list(range(3, 9)), "the last token of the prompt decides it"
 
 
@@ -222,33 +224,33 @@ def test_a_run_that_starts_over_has_a_curve_of_its_own_and_one_asked_for_again_n
 
 def test_noise_on_features_shifts_none_of_them() -> None:
     features = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
-    found = lesson_of("falcon").noise(features, 0.5, torch.Generator().manual_seed(1))
+    found = get_training_module("falcon").noise(features, 0.5, torch.Generator().manual_seed(1))
     assert abs(float(found.mean())) < 0.02
     assert -0.5 * float(features.std()) <= float(found.min()) < -0.4
     assert 0.4 < float(found.max()) <= 0.5 * float(features.std())
 
 
 def test_a_place_whose_token_cannot_be_drafted_teaches_nothing(
-    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its loss is over what can be drafted, of which what the target means there is none."""
-    course, _, losses, _ = lesson("mtp", options, tmp_path, monkeypatch)
+    course, _, losses, _ = training_parts("mtp", options, tmp_path, monkeypatch)
     asked: list[Tensor] = []
-    usual = unrolled.Weighted.__call__
+    usual = unrolled.WeightedLoss.__call__
 
     def told(self: Any, places: Any) -> Any:
         asked.append(places.truth)
         return usual(self, places)
 
-    monkeypatch.setattr(unrolled.Weighted, "__call__", told)
-    losses(course.readings.part(held=False)[:6], torch.Generator().manual_seed(0))
+    monkeypatch.setattr(unrolled.WeightedLoss, "__call__", told)
+    losses(course.readings.part(held_out=False)[:6], torch.Generator().manual_seed(0))
     said = torch.cat([course.teacher.likeliest(truth) for truth in asked])
     assert len(said)
     assert bool(torch.isin(said, course.kept).all())
 
 
 def test_the_mean_of_two_runs_has_the_share_of_the_first_that_was_asked_for(
-    options: ReadOptions, tmp_path: Path
+    options: ReadingsOptions, tmp_path: Path
 ) -> None:
     chosen = {"method": "eagle", "target": "text-target", "readings": options.out, "rows": 4, "places": 64, "ffn": 32,
               "heads": 4, "threads": 1, "half": False, "vocabulary": 400, "steps": 2}  # fmt: skip
@@ -292,13 +294,13 @@ def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert asked["head"].loss == "ce_soft:1", "the kind's own"
 
 
-def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options: ReadOptions) -> None:
+def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options: ReadingsOptions) -> None:
     readings = Readings(options.out)
-    held = readings.part(held=True)
-    kept, facts = chosen_tokens(readings, held, 60, [])
-    wanted = coverage(counts_of(readings, held), kept)
+    held = readings.part(held_out=True)
+    kept, facts = select_draft_vocabulary(readings, held, 60, [])
+    wanted = coverage(count_tokens(readings, held), kept)
     assert facts["covered"] == round(wanted, 4)
-    assert abs(wanted - coverage(counts_of(readings, readings.part(held=False)), kept)) > 1e-3
+    assert abs(wanted - coverage(count_tokens(readings, readings.part(held_out=False)), kept)) > 1e-3
 
 
 def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,17 +310,17 @@ def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatc
 
         def generate(self, request: Any) -> Any:
             n = request.prompt[0]
-            said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(n)]
+            said = [EmittedToken(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(n)]
             return SimpleNamespace(rounds=[Round(0, "medusa", {}, Nodes(), [], 3, PLAIN, said)])
 
     monkeypatch.setattr(evaluate, "Engine", EngineOfPromptLengths)
     models: Any = None
-    found = evaluate.measured(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
+    found = evaluate.measure_drafter(models, "medusa", {}, [("chat", [2]), ("code", [4]), ("code", [6])], 9)
     assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)
 
 
 def test_what_a_step_costs_is_its_arithmetic_beside_a_product_of_this_machine(
-    options: ReadOptions, tmp_path: Path
+    options: ReadingsOptions, tmp_path: Path
 ) -> None:
     """Medusa's: two products a head, of which the first has gradients of its weight and the second of its input."""
     lines: list[str] = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answered import quiet, readings_in
+from answered import quiet, write_readings
 from torch import Tensor
 
 from workbench.bench.distillingboard import page
@@ -25,10 +25,16 @@ from workbench.training.distill import distillation_loss
 from workbench.training.family import distilling as study
 from workbench.training.family import drafter as lesson
 from workbench.training.family.borrower import DrafterInTraining
-from workbench.training.family.distilling import DistillingOptions, distilling
-from workbench.training.family.drafter import ChatDrafterOptions, config_of, fresh, load_teacher, train_chat_drafter
-from workbench.training.family.readings import GIVEN, Readings, ReadOptions, make_readings
-from workbench.training.family.training_texts import OwnTexts, continued, lessons, rows_made
+from workbench.training.family.distilling import DistillingOptions, run_distillation_study
+from workbench.training.family.drafter import (
+    ChatDrafterOptions,
+    build_drafter,
+    config_of,
+    load_teacher,
+    train_chat_drafter,
+)
+from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, make_readings
+from workbench.training.family.training_texts import OwnTexts, make_next_batch, sample_continuations, select_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 KEPT = torch.arange(0, 4096, 2)
@@ -38,7 +44,7 @@ KEPT = torch.arange(0, 4096, 2)
 def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
     """A study of tiny cells, with readings of the target's answers and of given ones."""
     out = tmp_path_factory.mktemp("distilling")
-    made = readings_in(out)
+    made = write_readings(out)
     return DistillingOptions(
         readings=made.out, answers=made.answers, out=out / "study", first=3, steps=3, losses=("forward_kl",),
         crossed=("total_variation",), anew=2, vocabulary=600, hidden=32, inner=48, rows=4, positions=64, each=1,
@@ -51,7 +57,7 @@ def drafter(options: DistillingOptions) -> DrafterInTraining:
     """One that says something of its own at each place: its weights were drawn, and are large."""
     asked = ChatDrafterOptions(target="text-target", readings=options.readings, hidden=32, layers=2, inner=48)
     teacher = load_teacher(asked)
-    found = fresh(config_of(asked, teacher), teacher, 0)
+    found = build_drafter(config_of(asked, teacher), teacher, 0)
     with torch.no_grad():
         for name, weight in found.named_parameters():
             if "norm" not in name and "enter" not in name:
@@ -69,7 +75,7 @@ def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTrain
     """Beside prompts of other lengths and with a cache each text is what its laws, read alone, make of its chances."""
     prompts, most = [[5, 9, 300, 41, 7, 8, 1000], [77], [12, 13, 14]], [12, 9, 12]
     chance = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    texts = continued(drafter, KEPT, prompts, most, [], chance)
+    texts = sample_continuations(drafter, KEPT, prompts, most, [], chance)
     for text, prompt, n, u in zip(texts, prompts, most, chance, strict=True):
         assert text[: len(prompt)] == prompt
         assert len(text) == len(prompt) + n
@@ -80,7 +86,7 @@ def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTrain
             assert (below[place - 1] if place else 0) - 1e-5 <= u[i] * below[-1] <= below[place] + 1e-5
     end = texts[0][len(prompts[0]) + 4]
     first = texts[0].index(end, len(prompts[0]))
-    ended = continued(drafter, KEPT, prompts, most, [end], chance)
+    ended = sample_continuations(drafter, KEPT, prompts, most, [end], chance)
     assert ended[0] == texts[0][: first + 1], "an end of text ends it, and stands in it"
     for row in (1, 2):
         stop = texts[row].index(end, len(prompts[row])) + 1 if end in texts[row][len(prompts[row]) :] else None
@@ -129,7 +135,7 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
     nearest = apart.min(1)
     assert nearest.values.max() < 0.08, "rounded to bfloat16, each law of the target is among those compared"
     said = seen[0][0].float().softmax(-1)
-    again = fresh(config_of(asked, teacher := load_teacher(asked)), teacher, asked.seed)
+    again = build_drafter(config_of(asked, teacher := load_teacher(asked)), teacher, asked.seed)
     with torch.no_grad():
         own = (again.states(ids) @ again.table(torch.arange(4096)).T).softmax(-1)
     mine = torch.cat([own[b, : len(text) - 1] for b, text in enumerate(texts)])
@@ -144,26 +150,30 @@ def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: Distilling
             written.append((turn, n))
             return [readings.dialogue(row) for row in self.rows[:n]]
 
-    rows = rows_made(readings, "drafter")
+    rows = select_readings(readings, "drafter")
     assert rows
-    assert all(readings.rows[row, 4] != GIVEN for row in rows)
-    assert {int(readings.rows[row, 4]) for row in rows_made(readings, "given")} == {GIVEN}
-    assert sorted(rows + rows_made(readings, "given")) == rows_made(readings, "all") == readings.part(held=False)
+    assert all(readings.rows[row, 4] != TEXT_ANSWER for row in rows)
+    assert {int(readings.rows[row, 4]) for row in select_readings(readings, "given")} == {TEXT_ANSWER}
+    assert (
+        sorted(rows + select_readings(readings, "given"))
+        == select_readings(readings, "all")
+        == readings.part(held_out=False)
+    )
     nobody: Any = None
     own = Counting(nobody, nobody, readings, rows, KEPT, (), 0)
     for made, n_own in (("drafter", 4), ("mix", 2)):
         written.clear()
-        lesson = lessons(readings, made, 4, 0, 8, own)
+        lesson = make_next_batch(readings, made, 4, 0, 8, own)
         found = [lesson(step) for step in range(17)]
         assert written == [(turn, 2 * n_own) for turn in range(3)]
         assert all(len(dialogues) == 4 and n == n_own for dialogues, n in found)
     read = [tuple(d.ids.tolist()) for dialogues, _ in found[:8] for d in dialogues[-2:]]
     assert {read.count(text) for text in read} <= {4, 8}, "each four times, or more where two are the same"
     written.clear()
-    assert all(n == 0 for _, n in (lessons(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
+    assert all(n == 0 for _, n in (make_next_batch(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
     assert not written
     with pytest.raises(ParameterError, match="no text of the kind made='elephant'"):
-        rows_made(readings, "elephant")
+        select_readings(readings, "elephant")
 
 
 def test_a_loss_without_text_is_a_number() -> None:
@@ -197,9 +207,9 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     monkeypatch.setattr(study, "train_chat_drafter", counted)
     monkeypatch.setattr(study, "SamplingParams", heated)
     with pytest.raises(KeyboardInterrupt):
-        distilling(options, quiet)
+        run_distillation_study(options, quiet)
     assert not (options.out / "distilling.json").exists()
-    found = distilling(options, quiet)
+    found = run_distillation_study(options, quiet)
     assert found["cells"] == 5
     once = [("given", "forward_kl:0"), ("target", "forward_kl"), ("given", "total_variation")]
     assert taught == [*once, once[-1], ("drafter", "total_variation"), ("mix", "total_variation")]
@@ -226,9 +236,9 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     text = page(report)
     assert "**" in text
     assert "half the target's, half the drafter's" in text
-    assert distilling(options, quiet) == found
+    assert run_distillation_study(options, quiet) == found
     assert len(taught) == 6
-    given = distilling(
+    given = run_distillation_study(
         replace(options, begin=options.out / "start", out=options.out.parent / "of-a-folder", made=()), quiet
     )
     assert given["cells"] == 2, "a finished drafter is as good a start, and is measured as it is"
@@ -240,26 +250,26 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
 @pytest.mark.on_demand
 def test_a_study_of_other_settings_is_refused(options: DistillingOptions) -> None:
     few = replace(options, made=("given",), crossed=("forward_kl",))
-    distilling(few, quiet)
+    run_distillation_study(few, quiet)
     for other in ({"steps": 4}, {"max_new_tokens": 9}, {"seed": 5}):
         (name, value), *_ = other.items()
         with pytest.raises(ParameterError, match=f"was made with {name}={getattr(few, name)}"):
-            distilling(replace(few, **{name: value}), quiet)
+            run_distillation_study(replace(few, **{name: value}), quiet)
 
 
 def test_settings_that_cannot_be_studied_are_refused(options: DistillingOptions, tmp_path: Path) -> None:
     few = replace(options, made=("given",), crossed=("forward_kl",))
     with pytest.raises(ParameterError, match="compares features"):
-        distilling(replace(few, losses=("mse",)), quiet)
+        run_distillation_study(replace(few, losses=("mse",)), quiet)
     with pytest.raises(ParameterError, match="no text of the kind"):
-        distilling(replace(few, made=("elephant",)), quiet)
+        run_distillation_study(replace(few, made=("elephant",)), quiet)
     with pytest.raises(ParameterError, match="nothing to compare"):
-        distilling(replace(few, losses=(), crossed=()), quiet)
+        run_distillation_study(replace(few, losses=(), crossed=()), quiet)
     for missing in ("answers", "readings"):
         with pytest.raises(ParameterError, match=f"holds no {missing}"):
-            distilling(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
+            run_distillation_study(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
     own = tmp_path / "own"
-    make_readings(ReadOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
+    make_readings(ReadingsOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
     with pytest.raises(ParameterError, match=r"holds no answers for made=given.*"):
-        distilling(replace(few, readings=own, out=tmp_path / "out"), quiet)
+        run_distillation_study(replace(few, readings=own, out=tmp_path / "out"), quiet)
     assert "distilling" in recipes.RECIPES

@@ -16,46 +16,46 @@ from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
-from workbench.kernels.reduced_vocabulary import n_kept
+from workbench.kernels.reduced_vocabulary import draft_vocabulary_size
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.models.bundle import bundled
-from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import HeadInfo, load_models
-from workbench.models.published import PUBLISHED, SMOLLM2
+from workbench.models.published import MODEL_INDEX, SMOLLM2
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
 from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.trace import metrics
 from workbench.trace.curves import SPEEDUP, TAU, TESTED
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import Nodes
-from workbench.trace.tokens import PLAIN, Emitted
+from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
-from workbench.training.answers import ANSWERS, rate_of, read
-from workbench.training.cards import Trained
+from workbench.training.answers import ANSWERS, rate_of, read_answers
+from workbench.training.cards import TrainedModel
 from workbench.training.family import eagle, eagle_3, fusing, validation_drafts, whole
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
-from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
-from workbench.training.family.medusa import ahead
-from workbench.training.family.readings import GIVEN, Readings, ReadOptions, batches, make_readings
-from workbench.training.family.validation_drafts import InUse
-from workbench.training.family.vocabulary import chosen_tokens
-from workbench.training.heads.artefact import load_saved
+from workbench.training.family.evaluate import SUITE, evaluation_settings, folders_of, with_chain_drafts
+from workbench.training.family.medusa import make_inputs_and_labels
+from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, batches, make_readings
+from workbench.training.family.validation_drafts import OnPolicyEvaluator
+from workbench.training.family.vocabulary import select_draft_vocabulary
+from workbench.training.heads.artefact import load_net
 from workbench.training.heads.features import Dialogue, batch_of
 from workbench.training.heads.trainer import agreement
 
-from .courses import course_of, quiet
+from .courses import make_training_setup, quiet
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
 
-def test_readings_are_the_targets_features_of_each_answer_once(options: ReadOptions, answers: Path) -> None:
-    readings, lines = Readings(options.out), {line["n"]: line for line in read(answers / "answers.jsonl")}
+def test_readings_are_the_targets_features_of_each_answer_once(options: ReadingsOptions, answers: Path) -> None:
+    readings, lines = Readings(options.out), {line["n"]: line for line in read_answers(answers / "answers.jsonl")}
     numbers = readings.rows[:, 0].tolist()
     assert len(set(numbers)) == len(numbers) == len(lines)
-    assert readings.part(held=True)
-    assert sorted(readings.part(held=True) + readings.part(held=False)) == list(range(len(numbers)))
+    assert readings.part(held_out=True)
+    assert sorted(readings.part(held_out=True) + readings.part(held_out=False)) == list(range(len(numbers)))
     models = load_models("text-target", None, "cpu", "float32")
     for row in (0, len(numbers) // 2, len(numbers) - 1):
         line, one = lines[numbers[row]], readings.dialogue(row)
@@ -76,9 +76,9 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: ReadOpti
     assert (said == one.ids[one.n_prompt :]).float().mean() > 0.9, "what the target says follows from them"
 
 
-def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
+def test_a_batch_depends_on_its_step_alone(options: ReadingsOptions) -> None:
     readings = Readings(options.out)
-    rows = readings.part(held=False)
+    rows = readings.part(held_out=False)
     once, again = batches(readings, rows, 4, seed=3), batches(readings, rows, 4, seed=3)
     n = -(-len(rows) // 4)
     first = [once(step) for step in range(2 * n)]
@@ -107,7 +107,7 @@ def readings_of(out: Path) -> list[list[int]]:
 
 
 def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
-    options: ReadOptions, answers: Path, tmp_path: Path
+    options: ReadingsOptions, answers: Path, tmp_path: Path
 ) -> None:
     """They teach a language, and count neither as what the target says nor for which tokens are kept."""
     given, out = tmp_path / "given", tmp_path / "readings"
@@ -122,18 +122,18 @@ def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     (given / ANSWERS).write_text((given / ANSWERS).read_text().replace("9001", str(taken)))
     make_readings(replace(options, answers=given, out=out), quiet)
     make_readings(replace(options, answers=given, out=out), quiet)
-    assert [n for n, *_, kind in readings_of(out) if kind == GIVEN] == [9_001, taken]
-    assert readings.rows[:, 4].tolist() == [*Readings(options.out).rows[:, 4].tolist(), GIVEN]
+    assert [n for n, *_, kind in readings_of(out) if kind == TEXT_ANSWER] == [9_001, taken]
+    assert readings.rows[:, 4].tolist() == [*Readings(options.out).rows[:, 4].tolist(), TEXT_ANSWER]
     assert readings.text(len(readings.rows) - 1)[0].tolist() == [5, 6, 7, 11, 12, 13, 14]
-    held, before = readings.part(held=True), Readings(options.out)
-    kept, facts = chosen_tokens(readings, held, 300, [0])
-    alone = chosen_tokens(before, held, 300, [0])
+    held, before = readings.part(held_out=True), Readings(options.out)
+    kept, facts = select_draft_vocabulary(readings, held, 300, [0])
+    alone = select_draft_vocabulary(before, held, 300, [0])
     assert (kept, facts["answer_tokens"]) == (alone[0], alone[1]["answer_tokens"])
     assert facts["given_tokens"] == 4
     assert "given_tokens" not in alone[1]
 
 
-def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp_path: Path) -> None:
+def test_readings_of_another_kind_are_not_gone_on_with(options: ReadingsOptions, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"taps=\[1, 3\]"):
         make_readings(replace(options, taps=(2,)), quiet)
     with pytest.raises(ParameterError, match="readings of text-target"):
@@ -153,7 +153,9 @@ def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp
         make_readings(replace(options, out=other), quiet)
 
 
-def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_of_heads_reads_on(
+    options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
     monkeypatch.setattr(eagle, "batches", lambda *how: lambda step: asked.append(step) or batches(*how)(step))
     chosen = {"target": "text-target", "readings": options.out, "vocabulary": 300, "ffn": 16, "heads": 4, "rows": 4,
@@ -165,7 +167,7 @@ def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, m
 
 
 def test_a_draft_model_is_trained_and_drafts(
-    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "drafter"
     chosen = {"target": "text-target", "readings": options.out, "out": out, "checkpoint": tmp_path / "run.pt",
@@ -179,7 +181,7 @@ def test_a_draft_model_is_trained_and_drafts(
     assert figures["losses"]["agreement"] > 0.15, "it learns"
     models = load_models("text-target", str(out), "cpu", "float64", strict=True)
     assert models.drafter is not None
-    assert n_kept(models.drafter.model) == 700
+    assert draft_vocabulary_size(models.drafter.model) == 700
     prompt = models.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Write a story about Tom."}], add_generation_prompt=True, return_dict=False
     )
@@ -192,7 +194,7 @@ def test_a_draft_model_is_trained_and_drafts(
     assert not hasattr(models.drafter.model.config, ROWS), "a target that need not be here lends no rows"
     on = chosen | {"checkpoint": tmp_path / "on.pt", "begin": out, "out": tmp_path / "on", "steps": 1}
     assert recipes.run("chat-drafter", on, quiet)["losses"]["agreement"] > 0.6 * figures["losses"]["agreement"]
-    monkeypatch.setitem(PUBLISHED, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
+    monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert tokenizer_source_for(str(out))
     weights = load_file(out / "model.safetensors")
@@ -234,7 +236,7 @@ def test_a_draft_model_is_trained_and_drafts(
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
     """A run with what was measured as a chain."""
     by_shape = ("medusa", "hydra", "hydra-plus-plus", "clover", "chimera")
-    models = one_branch(models) if chain["method"] in by_shape else models
+    models = with_chain_drafts(models) if chain["method"] in by_shape else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
     return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
 
@@ -245,7 +247,7 @@ METHOD_OF = {"eagle": "eagle-2"}
 
 @pytest.mark.parametrize(
     "method",
-    worlds.on_demand_unless(
+    worlds.mark_on_demand_unless(
         ("eagle", "medusa", "block-diffusion", "fspad"),  # test_courses.py tests the losses of most others
         [
             *("eagle", "kangaroo", "medusa", "hydra", "hydra-plus-plus", "clover", "mtp", "pard"),
@@ -254,7 +256,7 @@ METHOD_OF = {"eagle": "eagle-2"}
     ),
 )
 def test_heads_are_trained_and_draft_from_what_they_keep(
-    method: str, options: ReadOptions, answers: Path, tmp_path: Path
+    method: str, options: ReadingsOptions, answers: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "models" / f"text-target-{method}"
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out.parent, "vocabulary": 700,
@@ -277,7 +279,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
         assert load_file(out / "model.safetensors")["voice.weight"].any(), "what speaks has learnt, too"
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
-    assert not differ(config[WEIGHTS], fingerprint(models.target.model))
+    assert not fingerprints_differ(config[WEIGHTS], fingerprint(models.target.model))
     models.heads[method] = HeadInfo("heads", out, config)
     prompt = models.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Write a story about Tom."}], add_generation_prompt=True, return_dict=False
@@ -312,7 +314,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert f"τ = {chain['tau']:.2f}" in text
 
 
-def test_pseudo_states_of_a_layer_that_the_target_lacks_are_refused(options: ReadOptions, tmp_path: Path) -> None:
+def test_pseudo_states_of_a_layer_that_the_target_lacks_are_refused(options: ReadingsOptions, tmp_path: Path) -> None:
     chosen = {"method": "hidden-transfer", "target": "text-target", "readings": options.out, "out": tmp_path,
               "checkpoint": None, "steps": 1, "threads": 1, "held": 4}  # fmt: skip
     for layer in (0, 13):
@@ -324,8 +326,8 @@ def test_pseudo_states_of_a_layer_that_the_target_lacks_are_refused(options: Rea
     ("method", "trained"),
     [("ppd", {"embeds": (3, 1, 288)}), ("hidden-transfer", {f"steps.{k}.weight": (288, 288) for k in range(3)})],
 )
-def test_what_guesses_in_the_targets_pass_learns_through_it(
-    method: str, trained: dict[str, tuple[int, ...]], options: ReadOptions, tmp_path: Path
+def test_in_pass_drafters_are_trained_through_the_target(
+    method: str, trained: dict[str, tuple[int, ...]], options: ReadingsOptions, tmp_path: Path
 ) -> None:
     """The target is made to say what it says itself more often than at first, and nothing else has changed."""
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": tmp_path, "rows": 4,
@@ -334,14 +336,16 @@ def test_what_guesses_in_the_targets_pass_learns_through_it(
     figures = recipes.run("chat-heads", chosen | {"steps": 8}, quiet)
     assert figures["losses"]["token 1"] < begun["losses"]["token 1"]
     folder = tmp_path / f"text-target-{method}"
-    net, config = load_saved(folder)
+    net, config = load_net(folder)
     assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == trained
     assert "draft_vocabulary" not in config, "the target guesses, and keeps all of its tokens"
     drafted = written_with(method, folder, config)
-    assert metrics.drafted(drafted.rounds) > 0
+    assert metrics.count_drafted(drafted.rounds) > 0
 
 
-def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: ReadOptions, tmp_path: Path) -> None:
+def test_accelerator_adapters_learn_through_the_first_layers_and_draft(
+    options: ReadingsOptions, tmp_path: Path
+) -> None:
     """Their stream comes nearer to the target's end than the one beside it, and its law to the target's."""
     chosen = {"method": "m2r2", "target": "text-target", "readings": options.out, "out": tmp_path, "exit_layer": 2,
               "rank": 8, "rows": 200, "threads": 1, "held": 4, "half": False, "resume": False,
@@ -358,21 +362,21 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(options: 
     for name in ("of the plain exit", "of the slow stream"):
         assert begun["held"][name] == found[name], "the target has not changed"
     folder = tmp_path / "text-target-m2r2"
-    net, config = load_saved(folder)
+    net, config = load_net(folder)
     assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
     assert sum(weight.numel() for weight in net.parameters()) == 8 * 2 * 8 * 288
     assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
     drafted = written_with("m2r2", folder, config)
-    assert metrics.drafted(drafted.rounds) > 0
+    assert metrics.count_drafted(drafted.rounds) > 0
 
 
 def test_what_the_target_says_at_a_place_is_asked_of_it_once(
-    options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course, asked = course_of(options, tmp_path), list[int]()
+    course, asked = make_training_setup(options, tmp_path), list[int]()
     likeliest = Teacher.likeliest
     monkeypatch.setattr(Teacher, "likeliest", lambda self, x: asked.append(len(x)) or likeliest(self, x))
-    row = course.readings.part(held=False)[0]
+    row = course.readings.part(held_out=False)[0]
     one, said = course.readings.dialogue(row), course.said(row)
     decides = slice(one.n_prompt - 1, len(one.ids) - 1)
     assert torch.equal(said[decides], course.teacher.logits(one.features[decides]).argmax(1))
@@ -380,13 +384,13 @@ def test_what_the_target_says_at_a_place_is_asked_of_it_once(
     assert said[-1] == -1
     assert course.said(row) is said
     assert asked == [len(one.ids) - one.n_prompt], "once"
-    prompt = course_of(options, tmp_path, everywhere=True).said(row)
+    prompt = make_training_setup(options, tmp_path, everywhere=True).said(row)
     assert prompt[:-1].ge(0).all(), "and at the places of the prompt, where these are learnt from, too"
 
 
-def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadOptions, tmp_path: Path) -> None:
-    course = course_of(options, tmp_path)
-    found, rows = fusing.sizes(course, (1, 3)), course.readings.part(held=False)[: fusing.SOME]
+def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadingsOptions, tmp_path: Path) -> None:
+    course = make_training_setup(options, tmp_path)
+    found, rows = fusing.measure_scales(course, (1, 3)), course.readings.part(held_out=False)[: fusing.SCALE_TEXTS]
     for at, tap in enumerate((1, 3)):
         stream = torch.cat([course.readings.stream(f"tap-{tap}", row)[1:].double() for row in rows])
         share = found[at * 288 : (at + 1) * 288] / stream.square().mean(0).sqrt()
@@ -396,14 +400,14 @@ def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: Re
 
 @pytest.mark.parametrize("learns", [False, True])
 def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
-    options: ReadOptions, tmp_path: Path, learns: bool
+    options: ReadingsOptions, tmp_path: Path, learns: bool
 ) -> None:
-    course = course_of(
+    course = make_training_setup(
         options, tmp_path, steps=4, heads=6, ffn=16, rows=10, half=False, head_learns=learns, loss="ce_soft:1"
     )
     eagle_3.train(course)
     folder = tmp_path / "text-target-eagle-3"
-    net, config = load_saved(folder)
+    net, config = load_net(folder)
     if learns:
         assert torch.equal(net.kept, course.kept)
         assert not torch.allclose(net.lm_head.weight, course.teacher.head[course.kept], rtol=2**-10, atol=1e-5)
@@ -417,26 +421,26 @@ def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
     assert any("outside the draft vocabulary" in r.signals for r in drafted.rounds)
 
 
-def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadOptions) -> None:
+def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadingsOptions) -> None:
     plain, all_of_it = Readings(options.out), Readings(options.out, everywhere=True)
-    for row in plain.part(held=False):
+    for row in plain.part(held_out=False):
         mine, other = plain.dialogue(row), all_of_it.dialogue(row)
         assert torch.equal(mine.ids, other.ids)
         assert mine.n_prompt > 1
         assert other.n_prompt == 1
-    held = plain.part(held=True)
+    held = plain.part(held_out=True)
     assert held
     assert [all_of_it.dialogue(row).n_prompt for row in held] == [plain.dialogue(row).n_prompt for row in held]
 
 
-def further_options(options: ReadOptions, tmp_path: Path) -> dict[str, Any]:
+def further_options(options: ReadingsOptions, tmp_path: Path) -> dict[str, Any]:
     """How a small head is trained; a run ends where its steps do, and leaves nothing to go on from."""
     return {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
             "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def finished(options: ReadOptions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def finished(options: ReadingsOptions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A layer of EAGLE's that keeps 650 tokens, and what its run came to."""
     out = tmp_path_factory.mktemp("first")
     asked = further_options(options, out) | {"vocabulary": 650, "steps": 60, "out": out}
@@ -444,7 +448,7 @@ def finished(options: ReadOptions, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
-    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
+    options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     chosen, (folder, first) = further_options(options, tmp_path), finished
     further = recipes.run("chat-heads", chosen | {"begin": folder, "steps": 1, "out": tmp_path / "second"}, quiet)
@@ -494,7 +498,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
 
 @pytest.mark.parametrize(("method", "more"), [("pard", {}), ("eagle-3", {"taps": (1, 3)})])
 def test_heads_of_other_kinds_go_on_from_a_layer_of_eagles(
-    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path, method: str, more: dict[str, Any]
+    options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path, method: str, more: dict[str, Any]
 ) -> None:
     asked = further_options(options, tmp_path) | {"method": method, "steps": 1, "out": tmp_path} | more
     if method == "eagle-3":
@@ -506,23 +510,23 @@ def test_heads_of_other_kinds_go_on_from_a_layer_of_eagles(
 
 
 def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_feature(
-    options: ReadOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
+    options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    layer, _ = load_saved(finished[0])
+    layer, _ = load_net(finished[0])
     assert isinstance(layer, FeatureNet)
-    course = replace(course_of(options, tmp_path, heads=4, ffn=32), finished=layer)
-    net = eagle_3.fresh(course.options, course, (1, 3))
-    size = fusing.sizes(course, (1, 3))
-    fusing.steady(net.fuse, size)
-    eagle_3.go_on(course, net, layer, size)
-    text = course.readings.dialogue(course.readings.part(held=True)[0])
+    course = replace(make_training_setup(options, tmp_path, heads=4, ffn=32), finished=layer)
+    net = eagle_3.build_net(course.options, course, (1, 3))
+    size = fusing.measure_scales(course, (1, 3))
+    fusing.normalise_inputs(net.fuse, size)
+    eagle_3.init_from_eagle(course, net, layer, size)
+    text = course.readings.dialogue(course.readings.part(held_out=True)[0])
     features, following = text.features[1:-1].float(), course.teacher.embedding[text.ids[2:]]
     pairs = layer.pairs(following, features)
     with torch.inference_mode():
         feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion had told it exactly
         read = net.reads(net.pairs(following, feature.mT)[None])[1]
         wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
-        told = net.taken(fusing.tapped(course, [course.readings.part(held=True)[0]], (1, 3)))[0, 1:-1]
+        told = net.taken(fusing.load_fusion_batch(course, [course.readings.part(held_out=True)[0]], (1, 3)))[0, 1:-1]
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(wanted, found, dim=-1).mean() > 0.95
     assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
@@ -531,19 +535,19 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
         assert torch.equal(net.get_submodule(name).weight, layer.get_submodule(name).weight)
 
 
-def test_a_layer_of_another_form_is_nothing_for_eagle_3_to_go_on_from(options: ReadOptions, tmp_path: Path) -> None:
+def test_a_layer_of_another_form_is_nothing_for_eagle_3_to_go_on_from(options: ReadingsOptions, tmp_path: Path) -> None:
     layer = FeatureNet(288, 4, 32, norms=("after",), fuse_bias=True)
-    course = replace(course_of(options, tmp_path), finished=layer)
+    course = replace(make_training_setup(options, tmp_path), finished=layer)
     with pytest.raises(ParameterError, match=r"fuse_bias, norms of its own"):
         eagle_3.train(course)
 
 
-def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: ReadOptions, tmp_path: Path) -> None:
-    course = course_of(options, tmp_path)
-    size = fusing.sizes(course, (1, 3))
-    found = fusing.guessed(course, (1, 3), size, lambda features: features[:, :5])
-    rows = course.readings.part(held=False)
-    x = torch.cat([fusing.entering(course, row, (1, 3))[1:] for row in rows]).double() / size
+def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: ReadingsOptions, tmp_path: Path) -> None:
+    course = make_training_setup(options, tmp_path)
+    size = fusing.measure_scales(course, (1, 3))
+    found = fusing.fit_fusion(course, (1, 3), size, lambda features: features[:, :5])
+    rows = course.readings.part(held_out=False)
+    x = torch.cat([fusing.load_fusion_input(course, row, (1, 3))[1:] for row in rows]).double() / size
     y = torch.cat([course.readings.dialogue(row).features[1:, :5] for row in rows]).double()
     ridge = torch.eye(len(size), dtype=x.dtype) * (fusing.RIDGE * len(x)) ** 0.5
     wanted = torch.linalg.lstsq(torch.cat([x, ridge]), torch.cat([y, y.new_zeros(len(size), 5)])).solution.mT
@@ -557,7 +561,7 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
         *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "m2r2"),
     )
     assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
-    forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
+    forms = {kind: [(row.method, row.name) for row in evaluation_settings(kind)] for kind in kinds}
     assert forms == {
         "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
         "s2d": [("s2d", "chain"), ("s2d", "tree")],
@@ -581,7 +585,9 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     for method in registry.methods():
         for row in method.suites.get(SUITE, ()):
             assert set(method.with_params(**row.params).needs) & set(forms), f"{method.name} drafts with no such thing"
-    assert [(row.method, dict(row.params)) for row in rows_of("msd")] == [("msd", {})], "it says nothing: by default"
+    assert [(row.method, dict(row.params)) for row in evaluation_settings("msd")] == [("msd", {})], (
+        "it says nothing: by default"
+    )
 
 
 FAMILY = sorted(name for target in ("text-target", "smollm2") for name in folders_of(target).values()
@@ -596,14 +602,14 @@ def test_the_bundled_families_are_there() -> None:
 def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> None:
     folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
-    assert written == f"# {name}\n\n{card(Trained.at(folder))}\n"
+    assert written == f"# {name}\n\n{card(TrainedModel.at(folder))}\n"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
     method = registry.get("medusa").with_params(nodes=6, depth=3)
     request = Request(worlds.random_prompt(9), method, max_new_tokens=8, stop_at_eos=False)
-    for asked, is_chain in ((models, False), (one_branch(models), True)):
+    for asked, is_chain in ((models, False), (with_chain_drafts(models), True)):
         trees = [r.nodes.depth for r in Engine(asked).generate(request).rounds if len(r.nodes.depth) > 1]
         assert trees
         assert all(len(set(depth)) == len(depth) for depth in trees) == is_chain
@@ -620,7 +626,7 @@ def test_a_layers_curve_asks_of_all_tokens_that_the_target_could_say() -> None:
         asked.extend(said.tolist())
         return torch.arange(len(truth)) == 0
 
-    share = agreement(net, [batch], torch.nn.Linear(8, 1), theirs=theirs)
+    share = agreement(net, [batch], torch.nn.Linear(8, 1), is_target_token=theirs)
     assert agreement(net, [batch], torch.nn.Linear(8, 1)) == [1.0], "of one token the one is likeliest"
     assert share == [pytest.approx(1 / len(asked))]
 
@@ -630,7 +636,7 @@ def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:
     answer = torch.zeros(2, 10, dtype=torch.bool)
     answer[0, 3:8] = True  # decide the tokens 4 … 8
     answer[1, 8:9] = True  # one token: nothing to guess behind it
-    read, wanted = ahead(ids, features, answer, 3)
+    read, wanted = make_inputs_and_labels(ids, features, answer, 3)
     assert read.flatten().tolist() == [3, 4, 5, 6]
     assert wanted.tolist() == [[5, 6, 7, 8], [6, 7, 8, -1], [7, 8, -1, -1]]
 
@@ -673,7 +679,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     assert "`workbench train eagle-3 --set answer_tokens=700 " in card
     assert "--set ttt=2`" in card
     assert "to prompts from the project's own generators, read" in card, "there were no public sets"
-    in_use = InUse("text-target", "eagle-3", folder, tmp_path / "work" / "text-target" / "answers", 2)()
+    in_use = OnPolicyEvaluator("text-target", "eagle-3", folder, tmp_path / "work" / "text-target" / "answers", 2)()
     assert in_use[TAU] >= 1
     assert in_use[f"{TESTED}/position 1"] > 0
     assert in_use[SPEEDUP] > 0
@@ -704,13 +710,13 @@ def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_promp
 
     def answered(models: Models, ids: list[int], method: Any, tokens: int = 48) -> list[Round]:
         spent = next(seconds[method.name])
-        said = [Emitted(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(2 if spent == 0.5 else 4)]
+        said = [EmittedToken(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(2 if spent == 0.5 else 4)]
         return [Round(0, method.name, {}, Nodes(), [], 3, PLAIN, said, seconds=spent)]
 
     monkeypatch.setattr(validation_drafts, "answered", answered)
     folder = tmp_path / "head"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    in_use = InUse("text-target", "eagle-3", folder, answers, 2)()
+    in_use = OnPolicyEvaluator("text-target", "eagle-3", folder, answers, 2)()
     assert in_use[SPEEDUP] == pytest.approx((2.0 * 4.0) ** 0.5), "tokens a second, prompt by prompt"
     assert in_use[TAU] == 3.0, "of both prompts' rounds"

@@ -27,7 +27,7 @@ def test_checker_rejects_corrupted_answers(name: str) -> None:
         assert not task.check(instance, instance.answer.replace("\n", " ").split(" ", 1)[-1][::-1])
 
 
-def test_story_checker_rejects_a_stranger_and_a_repetition() -> None:
+def test_story_checker_rejects_a_new_character_and_a_repetition() -> None:
     instance = next(TASKS["story"].stream(5, held_out=True))
     stranger = "Tim" if "Tim" not in instance.answer else "Rosa"
     assert not TASKS["story"].check(instance, instance.answer + f" Then {stranger} and Paul and Kate came in.")

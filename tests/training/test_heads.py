@@ -19,16 +19,16 @@ from workbench.models.chat_markers import ASSISTANT
 from workbench.models.loading import HeadInfo
 from workbench.trace.metrics import summary
 from workbench.training.distill import distillation_loss, draft_model_losses
-from workbench.training.heads.artefact import load_saved, save_net
+from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
-from workbench.training.heads.losses import LOSSES, Places, Weighted
+from workbench.training.heads.losses import LOSSES, LossInputs, WeightedLoss
 from workbench.training.heads.trainer import (
     HeadOptions,
-    answered,
     build_net,
     curriculum,
+    predict_answers,
+    replace_with_predictions,
     train_net,
-    with_own_guesses,
 )  # fmt: skip
 from workbench.training.scenes.packing import Packer
 from workbench.training.tokenizer import token_id
@@ -37,7 +37,7 @@ V = 16
 """Tokens of the counting language: each is the one before plus a stride of 1, 5 or 7 that the text keeps, modulo V."""
 
 
-def counted(start: int, stride: int, n: int) -> list[int]:
+def counting_sequence(start: int, stride: int, n: int) -> list[int]:
     return [(start + stride * i) % V for i in range(n)]
 
 
@@ -54,7 +54,7 @@ def target() -> Any:
                 torch.nn.init.normal_(weight, std=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     for _ in range(200):
-        ids = torch.tensor([counted(rng.randrange(V), rng.choice((1, 5, 7)), 40) for _ in range(12)])
+        ids = torch.tensor([counting_sequence(rng.randrange(V), rng.choice((1, 5, 7)), 40) for _ in range(12)])
         logits = model(ids).logits[:, 1:-1]
         F.cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten()).backward()
         optimizer.step()
@@ -68,7 +68,7 @@ def dialogues(target: Any) -> Features:
     rng = random.Random(1)
     found = []
     for _ in range(64):
-        ids = torch.tensor(counted(rng.randrange(V), rng.choice((1, 5, 7)), 40))
+        ids = torch.tensor(counting_sequence(rng.randrange(V), rng.choice((1, 5, 7)), 40))
         with torch.inference_mode():
             features = target.base_model(ids[None])[0][0].clone()
         found.append(Dialogue(ids, rng.randrange(2, 8), features))
@@ -76,12 +76,12 @@ def dialogues(target: Any) -> Features:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", worlds.on_demand_unless(("flash",), ["eagle-vlm", "flash"]))
+@pytest.mark.parametrize("method", worlds.mark_on_demand_unless(("flash",), ["eagle-vlm", "flash"]))
 def test_a_trained_drafter_counts_with_the_target(
     method: str, target: Any, dialogues: Features, tmp_path: Path
 ) -> None:
     """Any position off by one, in training or in drafting, and nothing beyond the first token would be accepted."""
-    source = dialogues.batches(12, 0, pictured=False)
+    source = dialogues.batches(12, 0, with_images=False)
     options = HeadOptions(
         method=method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False
     )
@@ -89,9 +89,9 @@ def test_a_trained_drafter_counts_with_the_target(
     assert all(share > 0.97 for share in result.held.values()), result.held
     models = Models(Runner(target), worlds.letter_tokenizer(V), "counts")
     models.heads = {method: HeadInfo("counts", tmp_path, save_net(net, tmp_path, "counts"))}
-    prompt = counted(3, 7, 4)
+    prompt = counting_sequence(3, 7, 4)
     trace = Engine(models).generate(Request(prompt, registry.get(method).with_params(depth=5), max_new_tokens=30))
-    assert trace.token_ids == counted(prompt[-1], 7, 31)[1:]
+    assert trace.token_ids == counting_sequence(prompt[-1], 7, 31)[1:]
     assert summary(trace)["tau"] > 4, [r.nodes.text for r in trace.rounds]
 
 
@@ -102,7 +102,7 @@ def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues:
     features, place = batch.seen.features, 5
     only = torch.zeros(features.shape[:2], dtype=torch.bool)
     only[1, place] = True
-    mixed = with_own_guesses(net, batch, features, only)
+    mixed = replace_with_predictions(net, batch, features, only)
     same = torch.ones_like(only)
     same[1, place] = False
     assert torch.equal(mixed[same], features[same])
@@ -110,17 +110,17 @@ def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues:
     with torch.no_grad():
         drafted = net.futures(net(pairs, torch.arange(place)))[0, -1, 0]
     torch.testing.assert_close(mixed[1, place], drafted)
-    everywhere = with_own_guesses(net, batch, features, torch.ones_like(only))
+    everywhere = replace_with_predictions(net, batch, features, torch.ones_like(only))
     assert torch.equal(everywhere[:, 0], features[:, 0]), "nothing comes before the first"
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 
-def places(n: int = 4, width: int = 3, vocabulary: int = 5, seed: int = 0) -> Places:
+def places(n: int = 4, width: int = 3, vocabulary: int = 5, seed: int = 0) -> LossInputs:
     generator = torch.Generator().manual_seed(seed)
     draw = [torch.randn(n, size, generator=generator, dtype=torch.float64) for size in (width, width, vocabulary)]
-    return Places(*draw, torch.randn(n, vocabulary, generator=generator, dtype=torch.float64))
+    return LossInputs(*draw, torch.randn(n, vocabulary, generator=generator, dtype=torch.float64))
 
 
 VALUES = sorted(LOSSES.keys() - {"tvd_plus_plus"})
@@ -132,7 +132,7 @@ def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
     at = places()
 
     def value(guess: Tensor, logits: Tensor) -> Tensor:
-        return LOSSES[name](Places(guess, at.truth, logits, at.wanted)).sum()
+        return LOSSES[name](LossInputs(guess, at.truth, logits, at.wanted)).sum()
 
     inputs = (at.guess.clone().requires_grad_(), at.logits.clone().requires_grad_())
     assert torch.autograd.gradcheck(value, inputs, eps=1e-6, atol=1e-7)
@@ -140,7 +140,7 @@ def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
 
 def test_losses_are_least_where_the_guess_is_right() -> None:
     at = places()
-    right = Places(at.truth, at.truth, at.wanted, at.wanted)
+    right = LossInputs(at.truth, at.truth, at.wanted, at.wanted)
     for name in VALUES:
         loss = LOSSES[name]
         assert loss(at).shape == (4,)
@@ -155,7 +155,7 @@ def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
     slopes = []
     for name in ("total_variation", "tvd_plus_plus"):
         logits = at.logits.clone().requires_grad_()
-        LOSSES[name](Places(at.guess, at.truth, logits, at.wanted)).sum().backward()
+        LOSSES[name](LossInputs(at.guess, at.truth, logits, at.wanted)).sum().backward()
         slopes.append(logits.grad)
     q = at.logits.softmax(-1)
     right = (at.wanted.softmax(-1) >= q).double()
@@ -163,7 +163,7 @@ def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
     sigma = ((q * (right - mean).square()).sum() / 4).sqrt()
     torch.testing.assert_close(slopes[1], slopes[0] / sigma)
     assert 0.1 < float(sigma) < 0.6, "and it is another scale"
-    same = Places(at.truth, at.truth, at.wanted.clone().requires_grad_(), at.wanted)
+    same = LossInputs(at.truth, at.truth, at.wanted.clone().requires_grad_(), at.wanted)
     LOSSES["tvd_plus_plus"](same).sum().backward()
     assert same.logits.grad is not None
     assert not same.logits.grad.any(), "where laws agree nothing is left to learn"
@@ -174,9 +174,9 @@ def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> 
     mine, theirs = q.softmax(-1), p.softmax(-1)
     between = (mine + theirs) / 2
     wanted = ((mine * (mine / between).log()).sum() + (theirs * (theirs / between).log()).sum()) / 2
-    said = LOSSES["jensen_shannon"](Places(p, p, q, p))
+    said = LOSSES["jensen_shannon"](LossInputs(p, p, q, p))
     torch.testing.assert_close(said[0], wanted)
-    torch.testing.assert_close(said, LOSSES["jensen_shannon"](Places(p, p, p, q)))
+    torch.testing.assert_close(said, LOSSES["jensen_shannon"](LossInputs(p, p, p, q)))
 
 
 def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
@@ -195,13 +195,13 @@ def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
 
 
 def test_a_sum_of_losses_is_read_from_text() -> None:
-    total, named = Weighted.parse("mse:2+ce_hard")(places())
+    total, named = WeightedLoss.parse("mse:2+ce_hard")(places())
     at = places()
     wanted = 2 * LOSSES["mse"](at).mean() + LOSSES["ce_hard"](at).mean()
     assert torch.allclose(total, wanted)
     assert set(named) == {"mse", "ce_hard"}
     with pytest.raises(ValueError, match="no loss 'mae'"):
-        Weighted.parse("mae:1")
+        WeightedLoss.parse("mae:1")
 
 
 # -- features ---------------------------------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
         assert b.vision is not None
         assert torch.equal(a.vision, b.vision)
     with pytest.raises(ValueError, match="without pictures"):
-        next(after.batches(2, 0, pictured=False))
+        next(after.batches(2, 0, with_images=False))
 
 
-@pytest.mark.parametrize("method", worlds.picture_heads())
+@pytest.mark.parametrize("method", worlds.image_head_kinds())
 def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_path: Path) -> None:
     """A step on pictures, one on text; what is written is what is read; padding changes nothing."""
     model, tokenizer = vision
@@ -271,16 +271,18 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     for part in (read, words):
         batch = batch_of(part, embed)
         for step in range(6):  # the gate draws another operation now and then
-            at = answered(net, batch, net.practise(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step))
+            at = predict_answers(
+                net, batch, net.practise(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step)
+            )
             (at.guess.square().sum() + at.cost).backward()
     assert all(weight.grad is None for weight in model.parameters())
     idle = {name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()}
     assert not idle
-    alone, together = (answered(net, batch_of(part, embed)) for part in (read[1:], read))
+    alone, together = (predict_answers(net, batch_of(part, embed)) for part in (read[1:], read))
     first = alone.guess[alone.ahead == 0]  # of the shorter dialogue, which is padded beside the longer one
     assert torch.allclose(together.guess[together.ahead == 0][-len(first) :], first, atol=1e-5)
     save_net(net, tmp_path, "tiny", torch.float32)
-    again, config = load_saved(tmp_path)
+    again, config = load_net(tmp_path)
     assert config["workbench_head"] == method
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
 

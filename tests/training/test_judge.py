@@ -13,16 +13,16 @@ from workbench.core.errors import ParameterError
 from workbench.engine import Models
 from workbench.models.fingerprint import WEIGHTS
 from workbench.training import judge, swaps
-from workbench.training.acceptance import said
+from workbench.training.acceptance import compute_logits_and_states
 from workbench.training.generators import Instance
-from workbench.training.heads.artefact import load_saved
+from workbench.training.heads.artefact import load_net
 from workbench.training.judge import (
     JudgeOptions,
     Tokens,
     balanced_loss,
-    calibrated,
-    folded,
-    measured,
+    calibrate,
+    evaluate_judge,
+    fold_scaling,
     read_swaps,
     scores,
 )
@@ -38,7 +38,7 @@ def letters(ids: list[int]) -> str:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.small_world(6)
+    return worlds.make_small_models(6)
 
 
 def asked(prompt: str) -> Instance:
@@ -61,7 +61,7 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
 
         def finish(text: list[int], ids: list[int] = ids) -> list[int]:
             while len(text) < 8 and not {*text[-1:]} & models.eos:
-                text = [*text, int(said(models.target, [*ids, *text])[0][-1].argmax())]
+                text = [*text, int(compute_logits_and_states(models.target, [*ids, *text])[0][-1].argmax())]
             return text
 
         def final(text: list[int]) -> str:
@@ -70,7 +70,7 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
         answer, border, wanted = finish([]), 0, list[Swap]()
         reference = final(answer)
         while border < len(answer):
-            token = int(said(models.drafter, [*ids, *answer[:border]])[0][-1].argmax())
+            token = int(compute_logits_and_states(models.drafter, [*ids, *answer[:border]])[0][-1].argmax())
             if token != answer[border]:
                 new = finish([*answer[:border], token])
                 wanted.append(Swap("story", (*ids, *answer[:border]), token, final(new) != reference))
@@ -103,7 +103,9 @@ def test_both_models_states_stand_after_the_swapped_token(models: Models) -> Non
     assert models.drafter is not None
     found = read_swaps(models, [[Swap("copy", (3, 1), 4, True)], [Swap("story", (2, 2, 5), 1, False)]])
     for state, ids in zip(found.states, ([3, 1, 4], [2, 2, 5, 1]), strict=True):
-        wanted = torch.cat([said(runner, ids)[1][-1] for runner in (models.target, models.drafter)])
+        wanted = torch.cat(
+            [compute_logits_and_states(runner, ids)[1][-1] for runner in (models.target, models.drafter)]
+        )
         assert torch.allclose(state, wanted, atol=1e-6)
     assert found.is_wrong.tolist() == [True, False]
     with pytest.raises(ParameterError, match="Of 1 swaps 1 are wrong"):
@@ -128,7 +130,7 @@ def test_the_judge_of_raw_states_is_that_of_the_scaled_ones() -> None:
     mean, spread = states.mean(0), states.std(0)
     net = random_judge(8, 4, generator)
     for alone in (True, False):
-        found = scores(folded(net, mean, spread), states, alone)
+        found = scores(fold_scaling(net, mean, spread), states, alone)
         assert torch.allclose(found, scores(net, (states - mean) / spread, alone), atol=0.05)
 
 
@@ -143,10 +145,10 @@ def test_at_most_one_in_a_hundred_wrong_tokens_passes_after_calibration(n: int, 
         net.bias.fill_(5.0)
         net.both_bias.fill_(5.0)
     for alone in (True, False):
-        odds = scores(calibrated(net, each).half(), each.wrong, alone)
-        assert int((odds.sigmoid() > judge.CHOSEN).sum()) == passing
-    strict = calibrated(net, each)
-    assert torch.equal(calibrated(strict, each).both_bias, strict.both_bias)
+        odds = scores(calibrate(net, each).half(), each.wrong, alone)
+        assert int((odds.sigmoid() > judge.DEFAULT_THRESHOLD).sum()) == passing
+    strict = calibrate(net, each)
+    assert torch.equal(calibrate(strict, each).both_bias, strict.both_bias)
 
 
 def test_golden_figures() -> None:
@@ -158,7 +160,7 @@ def test_golden_figures() -> None:
     values = torch.tensor([[2.0], [1.0], [0.5], [-1.0], [0.7], [-2.0]])
     each = tokens(torch.cat([values, values], 1), torch.tensor([False] * 4 + [True] * 2))
     for alone in (True, False):
-        found = measured(net, each, 2.0, alone)
+        found = evaluate_judge(net, each, 2.0, alone)
         assert found["right kept"] == 0.75
         assert found["wrong refused"] == 0.5
         assert found["balanced accuracy"] == 0.625
@@ -181,7 +183,7 @@ def test_a_trained_judge_tells_them_apart_and_has_figures_and_card(models: Model
     named = replace(models, target_name="text-target", drafter_name="text-drafter")
     result, facts = judge.fit(named, some(80), some(40), some(40), options, lambda line: None)
     assert result.held["area under the curve"] > 0.9
-    net, config = load_saved(tmp_path / "text-judge")
+    net, config = load_net(tmp_path / "text-judge")
     assert config["workbench_head"] == "judge"
     assert config["draft_model"] == "text-drafter"
     assert (net.width, net.draft_width) == (models.target.hidden_size, models.drafter.hidden_size)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from answered import quiet
-from elsewhere import HERE, THERE, Elsewhere, lies
+from elsewhere import CPU, GPU, SimulatedGPU, device_of
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -27,11 +27,11 @@ from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.pretrained import load_tokenizer
 from workbench.training import recipes
-from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read, write_answers
+from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read_answers, write_answers
 from workbench.training.family import drafter
 from workbench.training.family import training_texts as texts
-from workbench.training.family.head_training import goes_on
-from workbench.training.family.readings import Readings, ReadOptions, make_readings, read_one
+from workbench.training.family.head_training import starts_from_eagle
+from workbench.training.family.readings import Readings, ReadingsOptions, compute_hidden_states, make_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
 VOCABULARY = 70_000
@@ -62,21 +62,21 @@ def readings(target: str) -> Path:
     work = Path(target).parent
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1), quiet)  # fmt: skip
-    make_readings(ReadOptions(target, work / "answers", work / "readings", taps=(1, 3, 5), dtype="float32", threads=1),
+    make_readings(ReadingsOptions(target, work / "answers", work / "readings", taps=(1, 3, 5), dtype="float32", threads=1),
                   quiet)  # fmt: skip
     return work / "readings"
 
 
-def asked(target: str, readings: Path, out: Path, device: str, **more: Any) -> dict[str, Any]:
+def short_run_options(target: str, readings: Path, out: Path, device: str, **more: Any) -> dict[str, Any]:
     """Options of a short run."""
     return {"target": target, "readings": readings, "out": out, "checkpoint": out / "run.pt", "steps": 2, "rows": 4,
             "held": 2, "threads": 1, "device": device, **more}  # fmt: skip
 
 
 def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
-    with Elsewhere():
+    with SimulatedGPU():
         there, here = torch.ones(3, device="cuda"), torch.ones(3)
-        assert (lies(there), lies(here)) == (there.device, here.device) == (THERE, HERE)
+        assert (device_of(there), device_of(here)) == (there.device, here.device) == (GPU, CPU)
         wrong: list[Callable[[], Any]] = [
             lambda: there + here,
             lambda: torch.nn.functional.linear(there, here[None]),
@@ -91,18 +91,24 @@ def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
                 each()
         with pytest.raises(TypeError, match="no array"):
             there.numpy()
-        assert lies(there[here.long()] + 1 + torch.tensor(2.0)) == THERE, "indices and single numbers may be here"
-        assert lies(there.cpu()) == lies(there.to(here)) == HERE
-        assert lies(there) == lies(there[None].T) == lies(here.to("cuda")) == lies(torch.zeros_like(there)) == THERE
+        assert device_of(there[here.long()] + 1 + torch.tensor(2.0)) == GPU, "indices and single numbers may be here"
+        assert device_of(there.cpu()) == device_of(there.to(here)) == CPU
+        assert (
+            device_of(there)
+            == device_of(there[None].T)
+            == device_of(here.to("cuda"))
+            == device_of(torch.zeros_like(there))
+            == GPU
+        )
         net = torch.nn.Linear(3, 2).to("cuda")
         net(there).sum().backward()
         assert net.weight.grad is not None
-        assert lies(net.weight) == lies(net.weight.grad) == THERE
+        assert device_of(net.weight) == device_of(net.weight.grad) == GPU
 
 
 def test_tokens_beyond_16_bits_are_read_as_they_were_said(target: str, readings: Path) -> None:
     found = Readings(readings)
-    lines = {line["n"]: line for line in read(readings.parent / "answers" / ANSWERS)}
+    lines = {line["n"]: line for line in read_answers(readings.parent / "answers" / ANSWERS)}
     said = [token for line in lines.values() for token in line["answer"]]
     assert max(said) >= 1 << 16
     for row, n in enumerate(found.rows[:, 0].tolist()):
@@ -116,11 +122,13 @@ def test_what_learns_on_a_gpu_is_what_learns_here(kind: str, target: str, readin
     same_on_both(kind, target, readings, tmp_path)
 
 
-@pytest.mark.parametrize("kind", filter(goes_on, KINDS))
+@pytest.mark.parametrize("kind", filter(starts_from_eagle, KINDS))
 def test_what_goes_on_from_a_finished_layer_on_a_gpu_is_what_goes_on_here(
     kind: str, target: str, readings: Path, tmp_path: Path
 ) -> None:
-    recipes.run("chat-heads", asked(target, readings, tmp_path / "first", "cpu", method="eagle", **SMALL), quiet)
+    recipes.run(
+        "chat-heads", short_run_options(target, readings, tmp_path / "first", "cpu", method="eagle", **SMALL), quiet
+    )
     same_on_both(kind, target, readings, tmp_path, begin=tmp_path / "first" / "tiny-chat-eagle")
 
 
@@ -128,8 +136,10 @@ def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: A
     """Step for step: weights, losses and what is measured are the same, and so nothing was left behind."""
     figures = []
     for device in ("cpu", "cuda"):
-        options = asked(target, readings, folder / device, device, method=kind, **SMALL, **(more or OWN_SIZE))
-        with Elsewhere() as gpu:
+        options = short_run_options(
+            target, readings, folder / device, device, method=kind, **SMALL, **(more or OWN_SIZE)
+        )
+        with SimulatedGPU() as gpu:
             figures.append(recipes.run("chat-heads", options, quiet))
         assert (gpu.n > 200) == (device == "cuda")
     here, there = (load_file(folder / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda"))
@@ -151,8 +161,8 @@ def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
         monkeypatch.setattr(texts, "read_one", partial(_read_here, device))
         more = {"vocabulary": 600, "hidden": 16, "layers": 1, "inner": 24, "head_size": 8, "positions": 64,
                 "made": made}  # fmt: skip
-        options = asked(target, readings, tmp_path / device, device, **more)
-        with Elsewhere() as gpu:
+        options = short_run_options(target, readings, tmp_path / device, device, **more)
+        with SimulatedGPU() as gpu:
             figures.append(recipes.run("chat-drafter", options, quiet))
         assert (gpu.n > 200) == (device == "cuda")
     assert figures[0]["losses"] == figures[1]["losses"]
@@ -160,7 +170,7 @@ def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
 
 
 def _read_here(device: str, models: Models, ids: list[int]) -> dict[str, torch.Tensor]:
-    return {name: stream.to(device) for name, stream in read_one(models, ids).items()}
+    return {name: stream.to(device) for name, stream in compute_hidden_states(models, ids).items()}
 
 
 def test_a_base_model_goes_on_with_what_is_said(target: str, tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_a_base_model_goes_on_with_what_is_said(target: str, tmp_path: Path) -> 
     write_answers(options, quiet)
     said = dict(enumerate(text for _, text in first_turns(options.data, options.per_task, options.seed)))
     tokenizer = load_tokenizer(str(folder))
-    lines = list(read(options.out / ANSWERS))
+    lines = list(read_answers(options.out / ANSWERS))
     assert lines
     assert all(line["prompt"] == tokenizer(said[line["n"]])["input_ids"] for line in lines)
 
@@ -194,7 +204,7 @@ def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(
     write_answers(AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 12, max_new_tokens=4, per_task=4,
                                  rows=4, dtype="float32", threads=1), quiet)  # fmt: skip
     with pytest.raises(ParameterError, match="its last norm is not of Llama's kind"):
-        make_readings(ReadOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
+        make_readings(ReadingsOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
 
 
 @pytest.mark.skipif("vision-target" not in bundled(), reason="needs the bundled models")
@@ -211,9 +221,11 @@ def test_heads_for_a_large_vocabulary_draft(target: str, readings: Path, tmp_pat
     work = tmp_path / "work"
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1, device=device), quiet)  # fmt: skip
-    make_readings(ReadOptions(target, work / "answers", work / "readings", dtype="float32", threads=1, device=device),
+    make_readings(ReadingsOptions(target, work / "answers", work / "readings", dtype="float32", threads=1, device=device),
                   quiet)  # fmt: skip
-    options = asked(target, work / "readings", tmp_path, device, method="eagle", vocabulary=2000, ffn=32, heads=4)
+    options = short_run_options(
+        target, work / "readings", tmp_path, device, method="eagle", vocabulary=2000, ffn=32, heads=4
+    )
     recipes.run("chat-heads", options | {"steps": 6}, quiet)
     models = load_models(target, None, device, "float64")
     folder = tmp_path / "tiny-chat-eagle"

@@ -21,7 +21,7 @@ from workbench.training import recipes
 from workbench.training.clock import RunClock
 from workbench.training.heads.recipe import VisionHeadOptions
 from workbench.training.loop import LoopOptions, run_loop
-from workbench.training.resuming import LENGTH, settle
+from workbench.training.resuming import CHANGEABLE_OPTIONS, resolve_resume
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Options:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def report_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What a tiny recipe called "tiny" reports."""
     lines: list[str] = []
 
@@ -89,21 +89,21 @@ def test_a_checkpoint_of_other_settings_is_refused_and_stays(said: list[str], tm
 def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> None:
     """A run that starts over and is killed before its first step must not be taken for the earlier one."""
     checkpoint = tmp_path / "tiny.pt"
-    settle(Options(checkpoint, rate=0.1), {}, print)
+    resolve_resume(Options(checkpoint, rate=0.1), {}, print)
     checkpoint.write_bytes(b"of rate 0.1")
-    settle(Options(checkpoint, rate=0.2, resume=False), {"resume": False}, print)
+    resolve_resume(Options(checkpoint, rate=0.2, resume=False), {"resume": False}, print)
     assert not checkpoint.exists()
     assert (tmp_path / "tiny.pt.old-1").read_bytes() == b"of rate 0.1"
 
 
 def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tmp_path: Path) -> None:
     base = tmp_path / "heads.pt"
-    settle(VisionHeadOptions(checkpoint=base, heads=4), {}, print)
+    resolve_resume(VisionHeadOptions(checkpoint=base, heads=4), {}, print)
     (tmp_path / "heads-msd.pt").write_bytes(b"msd, 4 heads")
-    assert settle(VisionHeadOptions(checkpoint=base, method="msd", heads=4), {}, print).resume
-    assert not settle(VisionHeadOptions(checkpoint=base, method="flash", heads=8), {}, print).resume
+    assert resolve_resume(VisionHeadOptions(checkpoint=base, method="msd", heads=4), {}, print).resume
+    assert not resolve_resume(VisionHeadOptions(checkpoint=base, method="flash", heads=8), {}, print).resume
     with pytest.raises(ParameterError, match=r"heads-msd.*heads=4"):
-        settle(VisionHeadOptions(checkpoint=base, method="all", heads=8), {}, print)
+        resolve_resume(VisionHeadOptions(checkpoint=base, method="all", heads=8), {}, print)
 
 
 @pytest.mark.processes
@@ -135,4 +135,4 @@ def test_a_checkpoint_of_another_seed_is_of_other_settings() -> None:
     assert {
         *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
         *("checkpoint", "checkpoint_seconds", "curves", "run"),
-    } == LENGTH
+    } == CHANGEABLE_OPTIONS

@@ -12,8 +12,14 @@ import pytest
 
 from workbench.core.errors import ParameterError
 from workbench.models.bundle import bundled
-from workbench.training.family.rollouts import RolloutOptions, is_numbered, lengths, numbered, roll_out
-from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, page, tail_gain
+from workbench.training.family.rollouts import (
+    RolloutOptions,
+    is_numbered,
+    lengths,
+    number_sentences,
+    run_rollouts_study,
+)
+from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, render_board, tail_gain
 
 
 def arm(emitted: list[int], rounds: list[int], tail_s: float, lessons_s: float = 0.0) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def test_lengths_are_log_normal_and_bounded() -> None:
 
 
 def test_the_format_is_a_number_for_each_sentence() -> None:
-    told = numbered("Tom ran. He fell! Why?")
+    told = number_sentences("Tom ran. He fell! Why?")
     assert told == "1. Tom ran.\n2. He fell!\n3. Why?"
     assert is_numbered(told)
     assert is_numbered(told[:12]), "a text that was cut"
@@ -67,7 +73,7 @@ def test_the_format_is_a_number_for_each_sentence() -> None:
 
 def test_what_cannot_be_shown_is_refused() -> None:
     with pytest.raises(ParameterError, match="steps to adapt over"):
-        roll_out(RolloutOptions(steps=1), print)
+        run_rollouts_study(RolloutOptions(steps=1), print)
 
 
 @pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
@@ -77,7 +83,7 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
         share=0.5, reads=16, target_rate=1e-3,
     )  # fmt: skip
     lines: list[str] = []
-    found = roll_out(options, lines.append)
+    found = run_rollouts_study(options, lines.append)
     told = json.loads((tmp_path / "rollouts.json").read_text())
     first, second = told["steps"]
     assert (first["loss"], second["loss"] > 0) == (None, True), "the target has learnt between the two"
@@ -92,9 +98,9 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
     given = sum(step["tail_lessons"] + step["idle_lessons"] for step in told["steps"])
     assert given == found["lessons"], "each lesson counts in one step alone"
     assert str([list(v) for v in found["figures"].values()]) == str([list(v) for v in figures(told["steps"]).values()])
-    assert (tmp_path / "rollouts.md").read_text() == page(told)
-    assert "--set longest=16" in page(told)
-    assert str(tmp_path) not in page(told) + json.dumps(told)
+    assert (tmp_path / "rollouts.md").read_text() == render_board(told)
+    assert "--set longest=16" in render_board(told)
+    assert str(tmp_path) not in render_board(told) + json.dumps(told)
     assert len(lines) == 2
 
 

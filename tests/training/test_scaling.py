@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answered import readings_in
+from answered import write_readings
 
 from workbench.bench.scalingboard import page
 from workbench.core.errors import ParameterError
 from workbench.models.bundle import bundled
-from workbench.trace.scaling import fit, of_report
-from workbench.training.answers import read
+from workbench.trace.scaling import fit, runs_from_report
+from workbench.training.answers import read_answers
 from workbench.training.family import scaling
-from workbench.training.family.evaluate import held_prompts
+from workbench.training.family.evaluate import read_held_out_prompts
 from workbench.training.family.readings import Readings, batches
-from workbench.training.family.scaling import ScalingOptions, study
+from workbench.training.family.scaling import ScalingOptions, run_scaling_study
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> ScalingOptions:
     out = tmp_path_factory.mktemp("scaling")
-    readings_in(out, 700, 24, given=False)
+    write_readings(out, 700, 24, given=False)
     return tiny(out)
 
 
@@ -55,10 +55,10 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
 
     monkeypatch.setattr(scaling, "train_chat_heads", counted)
     with pytest.raises(KeyboardInterrupt):
-        study(options, print)
+        run_scaling_study(options, print)
     assert not (options.out / "scaling.json").exists()
     lines: list[str] = []
-    found = study(options, lines.append)
+    found = run_scaling_study(options, lines.append)
     assert len(trained) == 5, "two runs, the one that was killed, that again, and the last"
     assert trained[2] == trained[3]
     assert any("4 of 4" in line for line in lines)
@@ -70,18 +70,18 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert cells[0]["tokens"] == cells[2]["tokens"], "runs of one length read the same"
     lengths = Readings(options.readings).rows[:, 3]
     readings = Readings(options.readings)
-    rows_of_step = batches(readings, readings.part(held=False), options.rows, options.seed)
+    rows_of_step = batches(readings, readings.part(held_out=False), options.rows, options.seed)
     for cell in cells:
         read = [row for step in range(cell["steps"]) for row in rows_of_step(step)]
         assert cell["tokens"] == int(lengths[read].sum()), "what was read, not what was asked for"
     assert all(e >= r > 0 for cell in cells for e, r in zip(cell["emitted"], cell["rounds"], strict=True))
     assert len(cells[0]["rounds"]) == report["prompts"] > 1
-    assert found["law"]["values"] == fit(of_report(report)).values
+    assert found["law"]["values"] == fit(runs_from_report(report)).values
     text = page(report)
     assert f"{cells[3]['parameters']:,}" in text
     assert f"{found['law']['values'][1]:.3f}" in text
     assert "--set form=chain" in text
-    assert study(options, print)["law"] == found["law"]
+    assert run_scaling_study(options, print)["law"] == found["law"]
     assert len(trained) == 5
 
 
@@ -107,7 +107,7 @@ except ParameterError as error:
 def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, tmp_path: Path) -> None:
     """Run by run; and what is wrong there is said as it would be here. Ray may end a process that loses its cluster."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'speculative-decoding-workbench[ray]'")
-    study(options, print)
+    run_scaling_study(options, print)
     tests = Path(__file__).parents[1]
     paths = os.pathsep.join(map(str, (tests.parent, tests, Path(__file__).parent)))
     done = subprocess.run(
@@ -127,32 +127,36 @@ def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, 
 
 @pytest.mark.on_demand
 def test_a_study_of_other_settings_is_refused(options: ScalingOptions, tmp_path: Path) -> None:
-    study(replace(options, ffn=(16, 32)), print)
+    run_scaling_study(replace(options, ffn=(16, 32)), print)
     with pytest.raises(ParameterError, match="was made with max_new_tokens=12"):
-        study(replace(options, max_new_tokens=13), print)
+        run_scaling_study(replace(options, max_new_tokens=13), print)
     fewer = tmp_path / "fewer"
     fewer.mkdir()
-    *prompts, _ = held_prompts(options.answers / "answers.jsonl", 9)
-    kept = [line for line in read(options.answers / "answers.jsonl") if line["prompt"] in [ids for _, ids in prompts]]
+    *prompts, _ = read_held_out_prompts(options.answers / "answers.jsonl", 9)
+    kept = [
+        line
+        for line in read_answers(options.answers / "answers.jsonl")
+        if line["prompt"] in [ids for _, ids in prompts]
+    ]
     (fewer / "answers.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [{}, *kept]))
     with pytest.raises(ParameterError, match="was made with prompts="):
-        study(replace(options, answers=fewer), print)
+        run_scaling_study(replace(options, answers=fewer), print)
 
 
 def test_settings_that_cannot_be_studied_are_refused(options: ScalingOptions, tmp_path: Path) -> None:
     for nothing in ("elephant", "medusa", "eagle-vlm"):
         with pytest.raises(ParameterError, match=f"no head '{nothing}' whose size"):
-            study(replace(options, method=nothing), print)
+            run_scaling_study(replace(options, method=nothing), print)
     for few in ({"ffn": (16,)}, {"tokens": (600, 600)}):
         with pytest.raises(ParameterError, match="makes no law"):
-            study(replace(options, **few), print)
+            run_scaling_study(replace(options, **few), print)
     with pytest.raises(ParameterError, match="the same number of steps"):
-        study(replace(options, tokens=(600, 601)), print)
+        run_scaling_study(replace(options, tokens=(600, 601)), print)
     for missing in ("answers", "readings"):
         with pytest.raises(ParameterError, match=f"holds no {missing}"):
-            study(replace(options, **{missing: tmp_path / "nowhere"}), print)
+            run_scaling_study(replace(options, **{missing: tmp_path / "nowhere"}), print)
     (tmp_path / "answers.jsonl").touch()
     with pytest.raises(ParameterError, match="no held-out prompt"):
-        study(replace(options, answers=tmp_path), print)
+        run_scaling_study(replace(options, answers=tmp_path), print)
     with pytest.raises(ParameterError, match="not measured as 'shrub'"):
-        study(replace(options, form="shrub", out=tmp_path / "other"), print)
+        run_scaling_study(replace(options, form="shrub", out=tmp_path / "other"), print)

@@ -22,7 +22,7 @@ from workbench.scenes.scene import COLOURS, SHAPES
 from workbench.scenes.tasks import ask
 from workbench.training import recipes
 from workbench.training.scenes.cards import write_vision_cards
-from workbench.training.scenes.data import ASPECTS, normalised, patch_labels
+from workbench.training.scenes.data import ASPECTS, normalise_pixels, patch_labels
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
     VisionDrafterOptions,
@@ -30,7 +30,7 @@ from workbench.training.scenes.drafters import (
     train_text_drafter,
     train_vision_drafter,
 )
-from workbench.training.scenes.evaluate import evaluate_scenes, pictures_of
+from workbench.training.scenes.evaluate import evaluate_scenes, render_images
 from workbench.training.scenes.model import VISION_TOKENS, load_vision_model
 from workbench.training.scenes.packing import Packer
 from workbench.training.scenes.pointing import Pointer
@@ -39,8 +39,8 @@ from workbench.training.scenes.train import (
     VisionOptions,
     answer_states,
     build_vision_model,
+    draw_questions,
     naming_loss,
-    scene_rows,
     train_vision,
 )
 from workbench.training.tokenizer import load_tokenizer
@@ -150,7 +150,7 @@ def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
 @pytest.mark.parametrize("captioned", [0.0, 1.0])
 def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: float) -> None:
     options = dataclasses.replace(_target(folder), captioned=captioned, unseen=0.0)
-    rows = scene_rows(held_scenes(8), options, "seed").turns
+    rows = draw_questions(held_scenes(8), options, "seed").turns
     captions = [
         answer for row in rows for _, answer in row if re.match(r"There (are|is one)", answer) or "shape:" in answer
     ]
@@ -181,12 +181,12 @@ def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
     drawn = held_scenes(5)
     painted = [paint(scene) for scene in drawn]
     shown = np.stack([maps for _, maps in painted])
-    rows = scene_rows(drawn, options, "pointing")
+    rows = draw_questions(drawn, options, "pointing")
     assert any(len(named) == 2 for row in rows.named for named in row)
     assert not all(rows.seen)
     tokenizer = load_tokenizer(TOKENIZER)
     packed = Packer(tokenizer).pack(rows.turns, rows.chained, rows.seen)
-    pictures = torch.from_numpy(normalised(np.stack([pixels for pixels, _ in painted])))[torch.tensor(rows.seen)]
+    pictures = torch.from_numpy(normalise_pixels(np.stack([pixels for pixels, _ in painted])))[torch.tensor(rows.seen)]
     pointer, weights = Pointer(model, tokenizer, 0), []
     attention = model.model.language_model.layers[0].self_attn
     attention.register_forward_hook(lambda module, args, output: weights.append(output[1]))
@@ -261,7 +261,7 @@ def test_turns_of_a_row_see_the_picture_and_not_each_other(folder: Path) -> None
     model = build_vision_model(_target(folder)).eval()
     packer = Packer(tokenizer)
     turns = [("What do you see?", "There are no shapes."), ("How many shapes are there?", "two"), ("Why?", "no")]
-    picture = pictures_of(held_scenes(1))
+    picture = render_images(held_scenes(1))
     with torch.inference_mode():
         together = packer.pack([turns], [False], [True])
         states = answer_states(model, together, picture)[together.labels >= 0]

@@ -133,7 +133,7 @@ def test_repeated_spans_are_foreseeable_where_they_say_so() -> None:
 def test_user_positions() -> None:
     ids = torch.tensor([[9, 1, 9, 9, 2, 9, 0, 9, 1, 9]])
     expected = [False, True, True, True, False, False, False, False, True, True]
-    assert user_positions(ids, user=1, closers=(2, 0)).tolist() == [expected]
+    assert user_positions(ids, user=1, user_end_ids=(2, 0)).tolist() == [expected]
 
 
 def test_schedule_rises_holds_and_falls() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answered import quiet, readings_in
+from answered import quiet, write_readings
 
 from workbench.bench.trimmingboard import claims, page
 from workbench.core.errors import ParameterError
@@ -21,9 +21,9 @@ from workbench.models.machine import machine_facts
 from workbench.training import recipes
 from workbench.training.family import trimming as study
 from workbench.training.family.readings import Readings
-from workbench.training.family.trimming import TrimmingOptions, trimming
-from workbench.training.family.validation_drafts import answered
-from workbench.training.family.vocabulary import counts_of, kept_tokens
+from workbench.training.family.trimming import TrimmingOptions, run_trimming_study
+from workbench.training.family.validation_drafts import decode_greedily
+from workbench.training.family.vocabulary import count_tokens, most_frequent_tokens
 
 needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -32,7 +32,7 @@ needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs 
 def options(tmp_path_factory: pytest.TempPathFactory) -> TrimmingOptions:
     """Readings of the target's answers and of given ones, and a study of two sizes."""
     out = tmp_path_factory.mktemp("trimming")
-    made = readings_in(out)
+    made = write_readings(out)
     return TrimmingOptions(
         readings=made.out, answers=made.answers, out=out / "study", sizes=(16, 512), each=1, max_new_tokens=16,
         repeats=2, threads=1,
@@ -71,14 +71,14 @@ def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
     options: TrimmingOptions, lanes: list[study.Lane]
 ) -> None:
     readings = Readings(options.readings)
-    train = readings.part(held=False)
+    train = readings.part(held_out=False)
     given = [row for row in train if readings.rows[row, 4] == -1]
     own = [row for row in train if readings.rows[row, 4] != -1]
     assert own
     assert given
     eos = lanes[0].models.eos
-    wanted = {"target": kept_tokens(counts_of(readings, own), 16, eos),
-              "given": kept_tokens(counts_of(readings, given), 16, eos)}  # fmt: skip
+    wanted = {"target": most_frequent_tokens(count_tokens(readings, own), 16, eos),
+              "given": most_frequent_tokens(count_tokens(readings, given), 16, eos)}  # fmt: skip
     assert wanted["target"] != wanted["given"]
     for lane in lanes:
         if len(lane.kept) == 16:
@@ -86,7 +86,7 @@ def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
             assert eos <= set(lane.kept), "a drafter can end the text"
 
 
-def planted() -> dict[str, Any]:
+def synthetic_report() -> dict[str, Any]:
     """A report in which 512 tokens cost nothing and are twice as fast, and 16 lose half."""
     plain = {"emitted": [20] * 6, "rounds": [20] * 6, "rates": [[10.0, 11.0]] * 6}
 
@@ -108,11 +108,11 @@ def planted() -> dict[str, Any]:
 
 
 def test_verdicts_follow_from_what_was_planted() -> None:
-    found = {row["claim"]: row for row in claims(planted())}
+    found = {row["claim"]: row for row in claims(synthetic_report())}
     assert [row["verdict"] for row in found.values()] == ["holds", "holds", "holds"]
     assert "eagle: some size is faster than the whole vocabulary (the best of 2: 512)" in found
     assert next(row for claim, row in found.items() if "ratio of τ" in claim)["found"].startswith("1.60")
-    worse = planted()
+    worse = synthetic_report()
     for cell in worse["cells"][1:3]:
         cell["rates"] = [[10.0, 10.0]] * 6
     worse["cells"][1]["rounds"] = [12] * 6
@@ -120,7 +120,7 @@ def test_verdicts_follow_from_what_was_planted() -> None:
 
 
 def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -> None:
-    text = page(planted())
+    text = page(synthetic_report())
     rows = [line for line in text.splitlines() if line.startswith(("| 4,096", "| 512"))]
     assert rows[0].startswith("| 4,096 | whole | 0.0% | 0.50 [0.50–0.50] | – |")
     assert "2.0" in rows[1]
@@ -134,7 +134,7 @@ def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: P
     for change, words in (({"sizes": (4096,)}, "no part of 4,096"), ({"kinds": ("nobody",)}, "no 'nobody'"),
                           ({"form": "bush"}, "drafts as 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
-            trimming(replace(options, out=tmp_path / "none", **change), quiet)
+            run_trimming_study(replace(options, out=tmp_path / "none", **change), quiet)
     assert not (tmp_path / "none").exists()
 
 
@@ -153,7 +153,7 @@ def test_what_was_trimmed_when_it_was_made_speaks_all_its_tokens_first(
     size = models.target.vocab_size
     for counted, kept in (("", list(range(size))), ("target", [5, 6, 7])):
         lane = study._lane(options, models, "eagle", counted, len(kept), kept, tmp_path)
-        rounds = answered(lane.models, [3, 4, 5], lane.method, 12)
+        rounds = decode_greedily(lane.models, [3, 4, 5], lane.method, 12)
         drafted = {token for r in rounds for token in r.nodes.tokens}
         assert drafted
         assert drafted <= set(kept)
@@ -173,4 +173,4 @@ def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOpt
         assert {len(rates) for rates in small["rates"]} == {2}
     assert report["covered"]["target"]["16"] < report["covered"]["target"]["512"] <= 1
     assert "**What it says**" in page(report)
-    assert page([report, planted()]).count("## For `") == 2, "a board has room for several targets"
+    assert page([report, synthetic_report()]).count("## For `") == 2, "a board has room for several targets"

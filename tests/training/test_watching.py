@@ -22,7 +22,7 @@ from workbench.training import watching
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, RunResult, run_loop
 from workbench.training.stopping import StoppedError
-from workbench.training.watching import Watch
+from workbench.training.watching import TrainingMonitor
 
 
 def loop(folder: Path, steps: int, **more: Any) -> LoopOptions:
@@ -114,7 +114,7 @@ def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monke
 
     options = replace(loop(tmp_path, 5, on_policy=draft), clock=RunClock(None, 5, 0.0, 0.0))
     now[0] += 7
-    watch = Watch.of(options.name, options.clock, options.curves, options.on_policy, 0)
+    watch = TrainingMonitor.of(options.name, options.clock, options.curves, options.on_policy, 0)
     watch.measured(1, {}, lambda _: None)
     assert (options.clock.seconds, watch.evaluating) == (7, 50)
 

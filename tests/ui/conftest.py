@@ -84,7 +84,7 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
-class Opener:
+class PageOpener:
     """Opens pages, each in a new profile, and collects the errors of all of them."""
 
     def __init__(self, browser: Any) -> None:
@@ -98,9 +98,9 @@ class Opener:
         context.set_default_timeout(60_000)  # slowness on shared machines is no failure
         self.contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: self.problems.append(logged(m)) if m.type == "error" else None)
+        page.on("console", lambda m: self.problems.append(format_console_message(m)) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("request", lambda r: self.problems.append(f"asked {r.url}") if outside(r.url) else None)
+        page.on("request", lambda r: self.problems.append(f"asked {r.url}") if is_external(r.url) else None)
         page.goto(url)
         page.wait_for_selector(ready)
         return page
@@ -110,26 +110,26 @@ class Opener:
 
 
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Opener]:
+def open_page(browser: Any) -> Iterator[PageOpener]:
     """Return an opener; afterwards check that no page logged an error or sent a request to another machine."""
-    opener = Opener(browser)
+    opener = PageOpener(browser)
     yield opener
     for context in opener.contexts:
         context.close()
     assert not opener.unexpected()
 
 
-def logged(message: Any) -> str:
+def format_console_message(message: Any) -> str:
     """Return a console message with its URL, which the text of Chromium's own messages lacks."""
     return f"{message.text} ({message.location.get('url', '')})"
 
 
-def drawn(page: Any) -> None:
+def wait_until_drawn(page: Any) -> None:
     """Wait until the page is drawn: views draw once per frame, after the event handler of the key or click."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-def outside(url: str) -> bool:
+def is_external(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1", "data:", "blob:"))
 
 

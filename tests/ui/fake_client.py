@@ -12,7 +12,7 @@ from views.synthetic import WORDS, Writer, header
 
 from workbench.bench.advice import Advice
 from workbench.bench.pairing import Pairs
-from workbench.bench.recommendation import Choice, Recommendation
+from workbench.bench.recommendation import RankedMethod, Recommendation
 from workbench.bench.steps import Step
 from workbench.core.errors import PromptError, TokenizerMismatchError, UnknownNameError, WorkbenchError
 from workbench.service.limits import Limits
@@ -288,7 +288,7 @@ def recommended(n: int, complete: bool, names: list[str]) -> dict[str, Any]:
     """What is said after n runs."""
     width = 1 + 3 / n
     choices = [
-        Choice(name, title, params, Estimate(value, value / width, value * width, n, 1), 2.1, 0.6, 1.3, 2.0, 9.0, left)
+        RankedMethod(name, title, params, Estimate(value, value / width, value * width, n, 1), 2.1, 0.6, 1.3, 2.0, 9.0, left)
         for name, title, params, value, left in (
             ("draft-tree", "Draft tree", {"width": 3}, 1.8, 0), ("draft-model", "Draft model", {}, 0.7, 1)
         )

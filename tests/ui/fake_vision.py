@@ -18,9 +18,9 @@ from ui.fake_client import DEPTH, FakeRun, FakeWorkbench, method, param
 
 from workbench.core.errors import ParameterError, PromptError
 from workbench.trace.events import Header, Phase, Round
-from workbench.trace.nodes import Nodes, Top
-from workbench.trace.pictures import Picture
-from workbench.trace.tokens import Emitted
+from workbench.trace.nodes import Nodes, TopTokens
+from workbench.trace.pictures import PromptImage
+from workbench.trace.tokens import EmittedToken
 
 TEXT = "There are two shapes . From left to right : a large red circle at the top left ; a small blue square below it ."
 CAPTION = [word if word in ("There", ".", ":", ";") else f" {word}" for word in TEXT.split()]
@@ -45,7 +45,7 @@ AIMS = {"red": (20, 18), "circle": (20, 18), "large": (20, 18), "top": (20, 18),
 """Where words of the caption look: (row, column) in pixels."""
 
 
-class PictureRun(FakeRun):
+class ImageRun(FakeRun):
     """Drafts the caption in chains of four."""
 
     def __init__(self, images: list[str], *args: Any) -> None:
@@ -69,8 +69,8 @@ class PictureRun(FakeRun):
     def text(self) -> str:
         return "".join(CAPTION[: self.at])
 
-    def _picture(self, url: str) -> Picture:
-        return Picture(url, 64, 64, SIDE, SIDE, 1, 1 + SIDE * SIDE)
+    def _picture(self, url: str) -> PromptImage:
+        return PromptImage(url, 64, 64, SIDE, SIDE, 1, 1 + SIDE * SIDE)
 
     def round(self, method: str, params: dict[str, Any], changes: list[Any]) -> Round:
         """One round."""
@@ -93,9 +93,9 @@ class PictureRun(FakeRun):
         emitted = []
         for k in range(len(path) + 1):
             kind = "accepted" if k < len(path) else "corrected" if rejected else "bonus"
-            emitted.append(Emitted(0, CAPTION[self.at], 0, 0, kind, k if k < len(path) else None, self.at, 0.92))
+            emitted.append(EmittedToken(0, CAPTION[self.at], 0, 0, kind, k if k < len(path) else None, self.at, 0.92))
             self.at += 1
-        top = [Top([1, 2], [" red", " blue"], [0.7, 0.2]) for _ in range(len(nodes) + 1)]
+        top = [TopTokens([1, 2], [" red", " blue"], [0.7, 0.2]) for _ in range(len(nodes) + 1)]
         begun, self.clock = self.clock, self.clock + 0.01
         phases = [Phase("draft", begun, begun + 0.002), Phase("verify", begun + 0.002, begun + 0.009)]
         return Round(
@@ -181,7 +181,7 @@ class FakeVision(FakeWorkbench):
         for url in images:
             if not url.startswith("data:image/"):
                 raise ParameterError("That is no picture.", "Give PNG, JPEG, WebP or GIF.")
-        run = PictureRun(
+        run = ImageRun(
             images,
             prompt,
             method,
@@ -196,7 +196,7 @@ class FakeVision(FakeWorkbench):
         return run
 
 
-def finished(client: FakeVision, method: str) -> dict[str, Any]:
+def finished_trace(client: FakeVision, method: str) -> dict[str, Any]:
     """A synthetic run to its end, explained, as a trace on the wire."""
     run = client.start("Describe.", method, images=[SCENE], seed=3)
     while run.footer is None:

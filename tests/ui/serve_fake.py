@@ -17,10 +17,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 def main() -> None:
     from ui.fake_client import FakeWorkbench
 
-    from workbench.ui import LAUNCH, Later, build
+    from workbench.ui import LAUNCH, LazyClient, build
 
     port, pace, gate = (sys.argv[1:] + ["0.03", ""][len(sys.argv) - 2 :])[:3]
-    client = Later()
+    client = LazyClient()
 
     def start() -> FakeWorkbench:
         while gate and not Path(gate).exists():
@@ -28,7 +28,7 @@ def main() -> None:
         return FakeWorkbench(pace=float(pace))
 
     threading.Thread(target=client.make, args=[start], daemon=True).start()
-    build(client, keeps=True).launch(server_port=int(port), quiet=True, **LAUNCH)
+    build(client, can_save_runs=True).launch(server_port=int(port), quiet=True, **LAUNCH)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
-from ui.conftest import Opener
-from ui.test_page import says, short, state
+from ui.conftest import PageOpener
+from ui.test_page import short, state, wait_for_text
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.metrics import summary
 from workbench.trace.store import RunStore
 from workbench.ui import LAUNCH, pair
-from workbench.ui.addresses import BASE, Addresses, led
+from workbench.ui.addresses import BASE, Addresses, rewrite_run_path
 from workbench.ui.saved_runs import SavedRunsView
 from workbench.views import recorded
 
@@ -54,7 +54,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     ],
 )
 def test_addresses_of_runs_lead_to_the_page_and_no_others(path: str, root: str, page: str) -> None:
-    scope = led({"type": "http", "path": path, "root_path": root})
+    scope = rewrite_run_path({"type": "http", "path": path, "root_path": root})
     assert scope["path"] == page
     assert (BASE in scope) == (page != path), "the page's base is one step up"
 
@@ -94,27 +94,27 @@ def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) ->
 def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
     trace = recorded.trace("switch")
     made = store.save(trace)
-    found = pair.whole(SavedRunsView(allowed=True), {"name": made})
+    found = pair.load_run(SavedRunsView(allowed=True), {"name": made})
     assert found["trace"] == trace.to_wire(), "the rounds, not the settings"
     assert found["figures"] == {name: summary(trace)[name] for name in pair.FIGURES}
     assert found["definitions"]["tau"][1]
-    assert pair.whole(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
+    assert pair.load_run(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
 
 
 def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
     made = store.save(recorded.trace("switch"))
     with pytest.raises(WorkbenchError, match="A public app does not keep runs"):
-        pair.whole(SavedRunsView(), {"name": made})
+        pair.load_run(SavedRunsView(), {"name": made})
     store.delete(made)
     with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):
-        pair.whole(SavedRunsView(allowed=True), {"name": made})
+        pair.load_run(SavedRunsView(allowed=True), {"name": made})
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", f"../runs/{RUN}", "", None, 3, "x" * 300, f"{RUN}\n", "a\0b"])
 def test_hostile_names_open_nothing(store: RunStore, name: Any) -> None:
     for kept in (SavedRunsView(), SavedRunsView(allowed=True)):
         with pytest.raises(WorkbenchError):
-            pair.whole(kept, {"name": name})
+            pair.load_run(kept, {"name": name})
 
 
 # -- In the browser ---------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def keep(page: Any) -> str:
 
 
 @in_browser
-def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, open_page: Opener) -> None:
+def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 24)
     page.locator("[data-what=method]").select_option("draft-tree")
@@ -146,8 +146,8 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
     # the run itself, at a place, in another browser
     again = open_page(f"{fake_app}/r/{one}?round=2&token=0")
     again.wait_for_function(f"text => {TEXT} === text", arg=text)
-    says(again, ".wb-card-tree h3", "round 2")
-    says(again, ".wb-badge", "RECORDED")
+    wait_for_text(again, ".wb-card-tree h3", "round 2")
+    wait_for_text(again, ".wb-badge", "RECORDED")
     assert again.locator("[data-what=method]").input_value() == "draft-tree", "with its settings"
     again.click(".wb-round[data-round='0'] .wb-token")
     again.wait_for_url(f"**/r/{one}?round=1&token=0*")
@@ -184,7 +184,7 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
         page.get_by_role("button", name=f"Delete {run}").click()
         page.wait_for_function(f"!document.body.textContent.includes('{run}')")
     page.goto(f"{fake_app}/r/{one}")
-    says(page, ".wb-alert.is-error", f"No run {one} is kept on this machine")
+    wait_for_text(page, ".wb-alert.is-error", f"No run {one} is kept on this machine")
     page.goto(f"{fake_app}/r/{one}+%3Cimg%20src=x%3E")
     page.locator("#wb-pair .wb-alert:has-text('<img src=x>')").wait_for()
     assert page.locator("#wb-pair img").count() == 0

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from ui.conftest import Opener
-from ui.test_page import ROUNDS, count, says, short, state, wait_rounds
+from ui.conftest import PageOpener
+from ui.test_page import ROUNDS, count, short, state, wait_for_text, wait_rounds
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_page: Opener) -> None:
+def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_page: PageOpener) -> None:
     page = open_page(real_app)
-    says(page, ".wb-badge", "RECORDED · draft-tree")
+    wait_for_text(page, ".wb-badge", "RECORDED · draft-tree")
     first = [page.input_value("[data-what=method]"), page.input_value("[data-param=temperature] input[type=number]")]
     assert first == ["draft-tree", "0.7"], "the panel has the settings of the recording"
     page.select_option("[data-what=method]", "draft-model")
     short(page, 48)
-    says(page, ".wb-pace", "tokens/s")  # so small a target's runs are held back unless one says otherwise
+    wait_for_text(page, ".wb-pace", "tokens/s")  # so small a target's runs are held back unless one says otherwise
     page.click("[data-press=run]")
     page.wait_for_selector(".wb-token")
     page.select_option("[data-what=method]", "draft-tree")
-    says(page, ".wb-card-ribbon em", "slower than at full speed")
+    wait_for_text(page, ".wb-card-ribbon em", "slower than at full speed")
     state(page, "finished")
     page.wait_for_timeout(300)
     assert page.evaluate(ROUNDS) == list(range(count(page)))
     assert page.locator(".wb-alert.is-error").count() == 0
-    says(page, ".wb-note", "draft-model → draft-tree")
+    wait_for_text(page, ".wb-note", "draft-model → draft-tree")
 
 
-def test_step_and_stop_reach_the_engine(real_app: str, open_page: Opener) -> None:
+def test_step_and_stop_reach_the_engine(real_app: str, open_page: PageOpener) -> None:
     page = open_page(real_app)
     page.click("[data-press=step]")
     wait_rounds(page, 1)
@@ -41,7 +41,7 @@ def test_step_and_stop_reach_the_engine(real_app: str, open_page: Opener) -> Non
     state(page, "cancelled")
 
 
-def test_two_tabs_share_the_engine(real_app: str, open_page: Opener) -> None:
+def test_two_tabs_share_the_engine(real_app: str, open_page: PageOpener) -> None:
     at_once = f"{real_app}/?pace=0"  # else the last tokens are still being shown when the run has ended
     one, two = open_page(at_once), open_page(at_once)
     for page in (one, two):
@@ -54,7 +54,7 @@ def test_two_tabs_share_the_engine(real_app: str, open_page: Opener) -> None:
     assert text[0] == text[1], "the same greedy run"
 
 
-def test_a_wrong_value_is_answered_and_the_engine_goes_on(real_app: str, open_page: Opener) -> None:
+def test_a_wrong_value_is_answered_and_the_engine_goes_on(real_app: str, open_page: PageOpener) -> None:
     page = open_page(real_app)
     page.fill("textarea", "")
     page.click("[data-press=run]")

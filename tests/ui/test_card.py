@@ -6,14 +6,14 @@ import json
 
 import pytest
 from traces import FIXTURES
-from ui.conftest import Opener, drawn
+from ui.conftest import PageOpener, wait_until_drawn
 from ui.test_live import upload
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_recorded(
-    fake_app: str, open_page: Opener
+    fake_app: str, open_page: PageOpener
 ) -> None:
     page = open_page(fake_app)
     upload(page, "chain.json", json.loads((FIXTURES / "chain.json").read_text()))
@@ -22,10 +22,10 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     page.wait_for_selector(".wb-facts :text('min(1, p / q) = min(1, ')")
     recorded = facts.inner_text()
     play.locator("summary").click()
-    drawn(page)
+    wait_until_drawn(page)
     assert "→ rejected" in play.locator(".wb-play-verdict").inner_text()
     page.set_viewport_size({"width": 1440, "height": 900})
-    drawn(page)
+    wait_until_drawn(page)
     boxes = [page.locator(s).bounding_box() or {} for s in (".wb-nodecard", ".wb-play-verdict")]
     assert boxes[0]["y"] <= boxes[1]["y"], "the verdict is in sight as soon as one asks"
     assert boxes[1]["y"] + boxes[1]["height"] <= boxes[0]["y"] + boxes[0]["height"]

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from ui.conftest import Opener, drawn
+from ui.conftest import PageOpener, wait_until_drawn
 
 from workbench.views import recorded
 
@@ -31,12 +31,12 @@ KEPT = """(view) => {
 }"""
 
 
-def measured(page: Any) -> None:
+def wait_until_measured(page: Any) -> None:
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
     page.wait_for_selector(V + ".wb-racer")
 
 
-def says(page: Any, selector: str, text: str) -> None:
+def wait_for_text(page: Any, selector: str, text: str) -> None:
     page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
 
 
@@ -46,14 +46,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"json": tmp_path_factory.mktemp("compare") / "made.json"}
 
 
-def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Opener, saved: dict[str, Path]) -> None:
+def test_lanes_are_measured_raced_pinned_and_opened(
+    real_app: str, open_page: PageOpener, saved: dict[str, Path]
+) -> None:
     page = open_page(real_app + LINK, ready=READY)
     assert "16 runs" not in page.inner_text(V + ".wb-go")
-    says(page, ".wb-go", "8 runs")
+    wait_for_text(page, ".wb-go", "8 runs")
     page.focus(V + ".wb-go")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(V + ".wb-measuring:visible")
-    measured(page)
+    wait_until_measured(page)
     rows = page.locator(V + ".wb-compared tbody tr")
     assert rows.count() == 4
     failed = page.locator(V + "tr[data-lane='EagleVLM']")
@@ -63,25 +65,25 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     page.keyboard.press("End")
     page.locator(V + ".wb-slider, " + V + "[aria-label='Time of the race']").focus()
     page.keyboard.press("End")
-    says(page, ".wb-racer[data-lane^='Draft model']", "12 of 12 tokens")
+    wait_for_text(page, ".wb-racer[data-lane^='Draft model']", "12 of 12 tokens")
     page.evaluate(KEPT, V.strip())
     page.keyboard.press("Home")
-    says(page, ".wb-racer[data-lane^='Draft model']", "0 of 12 tokens")
+    wait_for_text(page, ".wb-racer[data-lane^='Draft model']", "0 of 12 tokens")
     # the approximate method, and the texts side by side
     typical = V + ".wb-verdict[data-lane^='Medusa, typical']"
     assert "approximate: not the target's distribution" in page.inner_text(typical)
     assert "first at token" not in page.inner_text(typical), "sampled texts of exact lanes part as soon"
-    says(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
+    wait_for_text(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
     page.select_option(
         V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")
     )
     page.wait_for_selector(V + ".wb-texts ins, " + V + ".wb-texts del")
     # a pin, and every figure shows its difference
     page.click(V + "tr[data-lane^='Draft model'] button:has-text('pin')")
-    says(page, ".wb-card-table h3 em", "differences from Draft model (depth 3)")
+    wait_for_text(page, ".wb-card-table h3 em", "differences from Draft model (depth 3)")
     delta = page.inner_text(V + "tr[data-lane='Autoregressive'] .is-tau .wb-delta")
     assert delta.startswith("−")
-    says(page, ".wb-card-costs h3 em", "difference to Draft model")
+    wait_for_text(page, ".wb-card-costs h3 em", "difference to Draft model")
     page.wait_for_selector(
         V + ".wb-card-costs .js-plotly-plot text:has-text('(+'), " + V + ".wb-card-costs text:has-text('(−')"
     )
@@ -89,9 +91,9 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     page.click(V + ".wb-card-pays .wb-tool")
     page.wait_for_selector(V + ".wb-card-pays tbody tr")  # rows are written by the next frame
     assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
-    says(page, ".wb-card-pays .wb-summary", "acceptance")
+    wait_for_text(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")
-    drawn(page)
+    wait_until_drawn(page)
     assert page.evaluate("window.removed.length") == 0, "no chart was mounted again"
     assert page.evaluate("window.rows.every((row) => row.isConnected)")
     with page.expect_download() as download:
@@ -113,19 +115,19 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
 
 
 def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
-    real_app: str, open_page: Opener, saved: dict[str, Path]
+    real_app: str, open_page: PageOpener, saved: dict[str, Path]
 ) -> None:
     if not saved["json"].exists():
         pytest.skip("needs the comparison that the first test saves")
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for width, scheme in ((390, "dark"), (1280, "light")):
         page = open_page(real_app + "/?tab=compare", ready=READY, viewport={"width": width, "height": 900})
-        says(page, ".wb-banner", "RECORDED example, measured on")
+        wait_for_text(page, ".wb-banner", "RECORDED example, measured on")
         page.wait_for_function("document.querySelectorAll('#wb-compare .wb-racer').length === 4")  # a finished race
         if scheme == "dark":
             page.click(V + "[title='Light or dark']")
         page.set_input_files(V + "input[type=file]", saved["json"])
-        says(page, ".wb-badge", "IMPORTED")
+        wait_for_text(page, ".wb-badge", "IMPORTED")
         page.wait_for_selector(V + ".wb-card-pays .js-plotly-plot .legend, " + V + ".wb-card-pays .js-plotly-plot svg")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
@@ -135,36 +137,36 @@ def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
         page.set_input_files(
             V + "input[type=file]", {"name": "x.json", "mimeType": "application/json", "buffer": b"[1]"}
         )
-        says(page, ".wb-alert", "not a comparison")
+        wait_for_text(page, ".wb-alert", "not a comparison")
 
 
-def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: Opener) -> None:
+def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: PageOpener) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=48&nonsense=1"
     page = open_page(real_app + link, ready=READY)
-    says(page, ".wb-alert", "nonsense=1: unknown")
+    wait_for_text(page, ".wb-alert", "nonsense=1: unknown")
     assert page.locator(V + ".wb-racer").count() == 0, "a link to settings shows no measurement of others"
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-nowrow.is-now:has-text('of at most')", timeout=240_000)
     assert not page.is_visible(V + ".wb-banner")
     page.wait_for_selector(V + ".wb-measuring:visible ~ .wb-card-race:visible .wb-racer", timeout=240_000)
-    says(page, ".wb-nowrow[data-lane='Draft model']", "of 20")
+    wait_for_text(page, ".wb-nowrow[data-lane='Draft model']", "of 20")
     found = page.locator(V + ".wb-compared .is-interval").filter(has_text=re.compile(r"one run|\d"))  # or more by now
     found.first.wait_for(timeout=240_000)
     page.click(V + "button:has-text('Stop')")
-    measured(page)
-    says(page, ".wb-foot", "Stopped before the end")
-    says(page, ".wb-verdict[data-lane='Draft model']", "identical")
+    wait_until_measured(page)
+    wait_for_text(page, ".wb-foot", "Stopped before the end")
+    wait_for_text(page, ".wb-verdict[data-lane='Draft model']", "identical")
     assert "lane=draft-model" in page.url
 
 
 def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
-    real_app: str, open_page: Opener
+    real_app: str, open_page: PageOpener
 ) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=1&max_new_tokens=8"
     page = open_page(real_app + link, ready=READY)
-    says(page, ".wb-intro dt", "Does it pay off?")
+    wait_for_text(page, ".wb-intro dt", "Does it pay off?")
     page.click(V + ".wb-go")
-    measured(page)
+    wait_until_measured(page)
     assert not page.is_visible(V + ".wb-intro")
     figure = page.inner_text(V + "tr[data-lane='Draft model'] .is-speedup")
     page.reload()
@@ -177,13 +179,13 @@ def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
     page.wait_for_function("document.querySelector('#wb-compare .wb-measuring progress').value > 0")
     page.evaluate("window.workbenchBus = () => {}")
     page.wait_for_selector(V + ".wb-badge:has-text('NO ANSWER')", timeout=60_000)
-    says(page, ".wb-measuring", "check that the app is still running")
+    wait_for_text(page, ".wb-measuring", "check that the app is still running")
     page.click(V + "button:has-text('Stop')")
-    says(page, ".wb-alert.is-error", "was stopped")
+    wait_for_text(page, ".wb-alert.is-error", "was stopped")
     assert page.is_enabled(V + ".wb-go")
 
 
-def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_app: str, open_page: Opener) -> None:
+def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_app: str, open_page: PageOpener) -> None:
     lanes = [f"draft-tree-sampled:grower=rsd-c,verifier={name}" for name in ("lossless", "independent")]
     asked = "&".join(f"lane={quote(lane)}" for lane in lanes)
     page = open_page(f"{real_app}/?tab=compare&{asked}&text=Once&temperature=1&repeats=1&max_new_tokens=8", ready=READY)
@@ -196,7 +198,7 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     assert panel.locator("[data-param=grower] option[value=dyspec]").evaluate("(option) => option.disabled")
     assert not panel.locator("[data-param=grower] option[value=specinfer]").evaluate("(option) => option.disabled")
     page.click(V + ".wb-go")
-    measured(page)
+    wait_until_measured(page)
     exact, unsound = (page.locator(V + ".wb-verdict").nth(i).inner_text() for i in (1, 2))
     assert "same distribution, not same text" in exact
     assert "verifier independent" in unsound
@@ -204,7 +206,7 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     assert "drawn without replacement" in unsound
 
 
-def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: str, open_page: Opener) -> None:
+def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: str, open_page: PageOpener) -> None:
     """As in Live: a chat model answers it, where it would go on writing the question. An older link is plain text."""
     page = open_page(real_app + "/?tab=compare&prompts=&text=Say+hi", ready=READY)
     words, said = page.locator(V + "textarea"), page.locator(V + ".wb-chat input")
@@ -227,7 +229,7 @@ def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: st
 
 
 @pytest.mark.smoke
-def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_page: Opener) -> None:
+def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_page: PageOpener) -> None:
     """The line below the verdicts became the row of the next lane, and lost what it said."""
     page = open_page(f"{fake_app}/?tab=compare&lane=draft-tree", ready=READY)
     assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no example of others"

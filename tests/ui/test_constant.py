@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.service.caller import LEFT, LeftError
+from workbench.service.caller import DISCONNECTED, DisconnectedError
 from workbench.ui import methods_page
 from workbench.ui.constant import DependencyCache, stamp
 
@@ -52,12 +52,12 @@ def test_many_threads_wait_for_one_and_who_left_waits_no_more() -> None:
     begun.wait(10)
     left = threading.Event()
     left.set()
-    token = LEFT.set(left)
+    token = DISCONNECTED.set(left)
     try:
-        with pytest.raises(LeftError):
+        with pytest.raises(DisconnectedError):
             kept.get("a", work)
     finally:
-        LEFT.reset(token)
+        DISCONNECTED.reset(token)
     go.set()
     for thread in threads:
         thread.join()

@@ -11,21 +11,21 @@ import gradio as gr
 import pytest
 from ui.fake_client import FakeWorkbench
 
-from workbench.client.requests import Comparing, Control
-from workbench.ui.endpoint import Host, answers, streams
+from workbench.client.requests import ComparisonRequest, Control
+from workbench.ui.endpoint import EndpointBase, json_endpoint, streaming_endpoint
 
 
-class Endpoints(Host):
+class Endpoints(EndpointBase):
     """Tells what it was asked."""
 
-    @streams(Comparing, without=("images",), text=True)
+    @streaming_endpoint(ComparisonRequest, without=("images",), text=True)
     async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Compare."""
         yield {"by": request.session_hash, "prompts": [prompt.prompt for prompt in options["prompts"]]}
         yield {name: options[name] for name in ("seed", "repeats")}
         raise RuntimeError("nobody foresaw it")
 
-    @answers(Control, "done")
+    @json_endpoint(Control, "done")
     def control(self, run: str, action: str) -> str:
         """Control."""
         return f"{action} {run}"

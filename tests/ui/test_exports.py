@@ -10,8 +10,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from traces import HOSTILE, hostile
-from ui.conftest import Opener
+from traces import HOSTILE, make_hostile_trace
+from ui.conftest import PageOpener
 from ui.test_page import short, state
 
 from workbench.trace import export
@@ -71,12 +71,12 @@ def files(page: Any, folder: Path, leave_out: str = "nothing") -> dict[str, Path
 
 def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any, tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
-    path.write_text(replay(hostile()), encoding="utf-8")
+    path.write_text(replay(make_hostile_trace()), encoding="utf-8")
     page = from_disk(path)
     assert "RECORDED" in page.inner_text(".wb-head")
     assert page.locator("img, .wb-ribbon script, iframe").count() == 0
     assert HOSTILE[0] in page.inner_text(".wb-ribbon")
-    assert page.locator(".wb-token").count() == len(hostile().token_ids)
+    assert page.locator(".wb-token").count() == len(make_hostile_trace().token_ids)
     page.click(".wb-token >> nth=0")
     page.wait_for_selector(".wb-where:has-text('round 1 of')")
     page.keyboard.press("]")
@@ -84,7 +84,7 @@ def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any
     saved = files(page, tmp_path, leave_out="(?<!Tokens) as PNG")
     assert "Parquet" not in saved, "no server here"
     again = export.read_json_lines(saved["JSON Lines"].read_text(encoding="utf-8"))
-    assert again == hostile()
+    assert again == make_hostile_trace()
     for name, made in saved.items():
         if made.suffix == ".svg":
             root = ElementTree.parse(made).getroot()  # well-formed, whatever the texts hold
@@ -94,11 +94,11 @@ def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any
         if made.suffix == ".png":
             assert made.read_bytes().startswith(b"\x89PNG"), name
     second = from_disk(saved["HTML replay"])
-    assert second.locator(".wb-token").count() == len(hostile().token_ids)
+    assert second.locator(".wb-token").count() == len(make_hostile_trace().token_ids)
 
 
 def test_a_simulation_says_so_in_its_replay(from_disk: Any, tmp_path: Path) -> None:
-    trace = hostile()
+    trace = make_hostile_trace()
     trace.header.simulation = True
     path = tmp_path / "replay.html"
     path.write_text(replay(trace), encoding="utf-8")
@@ -108,7 +108,9 @@ def test_a_simulation_says_so_in_its_replay(from_disk: Any, tmp_path: Path) -> N
     assert page.evaluate("document.body.classList.contains('dark')")
 
 
-def test_every_export_of_the_page_can_be_read(fake_app: str, open_page: Opener, from_disk: Any, tmp_path: Path) -> None:
+def test_every_export_of_the_page_can_be_read(
+    fake_app: str, open_page: PageOpener, from_disk: Any, tmp_path: Path
+) -> None:
     n_tokens = len(recorded.read(recorded.folder() / f"draft-model{recorded.SUFFIX}").token_ids)
     page = open_page(f"{fake_app}/?recorded=draft-model", reduced_motion="reduce")
     page.wait_for_function(f"document.querySelectorAll('.wb-token').length === {n_tokens}")
@@ -128,7 +130,7 @@ def test_every_export_of_the_page_can_be_read(fake_app: str, open_page: Opener, 
         assert seen[0] == seen[1]
 
 
-def test_the_menu_works_by_keyboard_and_says_when_there_is_nothing(fake_app: str, open_page: Opener) -> None:
+def test_the_menu_works_by_keyboard_and_says_when_there_is_nothing(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)  # no recording plays: none is of this app's target
     press_json_lines(page)
     page.wait_for_selector(".wb-exportnote:has-text('Nothing to export yet')")
@@ -154,7 +156,7 @@ def press_json_lines(page: Any) -> None:
     page.keyboard.press("Enter")
 
 
-def test_a_recording_that_is_still_playing_is_saved_whole(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_a_recording_that_is_still_playing_is_saved_whole(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = open_page(f"{fake_app}/?recorded=autoregressive")
     assert page.locator(".wb-token").count() < 20, "it plays slowly"
     saved = files(page, tmp_path, leave_out="^(?!JSON Lines)")

@@ -12,15 +12,15 @@ import pytest
 import serving
 from ui.fake_client import FakeWorkbench
 
-from workbench.client.remote import Remote
+from workbench.client.remote import RemoteBackend
 from workbench.core.errors import PromptError, WorkbenchError
-from workbench.service.caller import watch
+from workbench.service.caller import make_disconnect_check
 from workbench.ui import build, space
 
 FOUND = {"parts": [0.25, 0.75]}
 
 
-class Explained:
+class SlowRun:
     """A run whose explanation is done when the test says so."""
 
     id, state = "r", "finished"
@@ -31,7 +31,7 @@ class Explained:
         self.problem: Exception | None = None
 
     def explain(self) -> dict[str, Any]:
-        gone, self.explained = watch(), 0.25
+        gone, self.explained = make_disconnect_check(), 0.25
         self.ended.clear()
         try:
             while not self.done.wait(0.02):
@@ -45,12 +45,12 @@ class Explained:
 
 
 @pytest.fixture(scope="module")
-def run() -> Explained:
-    return Explained()
+def run() -> SlowRun:
+    return SlowRun()
 
 
 @pytest.fixture(scope="module")
-def app(run: Explained) -> Iterator[Any]:
+def app(run: SlowRun) -> Iterator[Any]:
     client = FakeWorkbench()
     client.run = lambda run_id: run  # type: ignore[method-assign,assignment]
     demo, port = build(client), serving.free_port()
@@ -60,7 +60,7 @@ def app(run: Explained) -> Iterator[Any]:
     demo.close()
 
 
-def test_whoever_leaves_ends_the_explanation(app: Any, run: Explained) -> None:
+def test_whoever_leaves_ends_the_explanation(app: Any, run: SlowRun) -> None:
     demo, url = app
     index = next(i for i, f in demo.fns.items() if f.api_name == "explain")
     with httpx.Client(base_url=f"{url}/gradio_api", timeout=30) as http:
@@ -75,8 +75,8 @@ def test_whoever_leaves_ends_the_explanation(app: Any, run: Explained) -> None:
     assert run.explained is None
 
 
-def test_the_client_elsewhere_gets_what_was_found_or_what_is_wrong(app: Any, run: Explained) -> None:
-    remote = Remote(app[1])
+def test_the_client_elsewhere_gets_what_was_found_or_what_is_wrong(app: Any, run: SlowRun) -> None:
+    remote = RemoteBackend(app[1])
     try:
         threading.Thread(target=lambda: (time.sleep(0.7), run.done.set()), daemon=True).start()
         assert remote.explained("r") == FOUND

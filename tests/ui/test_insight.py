@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import hostile
-from ui.conftest import Opener, drawn
+from traces import make_hostile_trace
+from ui.conftest import PageOpener, wait_until_drawn
 from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
-from workbench.ui.hosting import safely
+from workbench.ui.hosting import return_errors
 from workbench.ui.session import MOST_OTHERS, Session
 from workbench.views import recorded
 
@@ -34,7 +34,7 @@ def test_the_session_analyses_what_the_browser_holds() -> None:
     medusa = recorded.trace("medusa").to_wire()
     many = session.whatif({"trace": trace, "others": [medusa] * (MOST_OTHERS + 4)})
     assert len(many["combinations"]) == MOST_OTHERS
-    assert session.whatif({"trace": hostile().to_wire()})["words"]
+    assert session.whatif({"trace": make_hostile_trace().to_wire()})["words"]
 
 
 def test_the_session_concludes_from_pairs_of_runs_only() -> None:
@@ -66,7 +66,7 @@ def test_pairs_are_told_as_they_come_and_stopped_by_their_job() -> None:
 
 def test_what_is_no_trace_is_said_in_words() -> None:
     session = Session(FakeWorkbench())
-    assert "damaged" in safely(session.whatif)({"trace": {"header": {}}})["error"]["message"]
+    assert "damaged" in return_errors(session.whatif)({"trace": {"header": {}}})["error"]["message"]
     with pytest.raises(WorkbenchError):
         session.whatif({})
 
@@ -79,7 +79,7 @@ def opened(page: Any) -> Any:
 
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: int, scheme: str) -> None:
+def test_why_this_fast(fake_app: str, open_page: PageOpener, tmp_path: Path, width: int, scheme: str) -> None:
     from ui.test_pages import serious
 
     page = open_page(
@@ -92,7 +92,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert "Its speed-up is unknown" in dialog.inner_text()
     assert dialog.locator(".wb-whytable tbody tr").count() >= 12
     dialog.locator(".wb-card-lengths .wb-tool").click()
-    drawn(page)
+    wait_until_drawn(page)
     assert "exactly the accepted tokens" in dialog.locator(".wb-card-lengths table").inner_text()
     page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
 
@@ -105,13 +105,15 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious(page) == []
     page.keyboard.press("Escape")
-    drawn(page)
+    wait_until_drawn(page)
     assert not dialog.is_visible()
 
 
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+def test_a_cell_of_the_matrix_is_found_in_seconds(
+    fake_app: str, open_page: PageOpener, width: int, scheme: str
+) -> None:
     from ui.test_pages import serious
 
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -144,7 +146,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(fake_app: str, open_page: Open
 
 
 @in_browser
-def test_one_field_finds_methods_and_rows_of_the_boards(fake_app: str, open_page: Opener) -> None:
+def test_one_field_finds_methods_and_rows_of_the_boards(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
     page.get_by_label("Find").fill("CAI medusa heads")
@@ -160,7 +162,7 @@ def test_one_field_finds_methods_and_rows_of_the_boards(fake_app: str, open_page
 
 
 @in_browser
-def test_the_boards_stand_on_the_methods_page(fake_app: str, open_page: Opener) -> None:
+def test_the_boards_stand_on_the_methods_page(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
     for board in ("#exactness", "#claims"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import PageOpener
 from ui.fake_client import FakeWorkbench
 from ui.test_page import short, state
 
@@ -143,7 +143,7 @@ def test_text_of_the_wrong_kind_is_no_search() -> None:
 @pytest.mark.smoke
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: Opener) -> None:
+def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.fill("textarea", "A fox that nobody else writes about")
     short(page, 24)

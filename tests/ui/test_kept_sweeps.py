@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(dtype: str, date: str) -> WorkerGroup:
+def fake_workers(dtype: str, date: str) -> WorkerGroup:
     """A crew that has its figures from nowhere, at once."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -48,7 +48,7 @@ def told(dtype: str, date: str) -> WorkerGroup:
 def test_what_runs_along_an_axis_is_not_said_of_the_whole_sweep(folder: Path) -> None:
     for axes in ({"method": ["prompt-lookup", "autoregressive"]}, {"depth": [1, 2]}):
         sweep = Sweep.of(axes, **SWEEP)
-        list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
+        list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
     lines = tab.SweepView(FakeWorkbench()).kept({})["kept"]
     assert {(x["title"], x["method"], x["target"]) for x in lines} == {
         ("method", "", "text-target"),
@@ -62,7 +62,7 @@ def test_a_sweep_whose_reader_leaves_at_once_leaves_no_folder(folder: Path, anew
     request: dict[str, Any] = {"axes": axes, "group": ["copy"], "repeats": 1, "max_new_tokens": 6, "anew": anew}
     view = tab.SweepView(FakeWorkbench())
     sweep = view._asked(request)
-    list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
     before = sorted(folder.iterdir())
 
     async def leave() -> dict[str, Any]:
@@ -77,8 +77,8 @@ def test_a_sweep_whose_reader_leaves_at_once_leaves_no_folder(folder: Path, anew
 
 def test_sweeps_on_disk_are_listed_after_a_restart_and_opened_with_their_settings(folder: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SWEEP)
-    list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
-    list(run(sweep, told("bfloat16", "2026-11-22 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
+    list(run(sweep, fake_workers("bfloat16", "2026-11-22 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
     view = tab.SweepView(FakeWorkbench())  # a new process knows nothing but the folder
     lines = view.kept({})["kept"]
     assert [(line["title"], line["done"], line["total"], line["on"]) for line in lines] == [
@@ -96,17 +96,17 @@ def test_sweeps_on_disk_are_listed_after_a_restart_and_opened_with_their_setting
 
 def test_a_sweep_that_is_being_measured_is_marked_and_anew_is_another_folder(folder: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SWEEP)
-    first = run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False))
+    first = run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False))
     while next(first).done < 1:
         pass
     view = tab.SweepView(FakeWorkbench())
     [line] = view.kept({})["kept"]
     assert (line["writing"], line["done"]) == (True, 1)
-    again = tab.place_of(sweep, anew=True)
-    list(run(sweep, told("float32", "2026-11-22 10:00 UTC"), again))
+    again = tab.sweep_folder(sweep, anew=True)
+    list(run(sweep, fake_workers("float32", "2026-11-22 10:00 UTC"), again))
     assert list(first)[-1].complete, "what was being measured was left alone"
     assert len(view.kept({})["kept"]) == 2
-    assert tab.place_of(sweep, anew=False) == again, "Measure goes on with the newest"
+    assert tab.sweep_folder(sweep, anew=False) == again, "Measure goes on with the newest"
 
 
 @pytest.mark.parametrize("name", ["", "nobody/0", "../x/0", "/etc/0"])
@@ -142,7 +142,7 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
     theirs = tmp_path_factory.mktemp("theirs")
     monkeypatch.setattr(tab, "visitors_folder", lambda: theirs)
     monkeypatch.setattr(tab, "FOLDERS", 1)
-    monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: told("float32", "2026-11-22 10:00 UTC"))
+    monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: fake_workers("float32", "2026-11-22 10:00 UTC"))
     demo, port = build(FakeWorkbench()), serving.free_port()
     demo.launch(server_port=port, quiet=True, **space.launch_options(FakeWorkbench(), AccessControl(open=True)))
 

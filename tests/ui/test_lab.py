@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener, free_port, serve
+from ui.conftest import PageOpener, free_port, serve
 from ui.fake_client import FakeWorkbench
 from ui.test_pages import in_browser, serious
 
@@ -105,7 +105,7 @@ def shot(page: Any, name: str) -> None:
 
 @pytest.mark.smoke
 @in_browser
-def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     ready = "#wb-lab .wb[data-ready=true]"
     for width, scheme in ((1440, "light"), (390, "dark")):
         page = open_page(

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from ui.conftest import READY, Opener
+from ui.conftest import READY, PageOpener
 from ui.fake_client import FakeWorkbench
-from ui.test_page import says, short, state
+from ui.test_page import short, state, wait_for_text
 
 from workbench.ui.compare import CompareView
 from workbench.ui.saved_runs import SavedRunsView
@@ -24,7 +24,7 @@ def in_browser(test: Any) -> Any:
 # -- Models that are not there ----------------------------------------------------------------------------------------
 
 
-class Picky(FakeWorkbench):
+class UnknownTargetClient(FakeWorkbench):
     """Only plain decoding runs with a target that is unknown, as the backend says of models it has no files of."""
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ class Picky(FakeWorkbench):
 
 @pytest.mark.parametrize("view", [Session, CompareView, VisionSession])
 def test_an_unknown_target_is_named_and_turns_no_method_off(view: Any) -> None:
-    client = Picky()
+    client = UnknownTargetClient()
     client.targets = lambda: [{"name": "synthetic-target", "pictures": True}]  # type: ignore[method-assign]
     known, unknown = view(client).catalogue({}), view(client).catalogue({"target": "no/such"})
     assert known["problem"] is None
@@ -60,7 +60,7 @@ def test_a_target_without_eyes_is_none_of_the_vision_tab() -> None:
 
 
 @in_browser
-def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Opener) -> None:
+def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     method, prompt = page.locator("[data-what=method]"), page.locator("textarea")
     prompt.fill("A prompt of before")
@@ -81,7 +81,7 @@ def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Open
     assert [method.input_value(), prompt.input_value()] == ["oracle", "A prompt of before"]
     assert page.get_by_label("Seed").input_value() == "3"
     assert page.locator("[data-param=alpha] input[type=number]").input_value() == "0.6"
-    says(page, ".wb-note", "Settings loaded from the link. Press Run")
+    wait_for_text(page, ".wb-note", "Settings loaded from the link. Press Run")
     assert page.locator(".wb-round").count() == 0, "a link to settings shows no run of others"
     # back without a wish, the run is there again, and a reload of what was chosen since keeps both
     page.goto(fake_app)
@@ -95,17 +95,19 @@ def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Open
 
 
 @in_browser
-def test_an_unknown_target_in_a_link_is_an_error_and_the_method_stays(fake_app: str, open_page: Opener) -> None:
+def test_an_unknown_target_in_a_link_is_an_error_and_the_method_stays(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?target=no/such&method=draft-tree")
-    says(page, ".wb-alert.is-error", "no/such")
+    wait_for_text(page, ".wb-alert.is-error", "no/such")
     assert page.locator("[data-what=method]").input_value() == "draft-tree"
     assert page.locator("[data-what=target]").input_value() == "synthetic-target"
     compare = open_page(f"{fake_app}/?tab=compare&target=no/such&lane=draft-tree", ready=f"#wb-compare {READY}")
-    says(compare, "#wb-compare .wb-alert.is-error", "no/such")
+    wait_for_text(compare, "#wb-compare .wb-alert.is-error", "no/such")
 
 
 @in_browser
-def test_a_link_to_a_run_shows_that_run_and_decodes_one_that_is_gone_again(fake_app: str, open_page: Opener) -> None:
+def test_a_link_to_a_run_shows_that_run_and_decodes_one_that_is_gone_again(
+    fake_app: str, open_page: PageOpener
+) -> None:
     page = open_page(fake_app)
     page.fill("textarea", "A prompt of one")
     short(page, 16)
@@ -114,20 +116,20 @@ def test_a_link_to_a_run_shows_that_run_and_decodes_one_that_is_gone_again(fake_
     page.wait_for_url("**run=**seed=0**")
     link, text = page.url, page.inner_text(".wb-ribbon")
     other = open_page(link)
-    says(other, ".wb-card-ribbon h3 em", "finished")
+    wait_for_text(other, ".wb-card-ribbon h3 em", "finished")
     assert other.inner_text(".wb-ribbon") == text
     assert other.input_value("textarea") == "A prompt of one", "with its settings"
     assert "loaded from the link" not in other.inner_text(".wb-note")
     gone = open_page(re.sub(r"run=[\w-]+", "run=of-an-app-that-ended", link))
-    says(gone, ".wb-note", "decoded again")
-    says(gone, ".wb-card-ribbon h3 em", "finished")
+    wait_for_text(gone, ".wb-note", "decoded again")
+    wait_for_text(gone, ".wb-card-ribbon h3 em", "finished")
     assert gone.inner_text(".wb-ribbon") == text, "one seed gives one text"
     nothing = open_page(f"{fake_app}/?run=of-an-app-that-ended")
-    says(nothing, ".wb-alert.is-error", "There is no run")
+    wait_for_text(nothing, ".wb-alert.is-error", "There is no run")
 
 
 @in_browser
-def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener) -> None:
+def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
     away = page.evaluate("""[...document.querySelectorAll('.wb a[href]')].map((a) => new URL(a.href))
@@ -152,7 +154,7 @@ AGREES = """() => {
 
 
 @in_browser
-def test_undo_and_steps_of_the_history_leave_form_and_address_agreeing(fake_app: str, open_page: Opener) -> None:
+def test_undo_and_steps_of_the_history_leave_form_and_address_agreeing(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     view = page.locator("#wb-page")
     prompt, depth = view.locator("textarea"), view.locator("[data-param=depth] input[type=number]")

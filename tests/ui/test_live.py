@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 import pytest
-from ui.conftest import READY, Opener, drawn, free_port, serve
-from ui.test_page import ROUNDS, WATCH, count, long, says, short, state, stop, wait_rounds
+from ui.conftest import READY, PageOpener, free_port, serve, wait_until_drawn
+from ui.test_page import ROUNDS, WATCH, count, long, short, state, stop, wait_for_text, wait_rounds
 from views.synthetic import trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -45,41 +45,43 @@ def wide_tree(n_rounds: int) -> dict[str, Any]:
     return trace("draft-tree", {"depth": 3, "width": 8, "temperature": 0.7}, n_rounds, seed=4)
 
 
-def test_a_recording_plays_and_the_first_run_replaces_it(fake_app: str, open_page: Opener) -> None:
+def test_a_recording_plays_and_the_first_run_replaces_it(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree")
-    says(page, ".wb-badge", "RECORDED")
+    wait_for_text(page, ".wb-badge", "RECORDED")
     page.wait_for_function("Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > 2")
     assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
     page.click("[data-press=run]")
-    says(page, ".wb-badge", "LIVE")
+    wait_for_text(page, ".wb-badge", "LIVE")
     state(page, "finished")
     assert page.evaluate(ROUNDS) == list(range(count(page))), "nothing of the recording is left"
     assert page.locator(".wb-token").count() == 56, "the panel had its settings"
 
 
-def test_the_example_plays_while_the_backend_is_still_starting(open_page: Opener, tmp_path: Path) -> None:
+def test_the_example_plays_while_the_backend_is_still_starting(open_page: PageOpener, tmp_path: Path) -> None:
     port, gate = free_port(), tmp_path / "gate"
     serving = serve([sys.executable, "tests/ui/serve_fake.py", str(port), "0.05", str(gate)], port, tmp_path / "log")
     with closing(serving):
         page = open_page(next(serving), ready=".wb-token")
-        says(page, ".wb-badge", "RECORDED")
+        wait_for_text(page, ".wb-badge", "RECORDED")
         assert page.locator("[data-press=run]").count() == 0, "there is no backend to ask"
         assert not page.query_selector(READY)
         gate.touch()
         page.wait_for_selector(READY)
         page.wait_for_selector(".wb-ribbon.is-empty")
-        says(page, ".wb-badge", "LIVE")  # the example is of another target than this app's
+        wait_for_text(page, ".wb-badge", "LIVE")  # the example is of another target than this app's
         assert page.is_enabled("[data-press=run]")
 
 
-def test_reduced_motion_shows_a_recording_whole(fake_app: str, open_page: Opener) -> None:
+def test_reduced_motion_shows_a_recording_whole(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree", reduced_motion="reduce")
     page.wait_for_selector(".wb-token")
     assert page.evaluate(ROUNDS) == list(range(count(page)))
-    says(page, ".wb-card-ribbon h3 em", "finished")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "finished")
 
 
-def test_a_link_restores_the_controls_elsewhere_and_run_gives_the_same_text(fake_app: str, open_page: Opener) -> None:
+def test_a_link_restores_the_controls_elsewhere_and_run_gives_the_same_text(
+    fake_app: str, open_page: PageOpener
+) -> None:
     one = open_page(fake_app)
     one.select_option("[data-what=method]", "draft-tree")
     one.locator("[data-param=width] input[type=number]").fill("2")
@@ -101,19 +103,19 @@ def test_a_link_restores_the_controls_elsewhere_and_run_gives_the_same_text(fake
     for problem in ("depth=99", "nonsense=1", "another tokenizer"):
         assert problem in note
     two.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 3 ')")
-    says(two, ".wb-card-ribbon h3 em", "pinned")
+    wait_for_text(two, ".wb-card-ribbon h3 em", "pinned")
     assert two.evaluate(TEXT) == one.evaluate(TEXT), "the run itself"
     two.click("[data-press=run]")
     state(two, "finished")
     two.wait_for_function(f"{TEXT} === {json.dumps(one.evaluate(TEXT))}")
     two.context.grant_permissions(["clipboard-read", "clipboard-write"])
     two.get_by_text("copy link").click()
-    says(two, ".wb-note", "clipboard")
+    wait_for_text(two, ".wb-note", "clipboard")
     assert "width=2" in two.evaluate("navigator.clipboard.readText()")
 
 
 def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
-    fake_app: str, open_page: Opener
+    fake_app: str, open_page: PageOpener
 ) -> None:
     page = open_page(fake_app)
     short(page, 30)
@@ -122,7 +124,7 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     ghost = page.locator(".wb-ghost.is-rejected").first
     word, at = ghost.inner_text().strip(), int(ghost.get_attribute("data-round") or 0)
     ghost.click()
-    drawn(page)
+    wait_until_drawn(page)
     before = page.evaluate(TEXT)
     go_on = page.locator(".wb-bar.is-own .wb-from")
     assert go_on.inner_text() == "continue", "a word, not a sign"
@@ -130,14 +132,14 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     size = go_on.bounding_box() or {}
     assert min(size["width"], size["height"]) >= 24
     go_on.click()
-    says(page, ".wb-origin", f"branched at round {at + 1}")
+    wait_for_text(page, ".wb-origin", f"branched at round {at + 1}")
     state(page, "finished")
     assert word in page.inner_text(".wb-origin")
     assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
     assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
     branch = page.evaluate(TEXT)
     page.reload()
-    says(page, ".wb-origin", f"branched at round {at + 1}")
+    wait_for_text(page, ".wb-origin", f"branched at round {at + 1}")
     page.get_by_text("show the original run").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
     assert not page.is_visible(".wb-branch"), "the panel holds that run's prompt"
@@ -148,33 +150,33 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     page.wait_for_selector(".wb-branch", state="hidden")
 
 
-def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: Opener) -> None:
+def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
     page.locator(".wb-ghost.is-rejected").first.click()
     page.click(".wb-bar.is-own .wb-from")
-    says(page, ".wb-origin", "branched at round")
+    wait_for_text(page, ".wb-origin", "branched at round")
     wait_rounds(page, 2)
     stop(page)
 
 
-def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_page: Opener) -> None:
+def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 60)
     page.click("[data-press=baseline]")
     page.wait_for_selector("[data-press=baseline]:has-text('✓')")
     page.click("[data-press=step]")
     wait_rounds(page, 1)
-    says(page, "[data-figure=speedup] .wb-value", "×")
+    wait_for_text(page, "[data-figure=speedup] .wb-value", "×")
     page.locator("[data-param=temperature] input[type=number]").fill("0.9")
     page.keyboard.press("Tab")
     page.wait_for_timeout(300)
     page.click("[data-press=pause]")
     state(page, "finished")
     assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
-    says(page, "[data-figure=speedup] .wb-label", "baseline invalid")
-    says(page, ".wb-lane svg", "baseline invalid: temperature 0.70 → 0.90 @ round 2")
+    wait_for_text(page, "[data-figure=speedup] .wb-label", "baseline invalid")
+    wait_for_text(page, ".wb-lane svg", "baseline invalid: temperature 0.70 → 0.90 @ round 2")
 
 
 COPIED = """() => {
@@ -188,7 +190,7 @@ COPIED = """() => {
 }"""
 
 
-def test_what_is_copied_is_the_text_as_it_was_generated(fake_app: str, open_page: Opener) -> None:
+def test_what_is_copied_is_the_text_as_it_was_generated(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, permissions=["clipboard-read", "clipboard-write"])
     short(page, 40)
     page.click("[data-press=run]")
@@ -197,11 +199,11 @@ def test_what_is_copied_is_the_text_as_it_was_generated(fake_app: str, open_page
     assert page.locator(".wb-ghost").count() > 0, "which are not to be copied"
     assert page.evaluate(COPIED) == prompt + text
     page.click(".wb-card-ribbon button:has-text('copy text')")
-    says(page, ".wb-card-ribbon h3", "copied")
+    wait_for_text(page, ".wb-card-ribbon h3", "copied")
     assert page.evaluate("navigator.clipboard.readText()") == text
 
 
-def test_lost_messages_are_asked_for_again(fake_app: str, open_page: Opener) -> None:
+def test_lost_messages_are_asked_for_again(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.evaluate("""() => {
       const hear = window.workbenchBus;
@@ -219,7 +221,7 @@ def test_lost_messages_are_asked_for_again(fake_app: str, open_page: Opener) -> 
     assert page.locator(".wb-token").count() == 128
 
 
-def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app: str, open_page: Opener) -> None:
+def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     open_page.allowed += ["AbortError", "Connection errored out", "Failed to fetch", "net::ERR", "network error"]
     long(page)
@@ -230,12 +232,12 @@ def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app:
         "window.workbenchBus = ((hear) => (m) => window.deaf || hear(m))(window.workbenchBus); window.deaf = true"
     )
     state(page, "lost")
-    says(page, ".wb-card-ribbon h3 em", "reconnecting")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "reconnecting")
     had = count(page)
     page.context.set_offline(False)
     page.wait_for_selector(".wb-badge:not([data-state=lost])")
     page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > {had}")
-    says(page, ".wb-alerts", "were filled in")
+    wait_for_text(page, ".wb-alerts", "were filled in")
     assert page.evaluate(ROUNDS) == list(range(len(page.evaluate(ROUNDS))))
     page.evaluate("window.deaf = false")
     if page.is_enabled("[data-press=stop]"):
@@ -243,7 +245,7 @@ def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app:
 
 
 @pytest.mark.unchecked
-def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Opener) -> None:
+def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=step]")
@@ -291,10 +293,10 @@ def exported(page: Any, name: str) -> ElementTree.Element:
     return ElementTree.parse(download.value.path()).getroot()
 
 
-def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, open_page: Opener) -> None:
+def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     upload(page, "wide.json", wide_tree(12))
-    says(page, ".wb-badge", "IMPORTED")
+    wait_for_text(page, ".wb-badge", "IMPORTED")
     nodes = page.locator(".wb-tree .wb-node:visible")
     assert nodes.count() < 66, "what was never tested is folded"
     page.focus(".wb-ribbon")
@@ -308,7 +310,7 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     few = nodes.count()
     for mode in ("levels", "spine"):
         page.click(f"[data-mode={mode}]")
-        drawn(page)
+        wait_until_drawn(page)
         assert page.evaluate(COLLISIONS) == [], "in the fonts of this page, too"
     page.click("text=unfold all")
     page.wait_for_function(f"{DRAWN}.length === 138")
@@ -325,11 +327,11 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     assert len(words) >= 138, "all nodes, though most are out of sight"
     assert all(e.get("textLength") for e in words if e.text), "words are as wide in another font"
     page.click("text='fit'")
-    drawn(page)
+    wait_until_drawn(page)
     assert "100 %" not in page.inner_text(".wb-zooms")
     page.click(".wb-zooms button >> nth=2")
     page.locator(".wb-cut input").fill("0.4")
-    says(page, ".wb-card-tree h3 em", "hidden")
+    wait_for_text(page, ".wb-card-tree h3 em", "hidden")
     page.wait_for_function(f"{DRAWN}.length < 138")
     page.locator(".wb-cut input").fill("0")
     page.click(".wb-treebar button:text-is('fold')")
@@ -349,13 +351,13 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     page.wait_for_selector(".wb-tree .wb-node.is-chosen[data-node='100']:visible")
 
 
-def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: Opener) -> None:
+def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     upload(page, "wide.json", wide_tree(3))
-    says(page, ".wb-badge", "IMPORTED")
+    wait_for_text(page, ".wb-badge", "IMPORTED")
     page.focus(".wb-tree")
     page.keyboard.press("ArrowLeft")
-    drawn(page)
+    wait_until_drawn(page)
     few = page.evaluate(f"{DRAWN}.length")
     pill = page.locator(".wb-fold[data-fold]:visible").first
     chosen = page.get_attribute(".wb-tree", "aria-activedescendant")
@@ -373,26 +375,26 @@ def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: O
     page.wait_for_function(f"{DRAWN}.length === {few}")
     page.wait_for_selector(".wb-node.is-root.is-chosen")
     page.keyboard.press("+")
-    says(page, ".wb-zooms", "125 %")
+    wait_for_text(page, ".wb-zooms", "125 %")
     page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": False, "deltaY": -100})
     page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": True, "deltaY": -100})
-    says(page, ".wb-zooms", "156 %")
+    wait_for_text(page, ".wb-zooms", "156 %")
     beside = page.evaluate("document.querySelector('.wb-tree').clientWidth")
     page.click(".wb-zooms >> text='wide'")
     page.wait_for_function(f"document.querySelector('.wb-tree').clientWidth > {1.4 * beside}")
 
 
-def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) -> None:
+def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree")
     good = json.loads((Path(__file__).parents[1] / "fixtures" / "wire" / "switch.json").read_text())
     newer = good | {"header": good["header"] | {"schema": 99}}
     upload(page, "newer.json", newer)
-    says(page, ".wb-alert.is-error", "schema 99")
-    says(page, ".wb-badge", "RECORDED")
+    wait_for_text(page, ".wb-alert.is-error", "schema 99")
+    wait_for_text(page, ".wb-badge", "RECORDED")
     upload(page, "notes.txt", "hello")
     page.wait_for_selector(".wb-alert:has-text('notes.txt')")
     upload(page, "older.json", good | {"header": good["header"] | {"schema": 0}})
-    says(page, ".wb-badge", "IMPORTED")
+    wait_for_text(page, ".wb-badge", "IMPORTED")
     page.wait_for_selector(".wb-alert.is-warning:has-text('older schema')")
     page.wait_for_selector(".wb-change text:text-is('depth 2 → 5')")
     rounds = [r | {"method": "draft-tree"} if i > 5 else r for i, r in enumerate(good["rounds"])]
@@ -402,8 +404,8 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) 
         assert page.locator(part).count() == 2, f"{part}: one for each method"
     assert page.locator(".wb-round[data-round='7']").first.get_attribute("data-slot") == "b"
     page.click(".wb-bymethod tr:nth-child(2) button")
-    says(page, ".wb-card-histogram em", f"rounds 7–{len(rounds)}")
-    says(page, ".wb-card-tree h3", f"round {len(rounds)}: Draft tree")
+    wait_for_text(page, ".wb-card-histogram em", f"rounds 7–{len(rounds)}")
+    wait_for_text(page, ".wb-card-tree h3", f"round {len(rounds)}: Draft tree")
     lines = [{"event": "header", **good["header"]}, *({"event": "round", **r} for r in good["rounds"])]
     upload(page, "cut.jsonl", "\n".join(map(json.dumps, lines))[:-700])
     page.wait_for_selector(".wb-alert.is-warning:has-text('truncated')")
@@ -416,16 +418,16 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) 
     assert page.title() == "Speculative Decoding Workbench"
 
 
-def test_playing_moves_through_the_rounds_and_can_be_paused(fake_app: str, open_page: Opener) -> None:
+def test_playing_moves_through_the_rounds_and_can_be_paused(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     upload(page, "run.json", trace("draft-model", {"depth": 4, "temperature": 0.7}, 30, seed=1))
-    says(page, ".wb-badge", "IMPORTED")
+    wait_for_text(page, ".wb-badge", "IMPORTED")
     page.focus(".wb-ribbon")
     page.keyboard.press(" ")
-    says(page, "[aria-label^='Play at']", "❚❚")
+    wait_for_text(page, "[aria-label^='Play at']", "❚❚")
     page.wait_for_function("/^round [3-9] /.test(document.querySelector('.wb-where').textContent)")
     page.keyboard.press(" ")
-    says(page, "[aria-label^='Play at']", "▶")
+    wait_for_text(page, "[aria-label^='Play at']", "▶")
     there = page.inner_text(".wb-where")
     page.wait_for_timeout(400)
     assert page.inner_text(".wb-where") == there
@@ -433,7 +435,7 @@ def test_playing_moves_through_the_rounds_and_can_be_paused(fake_app: str, open_
     page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 30 ')")
 
 
-def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
+def test_the_keyboard_alone_is_enough(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 40)
     page.focus("textarea")
@@ -442,23 +444,23 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
     page.focus(".wb-ribbon")
     for key, wanted in (("1", ".wb-figure[data-figure=speedup]"), ("3", ".wb-tree"), ("2", ".wb-ribbon")):
         page.keyboard.press(key)
-        drawn(page)
+        wait_until_drawn(page)
         assert page.evaluate(f"document.activeElement.matches({wanted!r})"), key
     page.keyboard.press("Home")
     page.keyboard.press("}")
     page.keyboard.press("}")
-    says(page, ".wb-card-lane h3 em", "rounds 1–3:")
-    says(page, ".wb-card-histogram h3 em", "rounds 1–3")
+    wait_for_text(page, ".wb-card-lane h3 em", "rounds 1–3:")
+    wait_for_text(page, ".wb-card-histogram h3 em", "rounds 1–3")
     page.keyboard.press("Escape")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("p")
-    says(page, ".wb-card-ribbon h3 em", "pinned")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "pinned")
     page.keyboard.press("1")
     page.keyboard.press("Enter")
-    drawn(page)
+    wait_until_drawn(page)
     assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "true"
     page.keyboard.press("Escape")
-    drawn(page)
+    wait_until_drawn(page)
     assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "false"
     page.keyboard.press("?")
     page.wait_for_selector("dialog[open]")
@@ -468,7 +470,7 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
     page.wait_for_selector("[data-mode=levels][aria-pressed=true]")
 
 
-def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: Opener) -> None:
+def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     threshold = page.locator("[data-param=threshold]")
     assert "policy is confidence" in threshold.inner_text()
@@ -478,23 +480,23 @@ def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: Opener)
     page.locator("[data-param=temperature] input[type=number]").fill("0")
     page.keyboard.press("Tab")
     page.locator(".wb-moresampling summary").click()
-    drawn(page)
+    wait_until_drawn(page)
     assert "temperature is above 0" in page.inner_text("[data-param=top_k]")
 
 
-def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_page: Opener) -> None:
+def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(
         f"{fake_app}/?recorded=draft-tree&round=2&embed=1&view=tree", viewport={"width": 700, "height": 500}
     )
     page.wait_for_selector(".wb-node")
     assert page.is_hidden(".wb-side")
     assert page.is_hidden(".wb-ribbon")
-    says(page, ".wb-badge", "RECORDED")
-    says(page, ".wb-card-tree h3", "round 2")
+    wait_for_text(page, ".wb-badge", "RECORDED")
+    wait_for_text(page, ".wb-card-tree h3", "round 2")
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
 
 
-def test_roles_stand_for_the_markers_of_a_chat(fake_app: str, open_page: Opener) -> None:
+def test_roles_stand_for_the_markers_of_a_chat(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree&round=1")
     page.wait_for_selector(".wb-prompt .wb-role")
     roles = page.locator(".wb-prompt .wb-role").evaluate_all("all => all.map((x) => x.dataset.role)")

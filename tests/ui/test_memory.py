@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import PageOpener
 from ui.fake_client import STATE
-from ui.test_page import long, says, state
+from ui.test_page import long, state, wait_for_text
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CARD = ".wb-card-remembers"
 
 
-def opened(open_page: Opener, url: str, method: str = "draft-tree") -> Any:
+def opened(open_page: PageOpener, url: str, method: str = "draft-tree") -> Any:
     """A page whose run is paused after some rounds, the card open."""
     page = open_page(url)
     assert page.locator(CARD).is_hidden(), "a recording has no drafter"
@@ -34,7 +34,7 @@ def entries(page: Any) -> int:
     return int(page.inner_text(".wb-memorysize").split(": ")[1].split(" of")[0].replace(",", ""))
 
 
-def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: str, open_page: Opener) -> None:
+def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: str, open_page: PageOpener) -> None:
     page = opened(open_page, fake_app)
     assert "of at most 4,096 tokens" in page.inner_text(".wb-memorysize")
     assert "look-ups had a hit" in page.inner_text(".wb-memorysize")
@@ -47,10 +47,10 @@ def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: st
     page.wait_for_function(f"Number(document.querySelector('.wb-memory meter').value) > {before}", timeout=8_000)
 
 
-def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = opened(open_page, fake_app)
     page.click(f"{CARD} button:text('Reset')")
-    says(page, ".wb-memorynote", "State deleted")
+    wait_for_text(page, ".wb-memorynote", "State deleted")
     assert entries(page) == 0
     with page.expect_download() as saved:
         page.click(f"{CARD} button:text('Save')")
@@ -59,17 +59,17 @@ def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: Opener, tmp_pa
     assert file.suffix == ".safetensors"
     assert file.read_bytes() == STATE
     page.set_input_files(f"{CARD} input[type=file]", file)
-    says(page, ".wb-memorynote", "Loaded")
+    wait_for_text(page, ".wb-memorynote", "Loaded")
     assert entries(page) >= 40
     wrong = {"name": "other.safetensors", "mimeType": "application/octet-stream", "buffer": b"another"}
     page.set_input_files(f"{CARD} input[type=file]", wrong)
-    says(page, ".wb-alert", "tokenizer of another model")
+    wait_for_text(page, ".wb-alert", "tokenizer of another model")
     large = wrong | {"buffer": bytes(3 << 20)}
     page.set_input_files(f"{CARD} input[type=file]", large)
-    says(page, ".wb-memorynote", "larger than")
+    wait_for_text(page, ".wb-memorynote", "larger than")
 
 
-def test_a_file_waits_for_the_next_run(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_a_file_waits_for_the_next_run(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = opened(open_page, fake_app)
     page.click("[data-press=stop]")
     state(page, "cancelled")
@@ -77,16 +77,16 @@ def test_a_file_waits_for_the_next_run(fake_app: str, open_page: Opener, tmp_pat
     file = tmp_path / "mine.safetensors"
     file.write_bytes(STATE)
     page.set_input_files(f"{CARD} input[type=file]", file)
-    says(page, ".wb-memorynote", "The next run starts with mine.safetensors")
+    wait_for_text(page, ".wb-memorynote", "The next run starts with mine.safetensors")
     page.click("[data-press=run]")
     page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=8_000)
 
 
-def test_a_drafter_that_keeps_nothing_says_so(fake_app: str, open_page: Opener) -> None:
+def test_a_drafter_that_keeps_nothing_says_so(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.select_option("[data-what=method]", "autoregressive")
     page.click("[data-press=run]")
     page.wait_for_selector(CARD)
     page.click(f"{CARD} h3 button")
-    says(page, ".wb-memorysize", "keeps nothing")
+    wait_for_text(page, ".wb-memorysize", "keeps nothing")
     assert page.is_disabled(f"{CARD} button:text('Save')")

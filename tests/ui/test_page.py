@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from ui.conftest import Opener, drawn
+from ui.conftest import PageOpener, wait_until_drawn
 
 from workbench.ui.session import GRACE_S
 
@@ -40,13 +40,13 @@ def wait_rounds(page: Any, n: int) -> None:
     page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) >= {n}")
 
 
-def banded(page: Any, method: str) -> None:
+def wait_for_method_band(page: Any, method: str) -> None:
     """Wait until the curves mark a stretch of rounds that a method drafted."""
     name = "(e) => e.textContent.startsWith(" + json.dumps(method + ": rounds") + ")"
     page.wait_for_function(f"[...document.querySelectorAll('.wb-method title')].some({name})")
 
 
-def says(page: Any, selector: str, text: str) -> None:
+def wait_for_text(page: Any, selector: str, text: str) -> None:
     """Wait until the first element says the text: the page draws once a frame."""
     page.locator(selector).first.filter(has_text=text).wait_for(state="attached")
 
@@ -67,7 +67,7 @@ def stop(page: Any) -> None:
 
 
 @pytest.mark.smoke
-def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: Opener) -> None:
+def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=run]")
     wait_rounds(page, 3)
@@ -79,10 +79,10 @@ def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: Opene
     assert page.evaluate("window.removed") == [], "no element was taken out or mounted again"
     assert page.evaluate("window.kept.every((e) => e.isConnected)")
     assert page.locator(".wb-token").count() == 128
-    says(page, ".wb-card-ribbon h3 em", "128 of 128 tokens")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "128 of 128 tokens")
 
 
-def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page: Opener) -> None:
+def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
@@ -91,13 +91,13 @@ def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page
     page.keyboard.press("Tab")
     page.wait_for_selector(".wb-change text:text-is('depth 4 → 7')")
     page.select_option("[data-what=method]", "draft-tree")
-    banded(page, "Draft tree")
+    wait_for_method_band(page, "Draft tree")
     page.wait_for_selector("[data-param=width]")  # the sliders follow the method
-    says(page, ".wb-note", "was applied at round")
+    wait_for_text(page, ".wb-note", "was applied at round")
     stop(page)
 
 
-def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: Opener) -> None:
+def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
@@ -110,7 +110,7 @@ def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: Opener
     wait_rounds(page, before + 1)
     page.wait_for_timeout(300)
     assert count(page) == before + 1
-    says(page, ".wb-unseen", "tested drafts accepted")  # each step is announced
+    wait_for_text(page, ".wb-unseen", "tested drafts accepted")  # each step is announced
     page.click("[data-press=pause]")
     wait_rounds(page, before + 3)
     page.click("[data-press=stop]")
@@ -131,16 +131,18 @@ STAGES = """() => {
 }"""
 
 
-def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fake_app: str, open_page: Opener) -> None:
+def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(
+    fake_app: str, open_page: PageOpener
+) -> None:
     page = open_page(fake_app + "/?pace=4&method=draft-model")
     short(page, 48)
     page.evaluate(STAGES)
     page.click("[data-press=run]")
     state(page, "running")
     wait_rounds(page, 1)
-    says(page, ".wb-card-ribbon em", "shown at 4 tokens/s; rounds after a pause are slower")
+    wait_for_text(page, ".wb-card-ribbon em", "shown at 4 tokens/s; rounds after a pause are slower")
     page.select_option("[data-what=method]", "draft-tree")
-    says(page, ".wb-note", "draft-model → draft-tree")
+    wait_for_text(page, ".wb-note", "draft-model → draft-tree")
     stages = [stage.split(" ") for stage in page.evaluate("stages")]
     for n in {stage[0] for stage in stages}:
         pending = [stage.count("pending") for stage in stages if stage[0] == n]
@@ -154,7 +156,7 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fa
     assert page.evaluate("location.search").count("pace=0") == 1
 
 
-def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str, open_page: Opener) -> None:
+def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app + "/?pace=8", viewport={"width": 390, "height": 844}, has_touch=True)
     assert page.evaluate("matchMedia('(pointer: coarse)').matches"), "a finger"
     seen = "(e) => { const box = e.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
@@ -169,7 +171,7 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     page.click("[data-near=pause]")
     state(page, "paused")
     page.click("[data-near=step]")
-    says(page, ".wb-note", "draft-model → draft-tree")
+    wait_for_text(page, ".wb-note", "draft-model → draft-tree")
     page.click("[data-near=stop]")
     state(page, "cancelled")
     page.locator(".wb-nodes [role=treeitem], .wb-ghost").first.click()
@@ -177,7 +179,7 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     assert min(size["width"], size["height"]) >= 44, "a finger hits it"
 
 
-def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> None:
+def test_step_starts_a_run_of_one_round(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=step]")
     wait_rounds(page, 1)
@@ -188,7 +190,7 @@ def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> Non
     state(page, "cancelled")
 
 
-def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_page: Opener) -> None:
+def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 26)
     page.click("[data-press=run]")
@@ -197,22 +199,22 @@ def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_
     assert not page.is_visible(".wb-pairs")
     page.click("[data-press=baseline]")
     page.wait_for_selector("[data-press=baseline]:has-text('✓')")
-    says(page, "[data-figure=speedup] .wb-value", "×")
+    wait_for_text(page, "[data-figure=speedup] .wb-value", "×")
     assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
     # the baseline goes on in the background: no verdict while the interval holds 1×; it is stopped, and goes on
-    says(page, "[data-figure=speedup] .wb-label", "no significant difference yet, n = 4")
-    says(page, ".wb-pairs", "waits: another run has the device")
+    wait_for_text(page, "[data-figure=speedup] .wb-label", "no significant difference yet, n = 4")
+    wait_for_text(page, ".wb-pairs", "waits: another run has the device")
     label = page.locator("[data-figure=speedup] .wb-label")
     assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not what is cut off"
     page.click(".wb-pairs button:has-text('Stop')")
-    says(page, ".wb-pairs", "ended: stopped")
+    wait_for_text(page, ".wb-pairs", "ended: stopped")
     page.click(".wb-pairs button:has-text('Measure more')")
-    says(page, "[data-figure=speedup] .wb-label", "faster, n = 12")
+    wait_for_text(page, "[data-figure=speedup] .wb-label", "faster, n = 12")
     page.fill("textarea", "Another prompt")
     page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
 
 
-def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_page: Opener) -> None:
+def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
@@ -221,12 +223,12 @@ def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_pa
     page.reload()
     page.wait_for_selector(".wb[data-ready=true]")
     state(page, "running")
-    says(page, ".wb-badge", "LIVE")
+    wait_for_text(page, ".wb-badge", "LIVE")
     wait_rounds(page, count(page) + 3)
     seen = page.evaluate(ROUNDS)
     assert seen == list(range(len(seen))), "every round once, those of before the reload too"
     page.select_option("[data-what=method]", "draft-tree")
-    banded(page, "Draft tree")
+    wait_for_method_band(page, "Draft tree")
     page.click("[data-press=pause]")
     state(page, "paused")
     page.reload()
@@ -238,15 +240,15 @@ def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_pa
     state(page, "cancelled")
     page.reload()
     page.wait_for_selector(".wb[data-ready=true] .wb-round")
-    says(page, ".wb-badge", "RECORDED")
-    says(page, ".wb-card-ribbon h3 em", "cancelled")
+    wait_for_text(page, ".wb-badge", "RECORDED")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "cancelled")
     short(page, 16)
     page.click("[data-press=run]")
     state(page, "finished")
-    says(page, ".wb-badge", "LIVE")
+    wait_for_text(page, ".wb-badge", "LIVE")
 
 
-def test_two_tabs_work_at_the_same_time_and_apart(fake_app: str, open_page: Opener) -> None:
+def test_two_tabs_work_at_the_same_time_and_apart(fake_app: str, open_page: PageOpener) -> None:
     one, two = open_page(fake_app), open_page(fake_app)
     two.select_option("[data-what=method]", "draft-tree")
     long(one)
@@ -260,7 +262,7 @@ def test_two_tabs_work_at_the_same_time_and_apart(fake_app: str, open_page: Open
     assert two.locator(".wb-token").count() == 128
 
 
-def test_closing_the_tab_frees_the_run(fake_app: str, open_page: Opener) -> None:
+def test_closing_the_tab_frees_the_run(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 4000)
     page.click("[data-press=run]")
@@ -284,7 +286,7 @@ def test_closing_the_tab_frees_the_run(fake_app: str, open_page: Opener) -> None
     assert now["footer"]["reason"] == "lease", "nobody pressed Stop"
 
 
-def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: Opener) -> None:
+def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 16)
     page.click("[data-press=run]")
@@ -302,7 +304,9 @@ def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str
     assert page.locator(".wb-alert.is-error").count() == 0
 
 
-def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(fake_app: str, open_page: Opener) -> None:
+def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(
+    fake_app: str, open_page: PageOpener
+) -> None:
     """Gradio's requests carry the page's address, and one of more than 64,000 characters fails without a word."""
     page = open_page(fake_app)
     short(page, 16)
@@ -320,21 +324,21 @@ def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(fak
     assert "prompt=" in page.url
 
 
-def test_what_cannot_be_used_says_why_and_a_simulation_is_badged(fake_app: str, open_page: Opener) -> None:
+def test_what_cannot_be_used_says_why_and_a_simulation_is_badged(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     barred = page.locator("[data-what=method] option[disabled]")
     assert "needs Medusa heads" in barred.inner_text()
     assert page.is_hidden(".is-simulation.wb-badge")
     page.select_option("[data-what=method]", "oracle")
-    says(page, ".wb-promise", "SIMULATION")
+    wait_for_text(page, ".wb-promise", "SIMULATION")
     page.click("[data-press=run]")
     wait_rounds(page, 1)
     assert page.is_visible(".is-simulation.wb-badge")
     stop(page)
 
 
-def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, open_page: Opener) -> None:
+def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=run]")
     state(page, "finished")
@@ -344,7 +348,7 @@ def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, o
     page.mouse.move(5, 5)
     page.wait_for_function(f"document.querySelector('.wb-where').textContent.startsWith('round {n} ')")
     page.click(".wb-round[data-round='1'] .wb-token")
-    says(page, ".wb-card-ribbon h3 em", "pinned")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "pinned")
     assert page.is_visible(".wb-scrub .wb-badge"), "jump to live"
     page.focus(".wb-ribbon")
     page.keyboard.press("]")
@@ -357,12 +361,12 @@ def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, o
     page.keyboard.press("Escape")
     page.wait_for_function(f"document.querySelector('.wb-where').textContent.startsWith('round {n} ')")
     page.focus(".wb-figure[data-figure=tau]")
-    drawn(page)
+    wait_until_drawn(page)
     assert "verification passes" in page.inner_text(".wb-figure[data-figure=tau] .wb-formula")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (1000, "light"), (800, "dark"), (420, "light")])
-def test_no_width_scrolls_sideways(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+def test_no_width_scrolls_sideways(fake_app: str, open_page: PageOpener, width: int, scheme: str) -> None:
     page = open_page(fake_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
@@ -374,7 +378,7 @@ def test_no_width_scrolls_sideways(fake_app: str, open_page: Opener, width: int,
     stop(page)
 
 
-def test_model_text_is_text(fake_app: str, open_page: Opener) -> None:
+def test_model_text_is_text(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.fill("textarea", "<img src=x onerror=\"document.title='broken'\"><script>1</script>")
@@ -386,7 +390,7 @@ def test_model_text_is_text(fake_app: str, open_page: Opener) -> None:
     stop(page)
 
 
-def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_page: Opener) -> None:
+def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=run]")
     state(page, "finished")
@@ -401,7 +405,7 @@ def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_
     assert unsaid == 0, "every drawing has a sentence"
 
 
-def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: Opener) -> None:
+def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 16)
     page.click("[data-press=run]")
@@ -428,7 +432,7 @@ def test_an_idle_page_asks_for_no_frames(fake_app: str, browser: Any) -> None:
     page.close()
 
 
-def test_tabs_are_addresses_and_load_when_they_are_opened(fake_app: str, open_page: Opener) -> None:
+def test_tabs_are_addresses_and_load_when_they_are_opened(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     loaded = "performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname).join()"
     assert not any(f"/{name}" in page.evaluate(loaded) for name in ("compare", "vision", "sweep"))

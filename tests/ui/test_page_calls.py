@@ -19,7 +19,7 @@ UNFORESEEN = error_to_wire(RuntimeError("x"))["message"]
 @pytest.fixture(scope="module")
 def calls() -> dict[str, tuple[Any, Any]]:
     """The pages' functions by name: each as it is written, and as Gradio calls it."""
-    found, safely = {}, hosting.safely
+    found, safely = {}, hosting.return_errors
 
     def noted(answer: Any) -> Any:
         call = safely(answer)

@@ -9,16 +9,16 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from traces import HOSTILE, hostile
-from ui.conftest import Opener
+from traces import HOSTILE, make_hostile_trace
+from ui.conftest import PageOpener
 
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import registry
-from workbench.methods.known import Known
+from workbench.methods.known import MethodInfo
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page, verifiers
-from workbench.ui.saved_runs import SavedRunsView, drafted_by
+from workbench.ui.saved_runs import SavedRunsView, without_unused_drafter
 from workbench.views import recorded, tour
 
 
@@ -42,7 +42,7 @@ def test_a_method_without_words_goes_by_its_drafter_s_docstring() -> None:
     import dataclasses
 
     bare = dataclasses.replace(registry.get("prompt-lookup"), idea="")
-    assert Known.of(bare).idea.startswith("Look the newest `ngram` committed tokens up")
+    assert MethodInfo.of(bare).idea.startswith("Look the newest `ngram` committed tokens up")
 
 
 class TwoTargets:
@@ -70,13 +70,13 @@ def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
 
 
 def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() -> None:
-    shown = {entry["name"]: drafted_by(entry) for entry in recorded.index()}
+    shown = {entry["name"]: without_unused_drafter(entry) for entry in recorded.index()}
     assert any(trace.header.drafter for trace in map(recorded.trace, shown) if trace.header.method == "prompt-lookup")
     for entry in shown.values():
         needs = [need for name in entry["methods"] for need in registry.get(name).needs]
         assert (entry["drafter"] is not None) is bool(DRAFTERS & set(needs)), entry["name"]
     foreign = {"method": "my-own", "methods": ["my-own"], "drafter": "small"}
-    assert drafted_by(foreign) == foreign
+    assert without_unused_drafter(foreign) == foreign
 
 
 def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def serious(page: Any, within: str = ".wb") -> list[str]:
 @pytest.mark.smoke
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.on_demand), (390, "dark")])
-def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+def test_every_page_at_every_width(fake_app: str, open_page: PageOpener, width: int, scheme: str) -> None:
     for path in ("gallery", "methods", "learn", "verifiers"):
         page = open_page(f"{fake_app}/{path}", viewport={"width": width, "height": 900}, color_scheme=scheme)
         if path == "methods":
@@ -124,7 +124,7 @@ def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int,
 
 
 @in_browser
-def test_no_page_is_out_of_reach_at_1024_pixels(fake_app: str, open_page: Opener) -> None:
+def test_no_page_is_out_of_reach_at_1024_pixels(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1024, "height": 768})
     for tab in ("Compare", "Sweep"):
         page.get_by_role("link", name=tab, exact=True).first.click()
@@ -140,7 +140,7 @@ def test_no_page_is_out_of_reach_at_1024_pixels(fake_app: str, open_page: Opener
 
 @in_browser
 def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
-    fake_app: str, open_page: Opener, tmp_path: Path
+    fake_app: str, open_page: PageOpener, tmp_path: Path
 ) -> None:
     page = open_page(f"{fake_app}/gallery")
     assert page.locator(".wb-runcard h2").all_inner_texts() == recorded.names()
@@ -162,7 +162,7 @@ def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
 
 
 @in_browser
-def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: Opener) -> None:
+def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
     assert page.locator(".wb-method").count() == len(registry.names())
@@ -189,7 +189,7 @@ def press(page: Any, selector: str) -> None:
 
 
 @in_browser
-def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
+def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/learn")
     names = list(tour.STEPS)
     done = ".wb-steps [data-done=true]"
@@ -233,9 +233,9 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
 
 
 @in_browser
-def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: Opener) -> None:
+def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: PageOpener) -> None:
     """Each page drawn again, beside itself, over a host whose every text is out to do harm."""
-    trace = hostile()
+    trace = make_hostile_trace()
     entry = recorded.describe(HOSTILE[0], trace)
     source = {"title": HOSTILE[0], "authors": HOSTILE[1], "year": 1, "url": "javascript:window.hurt=1", "where": ""}
     words = {"name": HOSTILE[0] + HOSTILE[4], "title": HOSTILE[1], "idea": HOSTILE[0], "formula": HOSTILE[1]}
@@ -283,7 +283,7 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
 
 
 @in_browser
-def test_the_keyboard_has_one_way_past_the_header_of_each_page(fake_app: str, open_page: Opener) -> None:
+def test_the_keyboard_has_one_way_past_the_header_of_each_page(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     for path in (
         "gallery",

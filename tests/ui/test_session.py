@@ -15,7 +15,7 @@ from ui.fake_client import FakeWorkbench
 
 from workbench.client.follow import follow
 from workbench.core.errors import PromptError
-from workbench.ui.hosting import as_text, safely
+from workbench.ui.hosting import as_text, return_errors
 from workbench.ui.session import BASELINE, GRACE_S, Session
 
 
@@ -174,10 +174,10 @@ def test_two_pages_do_not_see_each_other(session: Session) -> None:
 
 def test_an_unknown_run_or_action_is_a_message_not_a_crash(session: Session, client: FakeWorkbench) -> None:
     run = client.start("Hello", paused=True)
-    assert "no run" in safely(session.control)({"run": "x", "action": "pause"})["error"]["message"]
-    assert "no such action" in safely(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
-    assert safely(session.fetch_trace)({"run": None, "from": "x"})["error"]["remedy"]
-    assert safely(session.change)({"run": "x", "params": {}})["error"]["message"]
+    assert "no run" in return_errors(session.control)({"run": "x", "action": "pause"})["error"]["message"]
+    assert "no such action" in return_errors(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
+    assert return_errors(session.fetch_trace)({"run": None, "from": "x"})["error"]["remedy"]
+    assert return_errors(session.change)({"run": "x", "params": {}})["error"]["message"]
     run.cancel()
 
 
@@ -232,13 +232,13 @@ def test_a_silent_run_still_gives_signs_of_life(client: FakeWorkbench) -> None:
 def test_recordings_are_given_by_name_only(session: Session) -> None:
     assert session.recorded({"name": "draft-tree"})["rounds"]
     for name in ("../secret", "", None, "nothing"):
-        assert "no recording" in safely(session.recorded)({"name": name})["error"]["message"]
+        assert "no recording" in return_errors(session.recorded)({"name": name})["error"]["message"]
 
 
 def test_parquet_of_a_run_and_of_a_trace_the_browser_holds(session: Session) -> None:
     run = run_all(session, request())[-1]["run"]
-    assert "error" in safely(session.export_parquet)({"run": "x"})
-    assert "error" in safely(session.export_parquet)({"trace": {"header": {}}})
+    assert "error" in return_errors(session.export_parquet)({"run": "x"})
+    assert "error" in return_errors(session.export_parquet)({"trace": {"header": {}}})
     held = session.recorded({"name": "prompt-lookup"})
     made = session.export_parquet({"trace": held})
     assert base64.b64decode(made["data"])[:4] == b"PAR1"
@@ -272,7 +272,7 @@ def test_a_target_without_a_draft_model_begins_with_a_method_that_needs_none() -
     assert Session(Alone()).catalogue({})["chosen"]["method"] == "prompt-lookup"
 
 
-class Elsewhere(FakeWorkbench):
+class OtherSourceClient(FakeWorkbench):
     """A client whose target came from elsewhere, with a chat format of its own or with none."""
 
     ids: list[int] | None = None
@@ -287,20 +287,22 @@ class Elsewhere(FakeWorkbench):
         return self.ids
 
 
-def asked(client: FakeWorkbench, prompt: str | list[int]) -> Any:
+def resolved_prompt(client: FakeWorkbench, prompt: str | list[int]) -> Any:
     return Session(client)._options(request(prompt=prompt, target="synthetic-target"))["prompt"]
 
 
 def test_a_message_is_put_into_the_format_of_a_target_from_elsewhere() -> None:
-    client, message = Elsewhere(), "<|user|>Hi <b><|assistant|>"
-    assert asked(client, message) == "Hi <b>", "no format: the words alone, without markers that it does not know"
+    client, message = OtherSourceClient(), "<|user|>Hi <b><|assistant|>"
+    assert resolved_prompt(client, message) == "Hi <b>", (
+        "no format: the words alone, without markers that it does not know"
+    )
     client.ids = [5, 6]
-    assert asked(client, message) == [5, 6]
-    assert asked(client, "Hi <b>") == "Hi <b>", "what is no message stays text"
-    assert asked(client, [7, 8]) == [7, 8]
+    assert resolved_prompt(client, message) == [5, 6]
+    assert resolved_prompt(client, "Hi <b>") == "Hi <b>", "what is no message stays text"
+    assert resolved_prompt(client, [7, 8]) == [7, 8]
 
 
 def test_a_message_to_a_bundled_target_goes_as_it_is_and_an_empty_one_is_refused(client: FakeWorkbench) -> None:
-    assert asked(client, "<|user|>Hi <b><|assistant|>") == "<|user|>Hi <b><|assistant|>"
+    assert resolved_prompt(client, "<|user|>Hi <b><|assistant|>") == "<|user|>Hi <b><|assistant|>"
     with pytest.raises(PromptError, match="empty"):
-        asked(client, "<|user|> <|assistant|>")
+        resolved_prompt(client, "<|user|> <|assistant|>")

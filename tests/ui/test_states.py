@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import PageOpener
 from ui.test_live import upload
-from ui.test_page import says, short, state, wait_rounds
+from ui.test_page import short, state, wait_for_text, wait_rounds
 from views.synthetic import trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -34,7 +34,7 @@ def start(page: Any, scene: str) -> None:
     page.click("[data-press=run]")
 
 
-def test_before_the_first_round(fake_app: str, open_page: Opener) -> None:
+def test_before_the_first_round(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     short(page, 16)
     shoot(page, "recorded")
@@ -55,25 +55,25 @@ def test_before_the_first_round(fake_app: str, open_page: Opener) -> None:
     start(page, "queued")
     page.wait_for_selector(".wb-ribbon[data-empty='Queued: position 2 of 3.']")
     page.wait_for_selector(".wb-ribbon[data-empty='Queued: position 1 of 3.']")
-    says(page, ".wb-card-ribbon h3 em", "queued: position 1 of 3")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "queued: position 1 of 3")
     shoot(page, "queued")
     state(page, "finished")
 
 
-def test_how_a_run_ends(fake_app: str, open_page: Opener) -> None:
+def test_how_a_run_ends(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     start(page, "limit")
     state(page, "finished")
-    says(page, ".wb-card-ribbon h3 em", "stopped: server limit reached")
-    says(page, "[data-figure=speedup] .wb-label", "no baseline")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "stopped: server limit reached")
+    wait_for_text(page, "[data-figure=speedup] .wb-label", "no baseline")
     shoot(page, "limit")
     start(page, "out of memory")
     state(page, "error")
-    says(page, ".wb-alert.is-error", "Set max_new_tokens to 512")
+    wait_for_text(page, ".wb-alert.is-error", "Set max_new_tokens to 512")
     assert page.locator(".wb-token").count() > 2, "what was recorded is kept"
     shoot(page, "out of memory")
     start(page, "refused")
-    says(page, ".wb-alert.is-error", "no network")
+    wait_for_text(page, ".wb-alert.is-error", "no network")
     page.wait_for_selector(".wb-badge[data-state=error]")
     shoot(page, "refused")
     page.fill("textarea", "Synthetic: plain")
@@ -83,37 +83,37 @@ def test_how_a_run_ends(fake_app: str, open_page: Opener) -> None:
     shoot(page, "running")
     page.click("[data-press=stop]")
     state(page, "cancelled")
-    says(page, ".wb-card-ribbon h3 em", "cancelled")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "cancelled")
     shoot(page, "stopped")
 
 
-def test_inactive_speculation_is_a_red_banner(fake_app: str, open_page: Opener) -> None:
+def test_inactive_speculation_is_a_red_banner(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     short(page, 40)
     start(page, "inactive")
-    says(page, ".wb-alert.is-error", "Speculation is inactive")
+    wait_for_text(page, ".wb-alert.is-error", "Speculation is inactive")
     assert page.locator(".wb-alert").count() == 1, "said once"
     shoot(page, "inactive")
     state(page, "finished")
 
 
-def test_a_truncated_trace_and_a_simulation_are_named(fake_app: str, open_page: Opener) -> None:
+def test_a_truncated_trace_and_a_simulation_are_named(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     data = trace("oracle", {"depth": 3, "temperature": 0.7}, 8)
     upload(page, "cut.json", {"header": data["header"], "rounds": data["rounds"]})
-    says(page, ".wb-card-ribbon h3 em", "truncated: the trace has no footer")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "truncated: the trace has no footer")
     assert page.is_visible(".is-simulation.wb-badge")
     shoot(page, "truncated")
 
 
-def test_a_missing_baseline_an_older_schema_and_a_lost_connection(fake_app: str, open_page: Opener) -> None:
+def test_a_missing_baseline_an_older_schema_and_a_lost_connection(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, viewport={"width": 1280, "height": 900})
     open_page.allowed += ["AbortError", "Connection errored out", "Failed to fetch", "net::ERR", "network error"]
     short(page, 24)
     page.click("[data-press=run]")
     state(page, "finished")
-    says(page, "[data-figure=speedup] .wb-label", "no baseline")
-    says(page, ".wb-lane", "not measured yet")
+    wait_for_text(page, "[data-figure=speedup] .wb-label", "no baseline")
+    wait_for_text(page, ".wb-lane", "not measured yet")
     page.locator(".wb-lane").scroll_into_view_if_needed()
     shoot(page, "baseline missing")
     page.evaluate("scrollTo(0, 0)")
@@ -127,12 +127,12 @@ def test_a_missing_baseline_an_older_schema_and_a_lost_connection(fake_app: str,
     page.context.set_offline(True)
     page.evaluate("window.workbenchBus = () => {}")
     state(page, "lost")
-    says(page, ".wb-card-ribbon h3 em", "reconnecting")
+    wait_for_text(page, ".wb-card-ribbon h3 em", "reconnecting")
     shoot(page, "reconnecting")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(fake_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.evaluate("document.querySelector('.wb-settings').open = true")
@@ -150,7 +150,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener, width: int,
         assert grave == []
 
 
-def test_every_target_can_be_hit(fake_app: str, open_page: Opener) -> None:
+def test_every_target_can_be_hit(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     small = page.evaluate("""['button', 'select', 'input', 'textarea', 'a[href]', 'summary']
       .flatMap((tag) => [...document.querySelectorAll(`.wb ${tag}`)])

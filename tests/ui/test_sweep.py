@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener, drawn
+from ui.conftest import PageOpener, wait_until_drawn
 
 from workbench.bench.sweep import SweepFolder
 
@@ -26,15 +26,15 @@ INSIDE = """(legend) => {
 }"""
 
 
-def says(page: Any, selector: str, text: str) -> None:
+def wait_for_text(page: Any, selector: str, text: str) -> None:
     page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
 
 
 def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
-    real_app: str, open_page: Opener, sweeps: Path
+    real_app: str, open_page: PageOpener, sweeps: Path
 ) -> None:
     page = open_page(real_app + LINK, ready=READY)
-    says(page, ".wb-go", "4 cells")
+    wait_for_text(page, ".wb-go", "4 cells")
     assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no sweep of others"
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-cell[data-state=done]", timeout=240_000)
@@ -47,8 +47,8 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     page.focus(V + ".wb-cell")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    says(page, ".wb-card-cell dd", "prompt-lookup")
-    says(page, ".wb-card-cell dd", "0.5")
+    wait_for_text(page, ".wb-card-cell dd", "prompt-lookup")
+    wait_for_text(page, ".wb-card-cell dd", "0.5")
     narrow = page.eval_on_selector_all(
         V + ".wb-card-cell dd", "all => all.filter((e) => e.clientWidth < 90).map((e) => e.textContent)"
     )
@@ -57,8 +57,8 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     legend = page.locator(V + ".legend").filter(has_text="E[τ] with a constant acceptance rate")
     legend.filter(has_text="acceptance per position").wait_for()
-    says(page, ".wb-codebox", "Sweep.of({")
-    says(page, ".wb-codebox", "workbench sweep --axis")
+    wait_for_text(page, ".wb-codebox", "Sweep.of({")
+    wait_for_text(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:
         page.click(V + "[title='Save this sweep']")
         page.click(V + "[data-kind=csv]")
@@ -79,19 +79,19 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     assert hidden == 0, "two columns beside names of methods are seen whole on a telephone"
     page.set_viewport_size({"width": 1440, "height": 1100})
     page.click(V + ".wb-go")
-    says(page, ".wb-card-heat h3 em", "4 measured before")
+    wait_for_text(page, ".wb-card-heat h3 em", "4 measured before")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
 
 
-def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page: Opener) -> None:
+def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page: PageOpener) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(real_app + LINK, ready=READY, viewport={"width": 390, "height": 800})
     page.click(V + "summary >> nth=0")
     page.fill(V + ".wb-axis >> nth=1 >> input", "0, 9")
-    says(page, ".wb-detail.is-wrong", "9: a number from 0")
+    wait_for_text(page, ".wb-detail.is-wrong", "9: a number from 0")
     assert page.is_disabled(V + ".wb-go")
     page.fill(V + ".wb-axis >> nth=1 >> input", "0, 0.5")
-    drawn(page)
+    wait_until_drawn(page)
     assert page.is_enabled(V + ".wb-go")
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
@@ -101,7 +101,7 @@ def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page:
 
 
 @pytest.mark.smoke
-def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
+def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for width, scheme in ((390, "dark"), (1280, "light")):
         page = open_page(
@@ -110,7 +110,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
         page.wait_for_selector(V + ".wb-cell[data-state=done]:visible")
         page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
         page.click(V + ".wb-cell >> nth=1")
-        says(page, ".wb-card-cell dd", "0.7")
+        wait_for_text(page, ".wb-card-cell dd", "0.7")
         names = page.locator(V + ".js-plotly-plot .legend").first
         names.filter(has_text="at measured costs").wait_for()
         assert names.evaluate(INSIDE), "the legend is beside no axis, and whole"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from traces import FIXTURES
-from ui.conftest import Opener, drawn
+from ui.conftest import PageOpener, wait_until_drawn
 from ui.test_live import upload
 
 from workbench.trace import theory
@@ -28,12 +28,12 @@ def values(page: Any, probs: str) -> list[float]:
     return [float(bars.nth(i).get_attribute("aria-valuenow")) for i in range(bars.count())]
 
 
-def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str, open_page: Opener) -> None:
+def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/verifiers")
     before = page.locator(".wb-card-accept").inner_text()
     bar(page, "p of school").focus()
     page.keyboard.press("PageDown")
-    drawn(page)
+    wait_until_drawn(page)
     assert values(page, "p") == pytest.approx([0.4, 0.36, 0.18, 0.06], abs=1e-3)
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "p of school"
     assert "by hand" in page.locator(".wb-side").inner_text()
@@ -48,12 +48,12 @@ def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str,
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 73, steps=4)
     page.mouse.up()
-    drawn(page)
+    wait_until_drawn(page)
     assert values(page, "q")[1] < 0.3
     assert sum(values(page, "q")) == pytest.approx(1, abs=3e-3)
 
 
-def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_app: str, open_page: Opener) -> None:
+def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/verifiers")
     page.get_by_role("button", name="Sample 10,000 rounds").click()
     page.get_by_role("button", name="Sample one round").click()
@@ -67,11 +67,11 @@ def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_ap
     page.get_by_role("button", name="K-SEQ, not exact for these drafts").click()
     page.wait_for_selector(".wb-side .is-unsound:has-text('would differ from p by TV 0.0')")
     page.get_by_role("button", name="independent", exact=True).click()
-    drawn(page)
+    wait_until_drawn(page)
     assert page.locator(".is-unsound:visible").count() == 0
 
 
-def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page: Opener) -> None:
+def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/verifiers?p=.5,.5&q=1&k=99&w=%3Cimg%20src=x%20onerror=alert(1)%3E")
     alerts = page.locator(".wb-alert").all_inner_texts()
     assert any("q=1: give 2 to 6 non-negative numbers" in text for text in alerts)
@@ -82,7 +82,7 @@ def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page:
     assert "<img src=x" in bar(hostile, "p of <img src=x onerror=alert(1)>").get_attribute("aria-label")
 
 
-def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = open_page(f"{fake_app}/verifiers")
     saved = {}
     for name in ("JSON:", "CSV:", "Acceptance rate of k drafts: SVG", "p and q of one position: PNG"):
@@ -101,7 +101,7 @@ def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: Opener
     assert saved["p and q of one position: PNG"].read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_node_of_a_run_opens_in_the_bench(fake_app: str, open_page: Opener) -> None:
+def test_a_node_of_a_run_opens_in_the_bench(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     trace = json.loads((FIXTURES / "chain.json").read_text())
     upload(page, "chain.json", trace)

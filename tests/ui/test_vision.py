@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from ui.conftest import ROOT, Opener, drawn, free_port, models_folder, serve
-from ui.fake_vision import FakeVision, finished
+from ui.conftest import ROOT, PageOpener, free_port, models_folder, serve, wait_until_drawn
+from ui.fake_vision import FakeVision, finished_trace
 
 from workbench.trace.events import Trace
 from workbench.views.replay import replay
@@ -38,14 +38,14 @@ def png(colour: str = "red", size: tuple[int, int] = (32, 48)) -> bytes:
     return out.getvalue()
 
 
-def visit(open_page: Opener, app: str, query: str = "", **options: Any) -> Any:
+def visit(open_page: PageOpener, app: str, query: str = "", **options: Any) -> Any:
     """The tab, opened. Live's own view is on the same page, unseen."""
     page = open_page(f"{app}/?tab=vision{query}", ready=f"{V}.wb[data-ready=true]", **options)
     page.wait_for_selector(f"{V}.wb-card-picture image", state="attached")
     return page
 
 
-def says(page: Any, selector: str, text: str) -> None:
+def wait_for_text(page: Any, selector: str, text: str) -> None:
     page.locator(V + selector).first.filter(has_text=text).wait_for(state="attached")
 
 
@@ -77,7 +77,7 @@ def step(page: Any, n: int) -> None:
 
 
 @pytest.mark.smoke
-def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: Opener) -> None:
+def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: PageOpener) -> None:
     page = open_page(vision_app)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -89,7 +89,7 @@ def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: Opener)
     assert "tab=vision" in page.url
 
 
-def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: Opener) -> None:
+def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     rows = page.locator(f"{V}.wb-runs tbody tr")
     recorded = rows.count()
@@ -107,48 +107,48 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     grounded = captions[0].locator(".wb-token.is-grounded").all_inner_texts()
     assert {" red", " circle"} <= set(grounded)
     assert " the" not in grounded
-    says(page, "[data-figure=grounded] small", "vs")
-    says(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
-    says(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the image is blanked")
+    wait_for_text(page, "[data-figure=grounded] small", "vs")
+    wait_for_text(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
+    wait_for_text(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the image is blanked")
     # The time line counts the rounds of the run whose word is chosen.
     captions[1].locator(".wb-token").last.click()
     first, second = (
         1 + max(c.locator(".wb-token").evaluate_all("(all) => all.map((e) => +e.dataset.round)")) for c in captions
     )
     assert second > first
-    says(page, ".wb-where", f"round {second} of {second}")
-    says(page, ".wb-card-card em", f"round {second}")
+    wait_for_text(page, ".wb-where", f"round {second} of {second}")
+    wait_for_text(page, ".wb-card-card em", f"round {second}")
     page.set_viewport_size({"width": 1024, "height": 768})
-    drawn(page)
+    wait_until_drawn(page)
     box = page.locator(f"{V}.wb-card-drafter .wb-picturebox").bounding_box() or {}
     assert box["y"] + box["height"] <= 768, "what the drafter sees is in the first screen"
     page.set_viewport_size({"width": 1440, "height": 1100})
-    drawn(page)
+    wait_until_drawn(page)
     # A word, then its patches; a patch, then its words.
     captions[0].locator(".wb-token:has-text('red')").first.click()
-    says(page, ".wb-card-target em", "for “red”")
+    wait_for_text(page, ".wb-card-target em", "for “red”")
     hot = page.locator(f"{V}.wb-card-target .wb-heat").evaluate_all(
         "(all) => all.map((e) => +e.getAttribute('opacity'))"
     )
     assert hot.index(max(hot)) == 18
     page.mouse.move(*at(page, "target", 2, 2))
-    says(page, ".wb-pointed", "Row 3, column 3")
-    says(page, ".wb-pointed", "red")
+    wait_for_text(page, ".wb-pointed", "Row 3, column 3")
+    wait_for_text(page, ".wb-pointed", "red")
     assert " red" in captions[0].locator(".wb-token.is-leaning").all_inner_texts()
     # The same from the keyboard.
     page.focus(f"{V}.wb-card-picture .wb-vis")
     page.keyboard.press("PageUp")
     page.keyboard.press("ArrowRight")
-    says(page, ".wb-pointed", "Row 1, column 2")
+    wait_for_text(page, ".wb-pointed", "Row 1, column 2")
     # What the blind drafter sees, when one of its words is chosen.
     captions[1].locator(".wb-token").nth(3).click()
-    says(page, ".wb-card-drafter em", "no vision tokens")
+    wait_for_text(page, ".wb-card-drafter em", "no vision tokens")
     captions[1].locator(".wb-ghost.is-rejected").first.click()
-    says(page, ".wb-card-card h3 em", "rejected")
+    wait_for_text(page, ".wb-card-card h3 em", "rejected")
     assert rows.count() == recorded + 2
 
 
-def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app: str, open_page: Opener) -> None:
+def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app, "&max_new_tokens=90")
     step(page, 1)
     page.click(f"{V}[data-value=hide]")
@@ -183,20 +183,20 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
     page.wait_for_selector(f"{V}.wb-badge[data-state=cancelled]")
 
 
-def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, open_page: Opener) -> None:
+def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     page.click(f"{V}[data-value=draw]")
     page.focus(f"{V}.wb-pad")
     for key in ("ArrowLeft", "ArrowUp", "Enter", "Enter", "u"):
         page.keyboard.press(key)
-    says(page, ".wb-padsaid", "A sketch: large red circle at the middle.")
+    wait_for_text(page, ".wb-padsaid", "A sketch: large red circle at the middle.")
     page.click(f"{V}.wb-paddialog .wb-go")
-    drawn(page)
+    wait_until_drawn(page)
     assert page.input_value(f"{V}.wb-picking input[type=text]") == "A sketch: large red circle at the middle."
     sketch = page.get_attribute(f"{V}.wb-card-picture image", "href")
     files = page.locator(f"{V}.wb-picking input[type=file]")
     files.set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
-    says(page, ".wb-alert.is-error", "Use PNG, JPEG, WebP or GIF")
+    wait_for_text(page, ".wb-alert.is-error", "Use PNG, JPEG, WebP or GIF")
     files.set_input_files({"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG no"})
     page.wait_for_selector(f"{V}.wb-alert:has-text('broken.png cannot be opened')")
     assert page.get_attribute(f"{V}.wb-card-picture image", "href") == sketch, "nothing is lost"
@@ -218,16 +218,16 @@ def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, op
         f"document.querySelector('{V}.wb-card-picture image').getAttribute('href') !== {json.dumps(upload)}"
     )
     run(page)
-    says(page, ".wb-badge", "LIVE")
+    wait_for_text(page, ".wb-badge", "LIVE")
 
 
-def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opener, tmp_path: Path) -> None:
+def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = visit(open_page, vision_app)
     page.click(f"{V}[data-scene=three]")
     page.select_option(f"{V}[data-param=compressor] select", "pool")
     page.fill(f"{V}textarea", "How many <b>shapes</b>?")
     run(page)
-    says(page, ".wb-card-drafter em", "16 blocks of 64 patches")
+    wait_for_text(page, ".wb-card-drafter em", "16 blocks of 64 patches")
     page.wait_for_function("location.search.includes('scene=three') && location.search.includes('compressor=pool')")
     link = page.url
     page.click(f"{V}[title='Save this run']")
@@ -237,21 +237,23 @@ def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opene
     other = visit(open_page, vision_app, link.partition("tab=vision")[2] + "&scene=nowhere&nonsense=1")
     assert other.input_value(f"{V}textarea") == "How many <b>shapes</b>?"
     assert other.get_attribute(f"{V}[data-scene=three]", "aria-pressed") == "true"
-    says(other, ".wb-alert.is-note", "nonsense=1")
+    wait_for_text(other, ".wb-alert.is-note", "nonsense=1")
     other.locator(f"{V}.wb-head input[type=file]").set_input_files(tmp_path / "run.jsonl")
-    says(other, ".wb-badge", "IMPORTED")
-    says(other, ".wb-card-drafter em", "16 blocks of 64 patches")
+    wait_for_text(other, ".wb-badge", "IMPORTED")
+    wait_for_text(other, ".wb-card-drafter em", "16 blocks of 64 patches")
     assert other.inner_text(f"{V}[data-figure=grounded] .wb-value") == page.inner_text(
         f"{V}[data-figure=grounded] .wb-value"
     )
     other.locator(f"{V}.wb-token:has-text('blue')").first.click()
-    says(other, ".wb-card-target em", "for “blue”")
+    wait_for_text(other, ".wb-card-target em", "for “blue”")
 
 
-def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(vision_app: str, open_page: Opener) -> None:
+def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(
+    vision_app: str, open_page: PageOpener
+) -> None:
     open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
     page = visit(open_page, vision_app, "&prompt=Describe.&scene=three")
-    says(page, ".wb-note", "loaded from the link")
+    wait_for_text(page, ".wb-note", "loaded from the link")
     run(page)
     page.reload()
     page.wait_for_selector(f"{V}.wb-caption .wb-token")
@@ -264,7 +266,7 @@ def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(visio
         if s != "three"
     ]
     page.goto(f"{vision_app}/?tab=vision&prompt=How+many&scene={other[0]}&method=vlm-text-only")
-    says(page, ".wb-note", "loaded from the link")
+    wait_for_text(page, ".wb-note", "loaded from the link")
     assert page.input_value(f"{V}textarea") == "How many"
     assert page.get_attribute(f"{V}[data-scene={other[0]}]", "aria-pressed") == "true"
     assert page.input_value(f"{V}[data-what=method]") == "vlm-text-only"
@@ -272,7 +274,7 @@ def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(visio
 
 
 def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
-    vision_app: str, open_page: Opener
+    vision_app: str, open_page: PageOpener
 ) -> None:
     open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
     page = visit(open_page, vision_app)
@@ -304,7 +306,7 @@ def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
     assert page.input_value(f"{V}[data-what=beside]") == ""
 
 
-def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: str, open_page: Opener) -> None:
+def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     given = page.get_attribute(f"{V}.wb-card-picture image", "href")
     wide = {"name": "wide.png", "mimeType": "image/png", "buffer": png("red", (60, 20))}
@@ -317,11 +319,11 @@ def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: 
     assert "with margins, because this target needs square images" in page.inner_text(f"{V}.wb-picking")
     page.click(f"{V}[data-value=hide]")
     stroke(page, (1, 2), (6, 2))
-    says(page, ".wb-stage", "6 patches painted")
+    wait_for_text(page, ".wb-stage", "6 patches painted")
 
 
-def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: Opener, tmp_path: Path) -> None:
-    trace = Trace.from_wire(finished(FakeVision(pace=0.0), "specvlm"))
+def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: PageOpener, tmp_path: Path) -> None:
+    trace = Trace.from_wire(finished_trace(FakeVision(pace=0.0), "specvlm"))
     (tmp_path / "run.html").write_text(replay(trace))
     open_page.allowed.append("asked file:")
     page = open_page(f"file://{tmp_path}/run.html", ready=".wb-vision[data-ready=true]")
@@ -334,14 +336,14 @@ def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: Opener, tmp_
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
-    vision_app: str, open_page: Opener, width: int, scheme: str
+    vision_app: str, open_page: PageOpener, width: int, scheme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = visit(open_page, vision_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.evaluate(f"document.querySelector('{V}.wb-settings').open = true")
     run(page)
     page.locator(f"{V}.wb-ghost.is-rejected").first.click()
-    drawn(page)
+    wait_until_drawn(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for where in (".wb", ".wb-paddialog"):
         if where == ".wb-paddialog":
@@ -364,7 +366,7 @@ def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
 
 
 @pytest.fixture(scope="module")
-def seeing_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image_reading_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`python app.py` with the bundled vision-language model."""
     folder = models_folder()
     if folder is None or not (folder / "vision-target" / "config.json").is_file():
@@ -375,7 +377,7 @@ def seeing_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
 
 
-def test_draw_a_scene_ask_and_paint_over_an_object(seeing_app: str, open_page: Opener) -> None:
+def test_draw_a_scene_ask_and_paint_over_an_object(seeing_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, seeing_app)
     page.click(f"{V}[data-value=draw]")
     page.locator(f"{V}.wb-pad").click(position={"x": 70, "y": 70})

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import PageOpener
 from ui.fake_client import FakeWorkbench
 from ui.test_pages import in_browser, serious
 
 from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import PromptError
 from workbench.ui.saved_runs import SavedRunsView
-from workbench.ui.which import MAX_CHARS, WhichView
+from workbench.ui.which import MAX_CHARS, RecommendationView
 
 
-class Asked(FakeWorkbench):
+class RecordingClient(FakeWorkbench):
     """Keeps what it is asked to measure."""
 
     def recommending(self, prompts: Any, **options: Any) -> Any:
@@ -27,25 +27,25 @@ class Asked(FakeWorkbench):
         return super().recommending(prompts, **options)
 
 
-def heard(view: WhichView, mine: bool = True, **request: Any) -> list[dict[str, Any]]:
+def collect_messages(view: RecommendationView, mine: bool = True, **request: Any) -> list[dict[str, Any]]:
     async def collect() -> list[dict[str, Any]]:
-        return [message async for message in view.decode({"channel": "c", **request}, mine=mine)]
+        return [message async for message in view.decode({"channel": "c", **request}, is_from_user=mine)]
 
     return asyncio.run(collect())
 
 
 @pytest.fixture
-def client() -> Asked:
-    return Asked(pace=0.0)
+def client() -> RecordingClient:
+    return RecordingClient(pace=0.0)
 
 
 @pytest.fixture
-def view(client: Asked) -> WhichView:
-    return WhichView(client, SavedRunsView(True))
+def view(client: RecordingClient) -> RecommendationView:
+    return RecommendationView(client, SavedRunsView(True))
 
 
-def test_lines_are_messages_and_json_lines_are_prompts(view: WhichView, client: Asked) -> None:
-    messages = heard(view, text=" Why?\n\nTell me a story.\n", seconds=20)
+def test_lines_are_messages_and_json_lines_are_prompts(view: RecommendationView, client: RecordingClient) -> None:
+    messages = collect_messages(view, text=" Why?\n\nTell me a story.\n", seconds=20)
     assert client.prompts == [
         BenchPrompt("line 1", "Why?", chat=True),
         BenchPrompt("line 3", "Tell me a story.", chat=True),
@@ -57,7 +57,7 @@ def test_lines_are_messages_and_json_lines_are_prompts(view: WhichView, client: 
     assert last["last"]
     assert last["found"]["best"] == "draft-tree"
     assert any(m["advice"]["waiting"] for m in messages[1:])
-    heard(view, text='{"prompt": "def f():", "name": "mine"}')
+    collect_messages(view, text='{"prompt": "def f():", "name": "mine"}')
     assert client.prompts == [BenchPrompt("mine", "def f():")]
 
 
@@ -74,29 +74,31 @@ def test_lines_are_messages_and_json_lines_are_prompts(view: WhichView, client: 
         ({"text": "a", "target": "../etc"}, "not the name of a model"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_measured(view: WhichView, request_: dict[str, Any], says: str) -> None:
-    messages = heard(view, **request_)
+def test_what_is_wrong_is_said_and_nothing_is_measured(
+    view: RecommendationView, request_: dict[str, Any], says: str
+) -> None:
+    messages = collect_messages(view, **request_)
     assert says in messages[-1]["error"]["message"]
     assert messages[-1]["error"]["remedy"]
     assert not any("advice" in message and message["advice"]["found"] for message in messages)
 
 
 def test_the_last_runs_are_their_own_users_alone(
-    view: WhichView, client: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    view: RecommendationView, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path))
-    assert "no saved run of synthetic-target" in heard(view, last=3)[-1]["error"]["message"]
+    assert "no saved run of synthetic-target" in collect_messages(view, last=3)[-1]["error"]["message"]
     run = client.start("Once", max_new_tokens=3)
     run.wait()
     assert run.trace is not None
     kept = SavedRunsView(True).keep({"trace": run.trace.to_wire()})["id"]
     monkeypatch.setattr("workbench.bench.recommend.of_kept_runs", lambda target, last: [_Run(kept, [1, 2])])
-    heard(view, last=3)
+    collect_messages(view, last=3)
     assert client.prompts == [(kept, [1, 2])]
-    assert "user of this machine" in heard(view, mine=False, last=3)[-1]["error"]["message"]
-    public = WhichView(client, SavedRunsView(False))
+    assert "user of this machine" in collect_messages(view, mine=False, last=3)[-1]["error"]["message"]
+    public = RecommendationView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
-    assert "does not keep runs" in heard(public, last=3)[-1]["error"]["message"]
+    assert "does not keep runs" in collect_messages(public, last=3)[-1]["error"]["message"]
 
 
 class _Run:
@@ -104,9 +106,9 @@ class _Run:
         self.name, self.ids = name, ids
 
 
-def test_a_stop_gives_what_was_measured(client: Asked) -> None:
+def test_a_stop_gives_what_was_measured(client: RecordingClient) -> None:
     client.pace = 0.02
-    view = WhichView(client, SavedRunsView())
+    view = RecommendationView(client, SavedRunsView())
 
     async def stopped() -> dict[str, Any]:
         last: dict[str, Any] = {}
@@ -122,7 +124,7 @@ def test_a_stop_gives_what_was_measured(client: Asked) -> None:
     assert not advice["found"]["complete"]
 
 
-class Measures(FakeWorkbench):
+class EndlessClient(FakeWorkbench):
     """Measures for as long as nobody stops it."""
 
     def __init__(self) -> None:
@@ -141,10 +143,10 @@ class Measures(FakeWorkbench):
 
 def test_a_page_that_was_closed_ends_its_measurement() -> None:
     """In the middle of a run, too: whoever waits for the next message does not come back for it."""
-    client = Measures()
+    client = EndlessClient()
 
     async def left() -> None:
-        follow = WhichView(client, SavedRunsView()).decode({"channel": "c", "text": "Why?"})
+        follow = RecommendationView(client, SavedRunsView()).decode({"channel": "c", "text": "Why?"})
         await anext(follow)
         waiting = asyncio.ensure_future(anext(follow))
         await asyncio.to_thread(client.begun.wait, 10)
@@ -155,12 +157,12 @@ def test_a_page_that_was_closed_ends_its_measurement() -> None:
     assert client.stopped.is_set()
 
 
-def test_a_client_s_own_refusal_reaches_the_page(view: WhichView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_s_own_refusal_reaches_the_page(view: RecommendationView, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PromptError("Nothing there.", "Ask elsewhere.")
 
-    monkeypatch.setattr(Asked, "recommending", refuse)
-    assert heard(view, text="a")[-1]["error"]["message"] == "Nothing there."
+    monkeypatch.setattr(RecordingClient, "recommending", refuse)
+    assert collect_messages(view, text="a")[-1]["error"]["message"] == "Nothing there."
 
 
 # -- In the browser ---------------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_a_client_s_own_refusal_reaches_the_page(view: WhichView, monkeypatch: p
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.on_demand)])
 def test_prompts_are_measured_stopped_and_answered(
-    fake_app: str, open_page: Opener, width: int, scheme: str, tmp_path: Path
+    fake_app: str, open_page: PageOpener, width: int, scheme: str, tmp_path: Path
 ) -> None:
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector(".wb[data-drawn=true]")
@@ -220,7 +222,7 @@ def test_prompts_are_measured_stopped_and_answered(
 
 @pytest.mark.smoke
 @in_browser
-def test_the_table_of_kinds_marks_the_fastest_of_each(fake_app: str, open_page: Opener) -> None:
+def test_the_table_of_kinds_marks_the_fastest_of_each(fake_app: str, open_page: PageOpener) -> None:
     from workbench.bench import workboard
 
     page = open_page(f"{fake_app}/methods#which")

@@ -32,7 +32,7 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def seen(colour: str, vision: str) -> Rgb:
+def simulate_vision(colour: str, vision: str) -> Rgb:
     """Linear light as a viewer with this vision has it."""
     light = linear(colour)
     rows = VISION[vision]
@@ -86,4 +86,4 @@ def ciede2000(one: Rgb, two: Rgb) -> float:
 
 def difference(a: str, b: str, vision: str) -> float:
     """CIEDE2000 of two colours as a viewer with this vision has them."""
-    return ciede2000(lab(seen(a, vision)), lab(seen(b, vision)))
+    return ciede2000(lab(simulate_vision(a, vision)), lab(simulate_vision(b, vision)))

@@ -13,8 +13,8 @@ from typing import Any
 
 from workbench.core.rules import RATIO, RESIDUAL
 from workbench.trace.events import Change, Footer, Header, Phase, Round
-from workbench.trace.nodes import Nodes, Top
-from workbench.trace.tokens import Emitted
+from workbench.trace.nodes import Nodes, TopTokens
+from workbench.trace.tokens import EmittedToken
 
 NOUNS = [" fox", " river", " hill", " mill", " stone"]
 WORDS = [
@@ -43,14 +43,14 @@ def _word(rng: random.Random) -> int:
     return rng.randrange(len(WORDS))
 
 
-def _top(rng: random.Random, first: int, prob: float) -> Top:
+def _top(rng: random.Random, first: int, prob: float) -> TopTokens:
     others = [w for w in range(len(WORDS)) if w != first]
     rng.shuffle(others)
     probs = [prob]
     for _ in range(4):
         probs.append((1 - sum(probs)) * rng.uniform(0.3, 0.6))
     ranked = sorted(zip([first, *others[:4]], probs, strict=True), key=lambda pair: -pair[1])
-    return Top([t for t, _ in ranked], [WORDS[t] for t, _ in ranked], [round(p, 4) for _, p in ranked])
+    return TopTokens([t for t, _ in ranked], [WORDS[t] for t, _ in ranked], [round(p, 4) for _, p in ranked])
 
 
 class Writer:
@@ -69,7 +69,7 @@ class Writer:
         rng, start = self.rng, self.clock
         depth = 0 if method == "autoregressive" else int(params.get("depth", 4))
         nodes, path, rejected = self._draft(depth, int(params.get("width", 1)))
-        emitted: list[Emitted] = []
+        emitted: list[EmittedToken] = []
         for i in path:
             self._emit(emitted, nodes.tokens[i], "accepted", i, nodes.p[i])
         bonus = kind = None
@@ -88,7 +88,7 @@ class Writer:
             Phase("judge", start + draft + verify, self.clock, "host"),
         ]
         tops = [_top(rng, _word(rng), 0.5) for _ in range(len(nodes) + 1)]
-        distributions: list[Top | None] = [_top(rng, _word(rng), 0.4) for _ in range(len(nodes) + 1)]
+        distributions: list[TopTokens | None] = [_top(rng, _word(rng), 0.4) for _ in range(len(nodes) + 1)]
         for i, parent in enumerate(nodes.parents):
             tops[parent + 1] = _top(rng, nodes.tokens[i], nodes.p[i])
             distributions[parent + 1] = _top(rng, nodes.tokens[i], nodes.q[i] or 0.1)
@@ -133,10 +133,10 @@ class Writer:
             frontier = new if not path else sorted(new, key=lambda i: (i != path[-1], i))
         return nodes, path, rejected
 
-    def _emit(self, emitted: list[Emitted], token: int, kind: str, node: int | None, p: float) -> None:
+    def _emit(self, emitted: list[EmittedToken], token: int, kind: str, node: int | None, p: float) -> None:
         text, start = WORDS[token], len(self.text)
         self.text += text
-        emitted.append(Emitted(token, text, start, len(self.text), kind, node, self.position + len(emitted), p))
+        emitted.append(EmittedToken(token, text, start, len(self.text), kind, node, self.position + len(emitted), p))
 
 
 def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Header:

@@ -54,7 +54,7 @@ console.log(JSON.stringify(out));
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
     """A run for each way of judging."""
-    models, found = worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa")), []
+    models, found = worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa")), []
     for name, temperature in RUNS:
         asked = Request(
             [3, 1, 4, 1, 5, 3, 1, 4, 1], registry.get(name).with_params(), SamplingParams(temperature), 40, 4
@@ -120,12 +120,12 @@ def test_so_is_every_equation_of_the_recordings() -> None:
     assert check_equations(cards_of(shown), shown, 1) == RULES
 
 
-def heated(probs: dict[int, float], power: float) -> dict[int, float]:
+def with_temperature(probs: dict[int, float], power: float) -> dict[int, float]:
     raised = {token: p**power for token, p in probs.items()}
     return {token: p / math.fsum(raised.values()) for token, p in raised.items()}
 
 
-def excess(r: dict[int, float], q: dict[int, float]) -> dict[int, float]:
+def residual_distribution(r: dict[int, float], q: dict[int, float]) -> dict[int, float]:
     left = {t: max(0.0, r[t] - q[t]) for t in r}
     total = math.fsum(left.values())
     return {t: w / total for t, w in left.items()} if total > 1e-12 else r
@@ -142,7 +142,7 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
         best = max(p, key=lambda t: p[t])
         left = {t: float(t == best) for t in p} if before else p
         return float(token == best), left, float(token == best)
-    p = heated(p, (before or 1) / to)
+    p = with_temperature(p, (before or 1) / to)
     elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
     if nodes.rule[node] == "typical":
         values = {**of.params, **move.get("params", {})}
@@ -157,12 +157,12 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
         after = {t: 0.0 if t == token else w for t, w in left.items()}
         total = math.fsum(after.values())
         return share, {t: w / total for t, w in after.items()}, share
-    q = heated(dict(zip(probs.tokens, probs.prob, strict=True)), before / to)
+    q = with_temperature(dict(zip(probs.tokens, probs.prob, strict=True)), before / to)
     for elder in elders:
-        p = excess(p, q)
+        p = residual_distribution(p, q)
         rest = {t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()}
         q = {t: w / math.fsum(rest.values()) for t, w in rest.items()}
-    return min(1.0, p[token] / q[token]), excess(p, q), math.fsum(min(p[t], q[t]) for t in p)
+    return min(1.0, p[token] / q[token]), residual_distribution(p, q), math.fsum(min(p[t], q[t]) for t in p)
 
 
 @needs_node

@@ -15,7 +15,7 @@ from views.synthetic import FIXTURES, trace
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.views import module_names, module_path, module_text, modules
-from workbench.views.modules import ENTRIES, JS, imported, inlined, needed
+from workbench.views.modules import ENTRIES, JS, dependency_order, direct_imports, inline_modules
 
 
 def node_version() -> tuple[int, ...]:
@@ -49,9 +49,9 @@ NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 @pytest.mark.parametrize("name", module_names())
 def test_a_module_imports_only_downward_and_never_writes_html(name: str) -> None:
     text, folder = module_text(name), name.partition("/")[0]
-    assert {other.partition("/")[0] for other in imported(name)} <= BELOW[folder] | {folder}
+    assert {other.partition("/")[0] for other in direct_imports(name)} <= BELOW[folder] | {folder}
     code = re.sub(r"^ *(//|/?\*).*", "", text, flags=re.MULTILINE)
-    assert len(re.findall(r"\bimport\b[ ({*]", code)) == len(imported(name)), "no import in mid-module"
+    assert len(re.findall(r"\bimport\b[ ({*]", code)) == len(direct_imports(name)), "no import in mid-module"
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), "token text is text"
 
 
@@ -105,9 +105,9 @@ def test_one_text_exports_what_its_module_does_and_imports_nothing(tmp_path: Pat
     pairs = []
     for name in module_names():
         text = tmp_path / f"{name.replace('/', '_')}.mjs"
-        text.write_text(inlined(name), encoding="utf-8")
+        text.write_text(inline_modules(name), encoding="utf-8")
         pairs.append([module_path(name).as_uri(), text.as_uri()])
-    assert not re.search(r"^(import|export \{)", "".join(inlined(name) for name in TEXTS), re.MULTILINE)
+    assert not re.search(r"^(import|export \{)", "".join(inline_modules(name) for name in TEXTS), re.MULTILINE)
     script = (
         "const kind = (of) => Object.fromEntries(Object.entries(of).map(([k, v]) => [k, typeof v]).sort());"
         "const both = async (urls) => (await Promise.all(urls.map((url) => import(url)))).map(kind);"
@@ -130,10 +130,10 @@ def test_a_circle_and_an_export_of_another_form_are_refused(tmp_path: Path, monk
     }.items():
         (tmp_path / f"{name}.js").write_text(text)
     with pytest.raises(ValueError, match="circle of imports: one > two > one"):
-        needed.__wrapped__("one")
+        dependency_order.__wrapped__("one")
     with pytest.raises(ValueError, match="odd: this cannot be inlined: export"):
-        inlined.__wrapped__("odd")
+        inline_modules.__wrapped__("odd")
 
 
 def test_every_module_is_drawn_from_by_a_view() -> None:
-    assert set(module_names()) == {name for entry in [*ENTRIES.values(), *TEXTS] for name in needed(entry)}
+    assert set(module_names()) == {name for entry in [*ENTRIES.values(), *TEXTS] for name in dependency_order(entry)}

@@ -111,7 +111,7 @@ def test_step_4_the_quotients_are_those_of_the_metrics() -> None:
     trace, made = recorded.trace("draft-tree"), step("accepted-of-what")
     assert f"{metrics.acceptance_rate(trace.rounds):.0%}" in made.see
     assert f"{metrics.draft_utilisation(trace.rounds):.0%}" in made.see
-    assert metrics.tested(trace.rounds) < metrics.drafted(trace.rounds)
+    assert metrics.count_tested(trace.rounds) < metrics.count_drafted(trace.rounds)
     assert all(trace.rounds[r].nodes.status[i] == DISCARDED for r, i in made.places)
 
 

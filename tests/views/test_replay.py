@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import FIXTURES, hostile
+from traces import FIXTURES, make_hostile_trace
 from views.test_modules import ENV, NAMES, needs_node
 
 from workbench.trace import export, metrics
@@ -69,15 +69,15 @@ def switched() -> Trace:
 
 def test_hostile_texts_add_no_element() -> None:
     plain = recorded.read(recorded.folder() / f"draft-tree{recorded.SUFFIX}")
-    tags = [tag for tag, _ in elements(replay(hostile())).tags]
+    tags = [tag for tag, _ in elements(replay(make_hostile_trace())).tags]
     assert tags == [tag for tag, _ in elements(replay(plain)).tags]
-    assert tags.count("script") == replay(hostile()).lower().count("</script") == 3
-    assert "<!--" not in replay(hostile())
+    assert tags.count("script") == replay(make_hostile_trace()).lower().count("</script") == 3
+    assert "<!--" not in replay(make_hostile_trace())
     assert "img" not in tags
 
 
 def test_the_trace_is_in_it_whole() -> None:
-    trace = hostile()
+    trace = make_hostile_trace()
     text = re.search('id="wb-recording">(.*?)</script>', replay(trace), re.DOTALL)
     assert text
     recording = json.loads(text[1])
@@ -86,7 +86,7 @@ def test_the_trace_is_in_it_whole() -> None:
 
 
 def test_it_asks_for_nothing_outside_itself() -> None:
-    found = elements(replay(hostile()))
+    found = elements(replay(make_hostile_trace()))
     assert not [a for _, a in found.tags if {"src", "href"} & set(a)]
     policy = next(a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy
@@ -127,7 +127,7 @@ NEEDS = {"X": {"ts", "dur", "tid", "args"}, "M": {"args", "tid"}, "C": {"ts", "a
 
 
 @needs_node
-@pytest.mark.parametrize("make", [switched, hostile])
+@pytest.mark.parametrize("make", [switched, make_hostile_trace])
 def test_the_chrome_trace_keeps_to_the_format(make: Callable[[], Trace], tmp_path: Path) -> None:
     trace = make()
     made = exported("chromeTrace", trace, tmp_path)
@@ -154,8 +154,8 @@ def test_the_chrome_trace_says_what_the_trace_says(tmp_path: Path) -> None:
         assert event["ts"] == pytest.approx(1e6 * (r.started_s + zero))
         assert event["dur"] == pytest.approx(1e6 * r.seconds)
         assert event["args"] == {
-            "method": r.method, "drafted": metrics.drafted([r]), "tested": metrics.tested([r]),
-            "accepted": metrics.accepted([r]), "emitted": metrics.emitted([r]),
+            "method": r.method, "drafted": metrics.count_drafted([r]), "tested": metrics.count_tested([r]),
+            "accepted": metrics.count_accepted([r]), "emitted": metrics.count_emitted([r]),
             "text": "".join(e.text for e in r.emitted),
         }  # fmt: skip
     assert [e["name"] for e in events if e["ph"] == "i" and e["name"] == "change method"] == ["change method"]

@@ -9,7 +9,7 @@ import pytest
 from views.test_modules import ENV, needs_node
 
 from workbench.trace import whatif
-from workbench.trace.stalls import stalls
+from workbench.trace.stalls import find_stalls
 from workbench.views import module_path, recorded
 
 FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "tau_by_position", "best": "best"}
@@ -37,8 +37,8 @@ def test_browser_and_python_say_the_same_of_a_run(name: str, stalled: bool) -> N
         ["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True,
         timeout=60, env=ENV,
     )  # fmt: skip
-    seen, expected = json.loads(node.stdout), whatif.overlay(trace, plain)
-    assert {int(i): times for i, times in seen["stalls"].items()} == pytest.approx(stalls(trace.rounds))
+    seen, expected = json.loads(node.stdout), whatif.compare_with_theory(trace, plain)
+    assert {int(i): times for i, times in seen["stalls"].items()} == pytest.approx(find_stalls(trace.rounds))
     assert bool(seen["stalls"]) == stalled
     for theirs, ours in FOUND.items():
         assert seen[theirs] == pytest.approx(expected[ours]), ours

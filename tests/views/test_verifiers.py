@@ -12,7 +12,7 @@ import pytest
 import torch
 import worlds
 from methods.test_enumerated import WARM, distance
-from methods.test_exact_verifiers import FIXED, HEAD, SAMPLED, P, Q, emitted, pair
+from methods.test_exact_verifiers import FIXED, HEAD, SAMPLED, P, Q, first_token_distribution, pair
 from torch import Tensor
 from views.test_modules import ENV, needs_node
 
@@ -42,7 +42,7 @@ RULES: dict[str, Verifier] = {
     "greedy-draft": GreedyDraft(),
     "deterministic": Deterministic(),
 }
-LAWS = {"golden": (P, Q), "random": pair(2, 4), "another": pair(6, 4), "with zeros": pair(1, 5)}
+DISTRIBUTIONS = {"golden": (P, Q), "random": pair(2, 4), "another": pair(6, 4), "with zeros": pair(1, 5)}
 DRAFTS = 3
 
 
@@ -58,9 +58,9 @@ def in_page(p: Tensor, q: Tensor, ask: str) -> Any:
 
 
 @needs_node
-@pytest.mark.parametrize("name", worlds.on_demand_unless(("golden", "with zeros"), LAWS))
+@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(("golden", "with zeros"), DISTRIBUTIONS))
 def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    p, q = LAWS[name]
+    p, q = DISTRIBUTIONS[name]
     most = int((q > 0).sum())
     seen = in_page(
         p, q,
@@ -73,7 +73,7 @@ def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monk
             if f"{rule}/{way}" not in seen:
                 continue
             for n in range(1, min(DRAFTS, most) + 1):
-                probs, kept = emitted(verifier, p, q, n, how, monkeypatch)
+                probs, kept = first_token_distribution(verifier, p, q, n, how, monkeypatch)
                 assert float(distance(probs, p)) < 1e-9, "only exact pairs are compared"
                 # K-SEQ's divisor is found to k / 2³⁰ there, and further in the page
                 assert seen[f"{rule}/{way}"][n - 1] == pytest.approx(kept, abs=1e-7), (rule, way, n)
@@ -91,9 +91,9 @@ def test_a_rule_is_exact_for_the_same_drafts_in_the_page() -> None:
 
 
 @needs_node
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_bounds_and_the_schemes_in_closed_form_are_pythons(name: str) -> None:
-    p, q = LAWS[name]
+    p, q = DISTRIBUTIONS[name]
     most, a, b = int((q > 0).sum()), p.numpy(), q.numpy()
     found = in_page(p, q, "acceptance.curves(p, q)")
     for k in range(1, most + 1):
@@ -113,7 +113,7 @@ def chain(tokens: list[int], q: Tensor) -> DraftTree:
 @pytest.mark.parametrize("name", ["golden", "random"])
 def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
     """All chains of three: the chance that a walk reaches each draft."""
-    p, q = LAWS[name]
+    p, q = DISTRIBUTIONS[name]
     kept = 0.0
     for i in range(len(p)):
         for j in range(len(p)):
@@ -129,14 +129,14 @@ def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
 
 
 @needs_node
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, q = LAWS[name]
+    p, q = DISTRIBUTIONS[name]
     found = in_page(p, q, "acceptance.priced(p, q)")
     for n in range(1, DRAFTS + 1):
-        probs, kept = emitted(Lenient(), p, q, n, SAMPLED, monkeypatch)
+        probs, kept = first_token_distribution(Lenient(), p, q, n, SAMPLED, monkeypatch)
         seen = found["lenient/independent"][n - 1]
         assert seen["accepted"] == pytest.approx(kept, abs=1e-9)
         assert seen["paid"] == pytest.approx(float(distance(probs, p)), abs=1e-9)
@@ -149,8 +149,8 @@ def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
 @needs_node
 @pytest.mark.parametrize("lenience", [0.2, 0.5, 1.0])
 def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    p, q = LAWS["random"]
-    probs, kept = emitted(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
+    p, q = DISTRIBUTIONS["random"]
+    probs, kept = first_token_distribution(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
     found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
     assert found["accepted"] == pytest.approx(kept, abs=1e-9)
     assert found["paid"] == pytest.approx(float((probs - p).clamp_min(0).sum()), abs=1e-9)

@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from ui.fake_vision import CAPTION, SCENE, FakeVision, finished
+from ui.fake_vision import CAPTION, SCENE, FakeVision, finished_trace
 from views.colour import contrast
 from views.test_modules import ENV, needs_node
 
@@ -18,7 +18,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.ui.vision import VisionSession
 from workbench.views import module_names, module_path, palette, scenes
-from workbench.views.modules import needed, stylesheets
+from workbench.views.modules import dependency_order, stylesheets
 from workbench.views.palette import THEMES, variables
 
 LEXICON = {"red": "colour", "blue": "colour", "circle": "shape", "square": "shape", "two": "number", "left": "relation"}
@@ -34,7 +34,7 @@ def client() -> FakeVision:
 @needs_node
 @pytest.mark.parametrize("method", ["specvlm", "vlm-text-only"])
 def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVision, method: str) -> None:
-    trace = finished(client, method)
+    trace = finished_trace(client, method)
     script = (
         f"import * as d from {json.dumps(module_path('vision/data').as_uri())};"
         "const { trace, lexicon } = JSON.parse(await new Response(process.stdin).text());"
@@ -59,8 +59,8 @@ def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVisi
 
 def test_the_tab_brings_its_own_modules_and_no_other_view_loads_them() -> None:
     own = {name for name in module_names() if name.startswith("vision/")}
-    assert own - set(needed("vision/page")) == {"vision/replay"}
-    assert not own & set(needed("live/page"))
+    assert own - set(dependency_order("vision/page")) == {"vision/replay"}
+    assert not own & set(dependency_order("live/page"))
     assert stylesheets("vision")[-1].name == "vision.css"
     assert all(path.name != "vision.css" for path in stylesheets())
 

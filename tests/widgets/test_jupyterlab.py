@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import ROOT, browser, free_port, models_folder, outside  # noqa: F401  (`browser` is a fixture)
+from ui.conftest import ROOT, browser, free_port, is_external, models_folder  # noqa: F401  (`browser` is a fixture)
 
 PlaywrightTimeout = pytest.importorskip("playwright.sync_api").TimeoutError
 pytest.importorskip("jupyterlab")
@@ -89,7 +89,7 @@ class Lab:
         part.rename(self.folder / f"ask-{n}.py")
         self.asked += 1
         answer = self.folder / f"answer-{n}.json"
-        until(answer.exists, f"the kernel to answer {expression}")
+        wait_until(answer.exists, f"the kernel to answer {expression}")
         return json.loads(answer.read_text())
 
     def see(self, kind: str, part: str = "") -> Any:
@@ -99,7 +99,7 @@ class Lab:
         return found.locator(part) if part else found
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
+def wait_until(holds: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + LONG / 1000
     while not (found := holds()):
         assert time.monotonic() < end, f"waited too long for {what}"
@@ -138,7 +138,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         process = subprocess.Popen(asked, cwd=home, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **own})
         try:
             url = f"http://127.0.0.1:{port}"
-            until(lambda: process.poll() is not None or answers(f"{url}/api"), "JupyterLab to start")
+            wait_until(lambda: process.poll() is not None or answers(f"{url}/api"), "JupyterLab to start")
             assert process.poll() is None, (home / "log").read_text()
             yield url, folder
         finally:
@@ -168,7 +168,7 @@ def lab(server: tuple[str, Path], browser: Any) -> Iterator[Lab]:  # noqa: F811
     context = browser.new_context(viewport={"width": 1500, "height": 1100})
     context.set_default_timeout(LONG)
     page, problems = context.new_page(), []
-    page.on("request", lambda r: problems.append(f"asked {r.url}") if outside(r.url) else None)
+    page.on("request", lambda r: problems.append(f"asked {r.url}") if is_external(r.url) else None)
     # A busy machine takes anywidget longer than two seconds; `boot.js` sees to it that nothing is lost.
     page.on("pageerror", lambda e: None if "Failed to initialize model" in str(e) else problems.append(str(e)))
     page.goto(f"{url}/lab/tree/widgets.ipynb?token={TOKEN}")
@@ -208,13 +208,13 @@ def test_the_modules_crossed_once_and_came_from_memory(lab: Lab) -> None:
         == 2
     )
     asked = lab.page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
-    assert not [url for url in asked if outside(url)]
+    assert not [url for url in asked if is_external(url)]
 
 
 def test_a_click_arrives_in_python_and_in_the_linked_widget(lab: Lab) -> None:
     assert lab.kernel("drawn.selection") == lab.kernel("text.selection") == {"round": 2}
     lab.see("tokens", "[data-round='5'][data-token='1']").click()
-    until(lambda: lab.kernel("text.selection").get("round") == 5, "the click")
+    wait_until(lambda: lab.kernel("text.selection").get("round") == 5, "the click")
     assert lab.kernel("text.selection")["token"] == 1
     assert lab.kernel("drawn.selection == text.selection")
     lab.see("tree", ".wb-card-tree h3").get_by_text("round 6").wait_for()
@@ -230,14 +230,14 @@ def test_another_trace_is_drawn(lab: Lab) -> None:
     lab.kernel("setattr(curves, 'trace', plain)")
     lab.see("curves", ".wb-card-histogram em").get_by_text("n = 56").wait_for()
     lab.see("lanes", "[data-trace='1'][data-round='3']").click(force=True)
-    until(lambda: lab.kernel("lanes.selection") == {"trace": 1, "round": 3}, "the click")
+    wait_until(lambda: lab.kernel("lanes.selection") == {"trace": 1, "round": 3}, "the click")
 
 
 def test_a_slider_of_the_panel_arrives_in_python_and_back(lab: Lab) -> None:
     slider = lab.see("panel", "[data-param=depth] input[type=range]")
     slider.focus()
     slider.press("ArrowRight")
-    until(lambda: lab.kernel("panel.values['depth']") == 4, "the slider")
+    wait_until(lambda: lab.kernel("panel.values['depth']") == 4, "the slider")
     lab.kernel("panel.set_trait('values', {'method': 'draft-tree', 'width': 2})")
     lab.see("panel", "[data-param=width] input[type=number]").wait_for()
     assert lab.see("panel", "[data-param=width] input[type=number]").input_value() == "2"
@@ -266,19 +266,19 @@ def test_widgets_wear_jupyters_theme(lab: Lab) -> None:
 @pytest.mark.skipif(models_folder() is None, reason="no bundled models")
 def test_a_run_is_stepped_changed_and_stopped_from_the_notebook(lab: Lab) -> None:
     live, rounds = lab.see("live"), lambda: lab.kernel("len(run.trace.rounds) if run.trace else 0")
-    until(lambda: lab.kernel("run.state") == "paused", "the models")
+    wait_until(lambda: lab.kernel("run.state") == "paused", "the models")
     live.locator("[data-press=step]:enabled").click()
     live.locator(".wb-token").first.wait_for()
-    until(lambda: rounds() == 1 and lab.kernel("run.state") == "paused", "one round")
+    wait_until(lambda: rounds() == 1 and lab.kernel("run.state") == "paused", "one round")
     slider = live.locator("[data-param=depth] input[type=range]")
     slider.focus()
     slider.press("ArrowRight")
-    until(lambda: lab.kernel("'depth=5' in repr(run.planned)"), "the slider")
+    wait_until(lambda: lab.kernel("'depth=5' in repr(run.planned)"), "the slider")
     live.locator("[data-press=step]:enabled").click()
-    until(lambda: rounds() == 2, "another round")
+    wait_until(lambda: rounds() == 2, "another round")
     assert lab.kernel("run.trace.rounds[1].params['depth']") == 5
     live.locator(".wb-token[data-round='0']").first.click()
-    until(lambda: lab.kernel("live.selection").get("round") == 0, "the click")
+    wait_until(lambda: lab.kernel("live.selection").get("round") == 0, "the click")
     live.locator("[data-press=stop]:enabled").click()
-    until(lambda: lab.kernel("run.state") == "cancelled", "the end")
+    wait_until(lambda: lab.kernel("run.state") == "cancelled", "the end")
     live.locator(".wb-card-ribbon em").get_by_text("cancelled").wait_for()

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ui.conftest import Opener, browser, fake_app, open_page  # noqa: F401  (fixtures)
+from ui.conftest import PageOpener, browser, fake_app, open_page  # noqa: F401  (fixtures)
 from ui.test_page import count, state
 
 pytest.importorskip("anywidget")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def until(holds: Callable[[], Any]) -> Any:
+def wait_until(holds: Callable[[], Any]) -> Any:
     end = time.monotonic() + 120
     while not (found := holds()):
         assert time.monotonic() < end, "it did not come about"
@@ -22,7 +22,7 @@ def until(holds: Callable[[], Any]) -> Any:
     return found
 
 
-def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: Opener) -> None:  # noqa: F811
+def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: PageOpener) -> None:  # noqa: F811
     from workbench.client import Workbench
     from workbench.widgets import app_link, live
 
@@ -33,9 +33,9 @@ def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: Open
         page = open_page(app_link(base=fake_app, run=run.id).url)
         widget._hear(widget, {"id": "1", "call": "control", "payload": {"run": run.id, "action": "step"}}, [])
         page.wait_for_selector(".wb-token")  # the notebook stepped, the app shows it
-        until(lambda: any(m.get("news", {}).get("rounds") for m in sent))
+        wait_until(lambda: any(m.get("news", {}).get("rounds") for m in sent))
         assert count(page) == 1
         page.click("[data-press=stop]:enabled")  # the app stops, the notebook knows
         state(page, "cancelled")
-        until(lambda: run.state == "cancelled")
-        until(lambda: sent[-1].get("news", {}).get("state") == "cancelled")
+        wait_until(lambda: run.state == "cancelled")
+        wait_until(lambda: sent[-1].get("news", {}).get("state") == "cancelled")

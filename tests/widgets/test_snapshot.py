@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from traces import HOSTILE, hostile, traces
+from traces import HOSTILE, make_hostile_trace, traces
 
 from workbench.trace.events import Trace
 from workbench.views import recorded
@@ -59,7 +59,7 @@ def safe(html: str) -> Reader:
 
 
 def test_hostile_texts_stay_text() -> None:
-    trace = hostile()
+    trace = make_hostile_trace()
     found = safe(every(trace))
     for text in HOSTILE[:3]:
         assert text in found.text, "shown as it is, and harmless"
@@ -78,7 +78,7 @@ def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
     for r in trace.rounds:
         for e in r.emitted:
             tag = elements[e.kind]
-            assert f"<{tag}>{snapshot.seen(snapshot.token_text(r, e))}</{tag}>" in bare
+            assert f"<{tag}>{snapshot.escape_visible(snapshot.token_text(r, e))}</{tag}>" in bare
     assert "<s>" in bare
     assert "↻" in bare
 

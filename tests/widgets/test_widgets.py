@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import traitlets
-from traces import hostile
+from traces import make_hostile_trace
 
 from workbench.client.remoterun import RemoteRun
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
@@ -108,7 +108,7 @@ def trace() -> Trace:
     return recorded.trace("draft-tree")
 
 
-def until(holds: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until(holds: Callable[[], Any], seconds: float = 20) -> Any:
     end = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < end, "it did not come about"
@@ -161,7 +161,7 @@ def test_a_plain_export_shows_every_picture(trace: Trace, monkeypatch: pytest.Mo
 
 
 def test_hostile_texts_stay_text_in_every_output() -> None:
-    trace = hostile()
+    trace = make_hostile_trace()
     for widget in (w.stage(trace), w.ribbon(trace), w.tree(trace), w.lane([trace], ["<img src=x onerror=1>"])):
         assert "<img" not in bundle(widget)[HTML]
         assert "<script" not in bundle(widget)[HTML]
@@ -173,9 +173,9 @@ def test_what_crosses_is_what_the_trace_says_and_the_modules_cross_once(trace: T
     assert first._sources is second._sources
     own = json.dumps({name: value for name, value in first.get_state().items() if name != "_given"}, default=str)
     assert len(own) < 10_000, "a widget carries the loader, not the modules"
-    assert modules.inlined("notebook/live") == first._sources.module
-    assert "vision/page" not in modules.needed("notebook/live")
-    assert modules.inlined("notebook/vision") == w.vision(recorded.trace("specvlm"))._sources.module
+    assert modules.inline_modules("notebook/live") == first._sources.module
+    assert "vision/page" not in modules.dependency_order("notebook/live")
+    assert modules.inline_modules("notebook/vision") == w.vision(recorded.trace("specvlm"))._sources.module
 
 
 def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:
@@ -290,7 +290,7 @@ class Wire:
 
     def ask(self, call: str, **payload: Any) -> Any:
         self.live._hear(self.live, {"id": call, "call": call, "payload": payload}, [])
-        return until(lambda: [m for m in self.sent if m.get("id") == call])[-1]["answer"]
+        return wait_until(lambda: [m for m in self.sent if m.get("id") == call])[-1]["answer"]
 
     def rounds(self) -> list[list[int]]:
         return [[r["index"] for r in m["news"]["rounds"]] for m in self.sent if m.get("news", {}).get("rounds")]
@@ -310,22 +310,22 @@ def test_a_thread_follows_the_run_and_the_kernel_stays_free(run: FakeRun) -> Non
     names = [t.name for t in threading.enumerate()]
     assert any(name.startswith("workbench-widget-run-1") for name in names)
     run.record(2)
-    until(wire.rounds)
+    wait_until(wire.rounds)
     run.record(100)
-    until(lambda: len(run.whole.rounds) - 1 in wire.rounds()[-1])
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("workbench-widget-run-1")])
+    wait_until(lambda: len(run.whole.rounds) - 1 in wire.rounds()[-1])
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("workbench-widget-run-1")])
     assert live.trace.rounds == run.whole.rounds
 
 
 def test_until_somebody_listens_all_is_told_and_then_only_what_is_new(run: FakeRun) -> None:
     wire = Wire(w.live(run, FakeClient()))
     run.record(2)
-    until(lambda: wire.rounds() and wire.rounds()[-1] == [0, 1])
+    wait_until(lambda: wire.rounds() and wire.rounds()[-1] == [0, 1])
     run.record(1)
-    until(lambda: wire.rounds()[-1] == [0, 1, 2])  # what was sent before the view was there is lost
+    wait_until(lambda: wire.rounds()[-1] == [0, 1, 2])  # what was sent before the view was there is lost
     assert len(wire.ask("fetch_trace", run=run.id, **{"from": 0})["rounds"]) == 3
     run.record(1)
-    until(lambda: wire.rounds()[-1] == [3])
+    wait_until(lambda: wire.rounds()[-1] == [3])
 
 
 def test_buttons_and_sliders_reach_the_run(run: FakeRun) -> None:
@@ -385,11 +385,11 @@ def test_a_link_carries_the_settings_as_the_app_reads_them(trace: Trace) -> None
 
 
 def test_a_link_is_safe_in_html_and_names_http_alone() -> None:
-    html = w.app_link(hostile(), '"><script>')._repr_html_()
+    html = w.app_link(make_hostile_trace(), '"><script>')._repr_html_()
     assert "<script" not in html
     assert html.count("<") == 2
     with pytest.raises(ValueError, match="not the address"):
-        w.app_link(hostile(), base="javascript:alert(1)")
+        w.app_link(make_hostile_trace(), base="javascript:alert(1)")
 
 
 def test_a_figure_is_small_plain_json_with_a_picture() -> None:

@@ -13,12 +13,20 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import LONGEST_S, PROMPTS, SHORTEST_S
-from workbench.bench.candidate_runs import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
-from workbench.bench.compare import host_prompt
-from workbench.bench.hosted import Hosted, StopError
+from workbench.bench.candidate_runs import (
+    WARM_UP,
+    Candidate,
+    CandidateRuns,
+    RunGenerator,
+    is_candidate,
+    measuring_params,
+    repeated_share,
+)
+from workbench.bench.compare import format_prompt
+from workbench.bench.hosted import BackendRun, StopError
 from workbench.bench.lanes import BASELINE
 from workbench.bench.measured import Plan
-from workbench.bench.pairing import Host as Hosting
+from workbench.bench.pairing import SharedBackend as Hosting
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.sample import sample_of
@@ -27,12 +35,12 @@ from workbench.methods import known
 from workbench.models.machine import machine_facts
 from workbench.trace.events import Trace
 
-LOADING = "a"
+LOADING_PROMPT = "a"
 """Prompt of a run that only loads the models, since chat templates are not available before loading."""
 
 
 @runtime_checkable
-class Host(Hosting, Protocol):
+class AdvisingBackend(Hosting, Protocol):
     """A backend that reports whether other runs are active on it."""
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
@@ -72,7 +80,7 @@ class Advice:
 
 
 def advise(
-    host: Host,
+    backend: AdvisingBackend,
     prompts: Sequence[str | BenchPrompt | tuple[str, list[int]]],
     *,
     seconds: float = 60.0,
@@ -97,7 +105,7 @@ def advise(
     for i, text in enumerate(texts):
         if not (text[1] if isinstance(text, tuple) else text.prompt.strip()):
             raise PromptError(f"Prompt {i + 1} is empty.", "Write at least one word, or remove the prompt.")
-    entries = {m["name"]: m for m in host.methods(target, drafter)}
+    entries = {m["name"]: m for m in backend.methods(target, drafter)}
     for name in methods:
         if name in entries and not entries[name]["available"]:
             raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
@@ -105,14 +113,14 @@ def advise(
     candidates = [method for method in candidates if is_candidate(method)]
     if not candidates:
         raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
-    target_name = target or str(host.targets()[0]["name"])
-    return _steps(host, texts, candidates, seconds, target_name, drafter, max_new_tokens, user, stopped)
+    target_name = target or str(backend.targets()[0]["name"])
+    return _steps(backend, texts, candidates, seconds, target_name, drafter, max_new_tokens, user, stopped)
 
 
 def _steps(
-    host: Host,
+    backend: AdvisingBackend,
     texts: Sequence[BenchPrompt | tuple[str, list[int]]],
-    chosen: Sequence[known.Known],
+    chosen: Sequence[known.MethodInfo],
     seconds: float,
     target: str,
     drafter: str | None,
@@ -128,21 +136,21 @@ def _steps(
         """Do one run, restarted whenever it is interrupted; yield the reasons for waiting, and return its trace."""
         nonlocal spent
         start = partial(
-            host.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
-            max_new_tokens=tokens, user=user, alone=True,
+            backend.start, prompt, method, params={**params, "temperature": 0.0}, target=target, drafter=drafter,
+            max_new_tokens=tokens, user=user, is_timed=True,
         )  # fmt: skip
         while True:
-            run = Hosted(host, start, stopped, host.others_run)
+            run = BackendRun(backend, start, stopped, backend.others_run)
             with contextlib.closing(run.follow()) as reasons:
                 yield from reasons
             if run.trace is not None:
                 spent += run.seconds
                 return run.trace
 
-    def entrant(method: known.Known) -> Candidate:
-        method_params = settings(method)
+    def entrant(method: known.MethodInfo) -> Candidate:
+        method_params = measuring_params(method)
 
-        def write(prompt: int, repeat: int | None) -> Writing:
+        def write(prompt: int, repeat: int | None) -> RunGenerator:
             tokens = max_new_tokens if repeat is not None else min(WARM_UP, max_new_tokens)
             trace = yield from alone(prompts[prompt], method.name, tokens, method_params)
             ids.setdefault(prompt, list(trace.header.prompt_tokens))
@@ -160,7 +168,7 @@ def _steps(
         if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.refused):
             measured = sorted({s.prompt for s in runs.plain})
             result = Recommendation(
-                target, [names[i] for i in measured], ranking, repeats(ids, runs.plain), spent, runs.passes, complete,
+                target, [names[i] for i in measured], ranking, repeated_share(ids, runs.plain), spent, runs.passes, complete,
                 machine, runs.failed, len(texts), runs.unreached, len(runs.disturbed),
                 runs.refused,
             ).to_wire()  # fmt: skip
@@ -169,12 +177,14 @@ def _steps(
 
     yield now("loading the models")
     try:
-        with contextlib.closing(alone(LOADING, BASELINE, 1, {})) as loading:  # reports its progress
+        with contextlib.closing(alone(LOADING_PROMPT, BASELINE, 1, {})) as loading:  # reports its progress
             for reason in loading:
                 yield now("loading the models", reason)
         for i, each in enumerate(texts):  # a prompt that is too long fails before anything is measured
             try:
-                prompts.append(each[1] if isinstance(each, tuple) else host_prompt(host, each, Plan(target=target)))
+                prompts.append(
+                    each[1] if isinstance(each, tuple) else format_prompt(backend, each, Plan(target=target))
+                )
                 writing = plain.write(i, None)
                 with contextlib.closing(writing):
                     for reason in writing:

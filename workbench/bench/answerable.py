@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
 
 WORD_PROBLEMS, RECORDS = "word problems", "records"
-N = 24
+PROBLEMS_PER_GROUP = 24
 """Number of problems of each group."""
-SHOWN: dict[str, tuple[str, ...]] = {
+FEW_SHOT_EXAMPLES: dict[str, tuple[str, ...]] = {
     WORD_PROBLEMS: (
         "Anna has 6 pears. Leo gives Anna 3 more pears. How many pears does Anna have now?",
         "6 + 3 = 9. The answer is 9.",
@@ -41,7 +41,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def answered() -> list[BenchPrompt]:
+def all_problems() -> list[BenchPrompt]:
     """Return all problems with checked answers: `problems`, and the sums that the bundled target is trained on."""
     return [*load_prompts(ARITHMETIC), *problems()]
 
@@ -52,11 +52,13 @@ def problems(seed: int = 0) -> Iterator[BenchPrompt]:
     Args:
         seed: seed of names and numbers.
     """
-    for group, templates in ((WORD_PROBLEMS, WORDED), (RECORDS, RECORDED)):
+    for group, templates in ((WORD_PROBLEMS, WORD_PROBLEM_TEMPLATES), (RECORDS, RECORD_TEMPLATES)):
         rng = random.Random(f"{group}/{seed}")
-        for i in range(N):
+        for i in range(PROBLEMS_PER_GROUP):
             prompt, answer = templates[i % len(templates)](rng)
-            yield BenchPrompt(f"{group}-{i + 1}", prompt, group, chat=True, before=SHOWN[group], answer=answer)
+            yield BenchPrompt(
+                f"{group}-{i + 1}", prompt, group, chat=True, before=FEW_SHOT_EXAMPLES[group], answer=answer
+            )
 
 
 Template = Callable[[random.Random], tuple[str, str]]
@@ -96,7 +98,7 @@ def _and_more(rng: random.Random) -> tuple[str, str]:
     return text, str(a * b + c)
 
 
-WORDED: tuple[Template, ...] = (_here_and_there, _lost, _boxes, _price, _days, _and_more)
+WORD_PROBLEM_TEMPLATES: tuple[Template, ...] = (_here_and_there, _lost, _boxes, _price, _days, _and_more)
 
 
 def _record(rng: random.Random) -> dict[str, str | int]:
@@ -116,10 +118,10 @@ def _read(rng: random.Random) -> tuple[str, str]:
     return f'What is the "{field}" in this JSON? {json.dumps(record)}', json.dumps({field: record[field]})
 
 
-def _told(rng: random.Random) -> tuple[str, str]:
+def _extract_record(rng: random.Random) -> tuple[str, str]:
     name, age, city = rng.choice(_NAMES), rng.randint(18, 80), rng.choice(_FIELDS["city"])
     question = f'{name} is {age} years old and lives in {city}. Write "name", "age" and "city" as JSON.'
     return question, json.dumps({"name": name, "age": age, "city": city})
 
 
-RECORDED: tuple[Template, ...] = (_write, _read, _told)
+RECORD_TEMPLATES: tuple[Template, ...] = (_write, _read, _extract_record)

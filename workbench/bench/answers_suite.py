@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.bench.answerable import answered
+from workbench.bench.answerable import all_problems
 from workbench.bench.datasets import first_of_each_group
-from workbench.bench.markdown import markdown, shown, span
+from workbench.bench.markdown import format_interval, format_value, markdown_table
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
@@ -50,7 +50,7 @@ def verifiers_of(models: Models) -> list[str]:
     return [default, *(v.name for v in others)]
 
 
-def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+def run_suite(models: Models, scale: Scale, progress: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
     """Answer every problem with every verifier.
 
     Args:
@@ -62,11 +62,11 @@ def run_suite(models: Models, scale: Scale, told: Callable[[str], None] = lambda
         Plain JSON: `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` (number by group),
         `target`, `dtype`, `temperature`, `tokens`, `command`, `machine`.
     """
-    tasks = first_of_each_group(answered(), scale.per_group) if scale.per_group else answered()
+    tasks = first_of_each_group(all_problems(), scale.per_group) if scale.per_group else all_problems()
     problems = {group: sum(p.group == group for p in tasks) for group in dict.fromkeys(p.group for p in tasks)}
     facts, rows, engine = machine_facts(), list[dict[str, Any]](), Engine(models, record=False)
     for name in verifiers_of(models):
-        told(f"{name}: {len(tasks)} problems")
+        progress(f"{name}: {len(tasks)} problems")
         configured, rounds = registry.get(METHOD).with_params(verifier=name), list[Any]()
         right: dict[str, list[int]] = {group: [] for group in problems}
         for i, problem in enumerate(tasks):
@@ -108,23 +108,25 @@ def table(report: dict[str, Any]) -> str:
     exact = all_of(report["rows"][0])
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "verifier": lambda row: f"`{row['verifier']}`",
-        "τ": lambda row: shown(row["tau"], ".2f"),
+        "τ": lambda row: format_value(row["tau"], ".2f"),
     }
     for group, n in problems.items():
         columns[f"{group}, of {n}"] = lambda row, group=group: sum(row["right"][group])
     columns[f"right, of {sum(problems.values())}"] = lambda row: sum(all_of(row))
     columns["× exact rule [95 %]"] = lambda row: _ratio(all_of(row), exact)
-    return markdown(columns, report["rows"])
+    return markdown_table(columns, report["rows"])
 
 
 def _ratio(right: Sequence[int], exact: Sequence[int]) -> str:
     """Return right answers / the exact verifier's; without interval if a resample may have no right answer."""
     if not sum(exact):
-        return span(None)
+        return format_interval(None)
     ratio = ratio_of_sums(right, exact)
     assert ratio is not None
     ends = [ratio[end] for end in ("low", "high")]
-    return span(ratio if all(end is not None and math.isfinite(end) for end in ends) else {**ratio, "low": None})
+    return format_interval(
+        ratio if all(end is not None and math.isfinite(end) for end in ends) else {**ratio, "low": None}
+    )
 
 
 def page(reports: Sequence[dict[str, Any]]) -> str:

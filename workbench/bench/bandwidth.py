@@ -12,7 +12,7 @@ import torch
 from workbench.kernels.device_clock import synchronise
 
 COPIES = 7
-COPIED = {"cuda": 2**30, "cpu": 2**28}
+COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 """Bytes of the copied block by device type: so much larger than the caches that they have no effect."""
 
 
@@ -31,7 +31,7 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
     """
     device = torch.device(device)
     if n_bytes is None:
-        n_bytes = COPIED.get(device.type, COPIED["cpu"])
+        n_bytes = COPY_BYTES.get(device.type, COPY_BYTES["cpu"])
         if device.type == "cuda":
             n_bytes = min(n_bytes, torch.cuda.mem_get_info(device)[0] // 8)
     source = torch.ones(n_bytes, dtype=torch.uint8, device=device)

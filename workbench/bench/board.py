@@ -19,12 +19,12 @@ from filelock import FileLock
 
 from workbench.bench.boardfiles import folder, read
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
-from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import markdown_table as table
 from workbench.core.promise import Promise
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import combinations
 from workbench.models.machine import machine_facts
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -46,8 +46,8 @@ def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
     with FileLock(folder() / f".{name}.lock"):  # rows that another process saves meanwhile are not lost
         rows = read(name) | {key: row}
         data = json.dumps({"board": name, "rows": rows}, ensure_ascii=False, indent=1)
-        write_whole(folder() / f"{name}.json", f"{data}\n".encode())
-        write_whole(folder() / f"{name}.md", markdown(rows).encode())
+        write_atomically(folder() / f"{name}.json", f"{data}\n".encode())
+        write_atomically(folder() / f"{name}.md", markdown(rows).encode())
 
 
 def _now() -> str:
@@ -94,12 +94,12 @@ def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
 def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
     """Save a method's evidence to the board."""
     row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
-    save("exactness", method.name, row, lambda rows: exactness_markdown(exactness(known(), rows)))
+    save("exactness", method.name, row, lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows)))
 
 
-def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Finding]) -> None:
+def save_choice(configured: ConfiguredMethod, target: str, dtype: str, findings: Sequence[Finding]) -> None:
     """Save the evidence for one setting of a method on one target to the board."""
-    promise, key = one.promise.value, choice_key(one)
+    promise, key = configured.promise.value, choice_key(configured)
     row = {
         "promise": promise,
         "target": target,
@@ -108,16 +108,19 @@ def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Fin
         "findings": [asdict(f) for f in findings],
     }
     save(
-        "exactness", f"{key} on {target}", row, lambda rows: exactness_markdown(exactness(known(), rows), choices(rows))
+        "exactness",
+        f"{key} on {target}",
+        row,
+        lambda rows: exactness_markdown(exactness_rows(registered_methods(), rows), choice_rows(rows)),
     )
 
 
-def choice_key(one: Configured) -> str:
+def choice_key(configured: ConfiguredMethod) -> str:
     """Return the key of a setting: its method and non-default parameters: "draft-model, verifier=k-seq"."""
-    return combinations.setting(one)
+    return combinations.setting_name(configured)
 
 
-def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def choice_rows(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return a row for each setting of a method with evidence of its own, in the order in which it was saved.
 
     Args:
@@ -134,21 +137,21 @@ def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
 def choice_standings() -> dict[tuple[str, str], str]:
     """Return the standing of each (setting, promise), over all targets: broken on one target is broken."""
     standings: dict[tuple[str, str], str] = {}
-    for row in choices():
+    for row in choice_rows():
         key = row["choice"], row["promise"]
         if standings.get(key) != BROKEN:
             standings[key] = row["standing"]
     return standings
 
 
-def known() -> list[tuple[str, str, str]]:
+def registered_methods() -> list[tuple[str, str, str]]:
     """Return (name, title, promise) of every registered method."""
     from workbench.methods import registry
 
     return [(m.name, m.title, m.promise.value) for m in registry.methods()]
 
 
-def exactness(
+def exactness_rows(
     methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for every method, in the order of the catalogue; without evidence its standing is "unproven".
@@ -159,7 +162,7 @@ def exactness(
     """
     saved = read("exactness") if rows is None else rows
     entries = []
-    for name, title, promise in known() if methods is None else methods:
+    for name, title, promise in registered_methods() if methods is None else methods:
         row = saved.get(name, {})
         entry = _evidence(row, promise)
         command = f"workbench check --report --fresh {name}"
@@ -227,7 +230,7 @@ def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str
         "beside the value that chance alone gives with as many runs, or the deviation per token. "
         "Generated by `workbench check --choices --report`.",
         "",
-        table(CHOICE_COLUMNS, choices() if chosen is None else chosen, left=(*WORDS, "target")),
+        table(CHOICE_COLUMNS, choice_rows() if chosen is None else chosen, left=(*WORDS, "target")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -238,7 +241,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "standing": lambda r: f"**{r['standing']}**",
     "greedy texts equal": lambda r: f"{r['greedy']['equal']} / {r['greedy']['tried']}" if r["greedy"] else "–",
     "prompts · families": lambda r: f"{r['greedy']['prompts']} · {r['greedy']['families']}" if r["greedy"] else "–",
-    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(fit_words, r["laws"])) or r["lacks"] or "–",
+    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(describe_fit, r["laws"])) or r["lacks"] or "–",
     "made": lambda r: f"{r['date']}, {r['commit']}" if r["date"] else "–",
 }
 
@@ -251,13 +254,13 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def fit_words(law: dict[str, Any]) -> str:
+def describe_fit(sampling_test: dict[str, Any]) -> str:
     """Return a goodness-of-fit test in one line."""
     distance = (
-        f", total variation {law['total_variation']:.3f}"
-        if law["verdict"] == MEASURED and "total_variation" in law
+        f", total variation {sampling_test['total_variation']:.3f}"
+        if sampling_test["verdict"] == MEASURED and "total_variation" in sampling_test
         else ""
     )
-    distance += f" ({law['by_chance']:.3f} by chance)" if distance and "by_chance" in law else ""
-    tests = f", worst of {law['tests']} settings" if law.get("tests", 1) > 1 else ""
-    return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{distance}"
+    distance += f" ({sampling_test['by_chance']:.3f} by chance)" if distance and "by_chance" in sampling_test else ""
+    tests = f", worst of {sampling_test['tests']} settings" if sampling_test.get("tests", 1) > 1 else ""
+    return f"{sampling_test['statistic']:.1f} ({sampling_test['freedom']}), p = {sampling_test['p_value']:.2g}{tests}, n = {sampling_test['runs']}{distance}"

@@ -17,7 +17,7 @@ def folder() -> Path:
     return Path(os.environ.get("WORKBENCH_BOARDS", _ROOT / "assets" / "boards"))
 
 
-def read(name: str, place: Path | None = None) -> dict[str, Any]:
+def read(name: str, boards_folder: Path | None = None) -> dict[str, Any]:
     """Return the saved rows of a board by their keys; empty if nothing was saved.
 
     Args:
@@ -27,7 +27,7 @@ def read(name: str, place: Path | None = None) -> dict[str, Any]:
     Raises:
         WorkbenchError: the file is damaged.
     """
-    path = (place or folder()) / f"{name}.json"
+    path = (boards_folder or folder()) / f"{name}.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))["rows"]
     except FileNotFoundError:

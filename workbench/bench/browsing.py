@@ -15,13 +15,13 @@ from pathlib import Path
 import polars as pl
 
 from workbench.bench.contest import Progress
-from workbench.bench.markdown import markdown
+from workbench.bench.markdown import markdown_table
 from workbench.models.machine import describe, machine_facts
 from workbench.trace import export, store
 from workbench.trace.events import Footer, Header, Round, Trace
 from workbench.trace.nodes import Nodes
 from workbench.trace.store import RunStore
-from workbench.trace.tokens import Emitted
+from workbench.trace.tokens import EmittedToken
 
 PAGE = 50
 SETTLED_S = 2.5
@@ -81,7 +81,7 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
         ]  # fmt: skip
 
 
-def report(found: list[Query], n_runs: int) -> str:
+def report(queries: list[Query], n_runs: int) -> str:
     """Return the times as a table."""
     columns: dict[str, Callable[[Query], str]] = {
         "query": lambda q: q.name,
@@ -90,7 +90,7 @@ def report(found: list[Query], n_runs: int) -> str:
         "slowest ms": lambda q: f"{1e3 * max(q.seconds):.1f}",
     }
     note = f"Store of {n_runs:,} runs, pages of {PAGE}. Measured on {describe(machine_facts())}."
-    return f"{markdown(columns, found)}\n\n{note}"
+    return f"{markdown_table(columns, queries)}\n\n{note}"
 
 
 def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
@@ -109,7 +109,7 @@ def _write_run(folder: Path, i: int) -> None:
     entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")
     path = folder / "runs" / f"{run}.parquet"
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(export.parquet(trace, {store.ENTRY: json.dumps(entry)}))
+    path.write_bytes(export.to_parquet(trace, {store.ENTRY: json.dumps(entry)}))
 
 
 def _trace(i: int) -> Trace:
@@ -132,6 +132,6 @@ def _trace(i: int) -> Trace:
     )
     nodes = Nodes([7] * 4, [-1, 0, 1, 2], [1, 2, 3, 4], [3, 4, 5, 6], ["x"] * 4, [0.5] * 4, [0.5] * 4, [1.0] * 4,
                   [None] * 4, ["accepted"] * (i % 5) + ["discarded"] * (4 - i % 5), ["draft-model"] * 4)  # fmt: skip
-    emitted = [Emitted(7, "x", k, k + 1, "accepted", k, 3 + k, 0.5) for k in range(1 + i % 5)]
+    emitted = [EmittedToken(7, "x", k, k + 1, "accepted", k, 3 + k, 0.5) for k in range(1 + i % 5)]
     rounds = [Round(0, "draft-model", {}, nodes, list(range(i % 5)), 7, "bonus", emitted, seconds=0.01)]
     return Trace(header, rounds, Footer("length", " ".join(words[30:]), 0.01))

@@ -12,12 +12,12 @@ from itertools import count
 from statistics import median
 from typing import Any
 
-from workbench.bench.interleaving import order, turns
-from workbench.bench.recommendation import Choice
+from workbench.bench.interleaving import interleave, rotate
+from workbench.bench.recommendation import RankedMethod
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
 from workbench.core.errors import WorkbenchError
-from workbench.methods.known import Known
+from workbench.methods.known import MethodInfo
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12
@@ -25,16 +25,16 @@ WARM_UP = 12
 the second shows how long a run takes."""
 WARM_UP_SHARE = 0.4
 """Share of the time after which no further method is warmed up."""
-FEWEST = 3
+MIN_CONTENDERS = 3
 """Number of methods that are measured even if one pass over the prompts does not fit the time."""
-FAR = 1.5
+IMPLAUSIBLE_FACTOR = 1.5
 """Factor of implausibility: a plain run this many times slower than the median one was disturbed, and a speed-up this
 many times τ is refused (a round costs at least about a plain step, so the speed-up cannot exceed τ). The factor leaves
 room for noise."""
-KNOWN_BY = 3
+REPEAT_CONTEXT = 3
 """Number of preceding tokens that must match for a token to count as repeated."""
 
-Writing = Generator[str, None, Sample]
+RunGenerator = Generator[str, None, Sample]
 """A run as a generator: it yields the reasons for waiting, and returns its sample."""
 
 
@@ -52,7 +52,7 @@ class Candidate:
     name: str
     title: str
     params: Mapping[str, Any]
-    write: Callable[[int, int | None], Writing]
+    write: Callable[[int, int | None], RunGenerator]
 
 
 class CandidateRuns:
@@ -71,10 +71,10 @@ class CandidateRuns:
         done: number of runs.
     """
 
-    def __init__(self, entrants: Sequence[Candidate], prompts: int, tokens: int) -> None:
-        self.entrants, self._prompts, self._tokens = list(entrants), prompts, tokens
+    def __init__(self, contenders: Sequence[Candidate], prompts: int, tokens: int) -> None:
+        self.entrants, self._prompts, self._tokens = list(contenders), prompts, tokens
         self._per_token = dict[str, float]()  # in seconds, after warm-up
-        self.samples: dict[str, list[Sample]] = {each.name: [] for each in entrants}
+        self.samples: dict[str, list[Sample]] = {each.name: [] for each in contenders}
         self.left, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
 
     @property
@@ -82,7 +82,9 @@ class CandidateRuns:
         """Runs of plain decoding."""
         return self.samples[self.entrants[0].name]
 
-    def run(self, over: Callable[[], bool], remaining: Callable[[], float]) -> Generator[tuple[str, str], None, None]:
+    def run(
+        self, is_over: Callable[[], bool], remaining: Callable[[], float]
+    ) -> Generator[tuple[str, str], None, None]:
         """Measure until `over` returns True, or one method is left. All finished runs count.
 
         Every contender is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
@@ -98,15 +100,15 @@ class CandidateRuns:
         Raises:
             WorkbenchError: plain decoding cannot run.
         """
-        yield from self._warm_up(over, remaining)
+        yield from self._warm_up(is_over, remaining)
         active = self._shortlist(remaining())
         for number in count(1):
             self.passes = number
-            for prompt, _, contender in turns(order(active, self.passes - 1), self._prompts, 1):
-                if over():
+            for prompt, _, contender in interleave(rotate(active, self.passes - 1), self._prompts, 1):
+                if is_over():
                     return
                 yield from self._one(contender, prompt, self.passes - 1, f"prompt {prompt + 1}/{self._prompts}")
-            if over():
+            if is_over():
                 return
             active = [contender for contender in active if contender.name not in self.failed]
             for contender in self._hopeless(active):
@@ -116,14 +118,14 @@ class CandidateRuns:
                 return
 
     def _warm_up(
-        self, over: Callable[[], bool], remaining: Callable[[], float]
+        self, is_over: Callable[[], bool], remaining: Callable[[], float]
     ) -> Generator[tuple[str, str], None, None]:
         """Run every contender twice on the first prompt, as long as the warm-up's share of the time lasts."""
         end_s = remaining() * (1 - WARM_UP_SHARE)
         for contender in self.entrants:
             is_plain = contender is self.entrants[0]
             for _ in range(2):
-                if not over() and (is_plain or remaining() > end_s):
+                if not is_over() and (is_plain or remaining() > end_s):
                     yield from self._one(contender, 0, None, "warm-up")
 
     def _shortlist(self, seconds: float) -> list[Candidate]:
@@ -134,36 +136,36 @@ class CandidateRuns:
         spent, fits = run_s.get(plain.name, 0.0) * self._prompts, set[str]()
         for contender in sorted(warm, key=lambda e: run_s[e.name]):
             spent += run_s[contender.name] * self._prompts
-            if spent <= seconds or len(fits) < FEWEST:
+            if spent <= seconds or len(fits) < MIN_CONTENDERS:
                 fits.add(contender.name)
         return [plain, *(e for e in others if e.name in fits)]
 
     def _one(
-        self, entrant: Candidate, prompt: int, repeat: int | None, what: str
+        self, contender: Candidate, prompt: int, repeat: int | None, what: str
     ) -> Generator[tuple[str, str], None, None]:
-        if entrant.name in self.failed:
+        if contender.name in self.failed:
             return
-        text = f"{what} · {entrant.name}"
+        text = f"{what} · {contender.name}"
         yield text, ""
-        writing = entrant.write(prompt, repeat)
+        writing = contender.write(prompt, repeat)
         try:
             while True:
                 yield text, next(writing)
         except StopIteration as ended:
             sample = ended.value
         except WorkbenchError as error:
-            if entrant is self.entrants[0]:
+            if contender is self.entrants[0]:
                 raise
-            self.failed[entrant.name] = str(error)
-            self.samples[entrant.name].clear()
+            self.failed[contender.name] = str(error)
+            self.samples[contender.name].clear()
             return
         finally:
             writing.close()
         self.done += 1
         if repeat is not None:
-            self.samples[entrant.name].append(sample)
+            self.samples[contender.name].append(sample)
         elif sample.token_ids:
-            self._per_token[entrant.name] = sample.seconds / len(sample.token_ids)
+            self._per_token[contender.name] = sample.seconds / len(sample.token_ids)
 
     @property
     def unreached(self) -> list[str]:
@@ -175,72 +177,76 @@ class CandidateRuns:
         """(prompt, repeat) of plain runs that were disturbed: their rate is less than the median / `FAR`."""
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
-        return {key for key, rate in plain.items() if rate * FAR < typical}
+        return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
 
     @property
     def refused(self) -> list[str]:
         """Methods with a measured speed-up above `FAR` · τ, which is impossible: the plain runs were disturbed."""
         return [choice.method for choice in self._choices(self.entrants[1:]) if _is_impossible(choice)]
 
-    def _beside(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> tuple[list[Sample], list[Sample]]:
+    def _beside(
+        self, contender: Candidate, disturbed: Collection[tuple[int, int]]
+    ) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
-        runs = self.samples[entrant.name]
+        runs = self.samples[contender.name]
         keys = {(s.prompt, s.repeat) for s in runs} & {(s.prompt, s.repeat) for s in self.plain}.difference(disturbed)
         paired, plain = ([s for s in side if (s.prompt, s.repeat) in keys] for side in (runs, self.plain))
         return paired, plain
 
-    def _hopeless(self, alive: Sequence[Candidate]) -> list[Candidate]:
+    def _hopeless(self, active: Sequence[Candidate]) -> list[Candidate]:
         """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
 
         Refused speed-ups do not count as the best.
         """
-        choices = {choice.method: choice for choice in self._choices(alive[1:])}
+        choices = {choice.method: choice for choice in self._choices(active[1:])}
         possible = [choice.speedup for choice in choices.values() if not _is_impossible(choice)]
         best = max((s.low for s in possible if s is not None and s.low is not None), default=0.0)
         highs = {name: choice.speedup and choice.speedup.high for name, choice in choices.items()}
-        return [e for e in alive if (high := highs.get(e.name)) is not None and high < best]
+        return [e for e in active if (high := highs.get(e.name)) is not None and high < best]
 
-    def ranking(self) -> list[Choice]:
+    def ranking(self) -> list[RankedMethod]:
         """Return the contenders, fastest first, without plain decoding, unmeasured ones, and refused ones."""
         choices = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
         return sorted(choices, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
-    def _choices(self, entrants: Iterable[Candidate]) -> list[Choice]:
+    def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
         """Return the figures of contenders with a measured speed-up."""
         disturbed = self.disturbed
-        choices = [self._choice(contender, disturbed) for contender in entrants]
+        choices = [self._choice(contender, disturbed) for contender in contenders]
         return [choice for choice in choices if choice.speedup is not None]
 
-    def _choice(self, entrant: Candidate, disturbed: Collection[tuple[int, int]]) -> Choice:
+    def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
         """Return the figures of a contender, compared with the plain runs of the same prompts and passes."""
-        runs, plain_runs = self._beside(entrant, disturbed)
+        runs, plain_runs = self._beside(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")
-        return Choice(
-            entrant.name, entrant.title, dict(entrant.params),
+        return RankedMethod(
+            contender.name, contender.title, dict(contender.params),
             speedup(rates(runs), rates(plain_runs)), tau_of(runs), acceptance_of(runs),
             rounds / plain_rounds if rounds and plain_rounds else None,
-            totals.ms_per_round("draft"), totals.ms_per_round("verify"), self.left.get(entrant.name, 0),
+            totals.ms_per_round("draft"), totals.ms_per_round("verify"), self.left.get(contender.name, 0),
         )  # fmt: skip
 
 
-def _is_impossible(choice: Choice) -> bool:
+def _is_impossible(choice: RankedMethod) -> bool:
     """Return whether a speed-up is far above τ. A round takes at least about as long as a plain step."""
-    return choice.speedup is not None and choice.tau is not None and choice.speedup.value > FAR * choice.tau
+    return (
+        choice.speedup is not None and choice.tau is not None and choice.speedup.value > IMPLAUSIBLE_FACTOR * choice.tau
+    )
 
 
-def is_candidate(method: Known) -> bool:
+def is_candidate(method: MethodInfo) -> bool:
     """Return whether a method may be recommended: it drafts, is exact, and accepts prompts without images."""
     return method.drafts and method.promise == "exact" and not {"pictures", "sight"} & set(method.needs)
 
 
-def settings(method: Known) -> dict[str, Any]:
+def measuring_params(method: MethodInfo) -> dict[str, Any]:
     """Return the parameters for measuring a method: a policy that plans by measured costs if it has one."""
     policy = method.params.get("policy")
     return {"policy": "planned"} if policy and "planned" in (policy.choices or ()) else {}
 
 
-def repeats(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
+def repeated_share(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
     """Return the share of generated tokens that also followed the latest occurrence of the same `KNOWN_BY` tokens.
 
     Args:
@@ -251,8 +257,8 @@ def repeats(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> fl
     hits = n = 0
     for prompt, generated in first.items():
         text, latest = [*prompts[prompt], *generated], dict[tuple[int, ...], int]()
-        for i in range(KNOWN_BY, len(text)):
-            before = tuple(text[i - KNOWN_BY : i])
+        for i in range(REPEAT_CONTEXT, len(text)):
+            before = tuple(text[i - REPEAT_CONTEXT : i])
             if i >= len(prompts[prompt]):
                 hits, n = hits + (latest.get(before) == text[i]), n + 1
             latest[before] = text[i]

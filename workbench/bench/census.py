@@ -29,24 +29,24 @@ from workbench.bench.check import check_greedy
 from workbench.bench.families import random_model
 from workbench.bench.finding import PASS
 from workbench.bench.forced_acceptance import noisy_copy
-from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import markdown_table as table
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import ModelError
 from workbench.engine import Models, Runner
 from workbench.methods import registry
 from workbench.models.admission import admit
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 BOARD = "families"
 EQUAL, CHAINS, REFUSED, DIFFERS = "equal", "equal in chains", "refused", "differs"
-NOT_BUILT, NOT_ASKED = "not built yet", "not asked yet"
+NOT_BUILT, NOT_CHECKED = "not built yet", "not asked yet"
 MEANINGS = {
     EQUAL: "greedy text by draft trees and by a chain is `generate`'s, token for token",
     CHAINS: "so it is by a chain; methods with trees are refused by name, before the run",
     REFUSED: "refused by name when it is loaded, with the reason given",
     DIFFERS: "passes the probe and yet writes other text: a fault",
     NOT_BUILT: "no tiny random model of it could be made, for the reason given",
-    NOT_ASKED: "`workbench check --families` has not come to it yet",
+    NOT_CHECKED: "`workbench check --families` has not come to it yet",
 }
 LARGEST = 10_000_000
 """Number of parameters above which a model is not tiny, and not built."""
@@ -85,7 +85,7 @@ def families() -> dict[str, str]:
     return {name: str(model) for name, model in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items())}
 
 
-def examine(name: str, tokenizer: Any) -> Entry:
+def check_family(name: str, tokenizer: Any) -> Entry:
     """Build a tiny random model of a family in float64 and test it.
 
     Args:
@@ -100,9 +100,9 @@ def examine(name: str, tokenizer: Any) -> Entry:
             admit(models.target, "It")
             models.drafter, models.drafter_name = Runner(noisy_copy(models.target.model, NOISE)), "noisy-copy"
         except ModelError as error:
-            return Entry(name, kind, REFUSED, _said(error))
+            return Entry(name, kind, REFUSED, _error_reason(error))
         except Exception as error:  # configurations and models raise many kinds
-            return Entry(name, kind, NOT_BUILT, _said(error))
+            return Entry(name, kind, NOT_BUILT, _error_reason(error))
         reason = models.target.why_no_trees
         models.drafter.why_no_trees = reason
         for method_name in (CHAIN,) if reason else (CHAIN, TREE):
@@ -135,7 +135,7 @@ def _try_alone(models: Models) -> None:
             model(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False)
 
 
-def _said(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     """Return the reason in one line: the innermost of nested errors, without the family name that the board shows."""
     text = error.message if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if len(line.split()) > 1]
@@ -173,8 +173,8 @@ def save(entries: Sequence[Entry]) -> None:
     }
     folder = board.folder()
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{BOARD}.json", f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
-    write_whole(folder / f"{BOARD}.md", markdown(data).encode())
+    write_atomically(folder / f"{BOARD}.json", f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
+    write_atomically(folder / f"{BOARD}.md", markdown(data).encode())
 
 
 def read() -> dict[str, Any]:
@@ -182,23 +182,23 @@ def read() -> dict[str, Any]:
     return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
 
 
-def saved() -> dict[str, Entry]:
+def saved_entries() -> dict[str, Entry]:
     """Return the board's entries by family; empty if nothing was saved, or with another version of transformers."""
     if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
         return {}
     return {name: Entry(**row) for name, row in board.read(BOARD).items()}
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(saved_board: Mapping[str, Any]) -> str:
     """Return the text of the board."""
-    unchecked = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
-    rows = [found["rows"].get(name, row) for name, row in unchecked.items()]
+    unchecked = {name: asdict(Entry(name, kind, NOT_CHECKED)) for name, kind in families().items()}
+    rows = [saved_board["rows"].get(name, row) for name, row in unchecked.items()]
     counts = Counter(row["verdict"] for row in rows)
     lines = [
         "# Families of models",
         "",
-        f"All {len(rows)} families that transformers {found['transformers']} has a causal language model for, each as "
-        f"a tiny random model, {found['date']}. Generated by `workbench check --families`; models of a family may "
+        f"All {len(rows)} families that transformers {saved_board['transformers']} has a causal language model for, each as "
+        f"a tiny random model, {saved_board['date']}. Generated by `workbench check --families`; models of a family may "
         "differ from its tiny one by settings (alibi, LongRoPE), which is why every model is asked again when it is "
         "loaded.",
         "",

@@ -23,9 +23,9 @@ from workbench.bench.finding import (
     SKIPPED,
     Finding,
     Prompt,
-    corners,
-    leaping,
-    setting,
+    boundary_settings,
+    describe_setting,
+    spread_order,
 )
 from workbench.bench.forced_acceptance import noisy_copy
 from workbench.bench.sampling_tests import (
@@ -33,20 +33,20 @@ from workbench.bench.sampling_tests import (
     TINY_PROMPT,
     SamplingTest,
     check_distribution,
-    choices,
     head_sampling_test,
     sample_many,
+    settings_by_promise,
 )
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import DRAFTERS
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.engine import Engine
-from workbench.engine.image_inputs import read
-from workbench.methods.drafters.nothing import Nothing
+from workbench.engine.image_inputs import process_prompt
+from workbench.methods.drafters.nothing import EmptyDrafter
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
-from workbench.trace.metrics import drafted
+from workbench.trace.metrics import count_drafted
 
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
 """A prompt that repeats itself, so that copying methods can draft."""
@@ -84,8 +84,8 @@ def check_method(
     if method.promise is Promise.GREEDY_EXACT:
         return
     if not bare:
-        n_runs = affordable(method, models, prompts[0], runs // 3, seconds / 2)
-        yield _sampled(
+        n_runs = affordable_runs(method, models, prompts[0], runs // 3, seconds / 2)
+        yield _note_fewer_runs(
             check_distribution(method, models, head_sampling_test(models, prompts[0], n_runs), n_runs, prompts[0]),
             n_runs,
             runs // 3,
@@ -94,20 +94,20 @@ def check_method(
     with one_thread():
         for test in SAMPLING_TESTS:
             tiny = test.world(models.tokenizer)
-            n_runs = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), test)
-            yield _sampled(check_distribution(method, tiny, test, n_runs, TINY_PROMPT), n_runs, runs)
+            n_runs = affordable_runs(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), test)
+            yield _note_fewer_runs(check_distribution(method, tiny, test, n_runs, TINY_PROMPT), n_runs, runs)
 
 
-def _sampled(found: Finding, few: int, runs: int) -> Finding:
+def _note_fewer_runs(finding: Finding, n_runs: int, runs: int) -> Finding:
     """Return the finding, with a note if the time sufficed only for part of the runs."""
-    if few >= runs:
-        return found
-    detail = f"{found.detail}; {few:,} runs of {runs:,}, as many as there was time for"
-    figures = found.figures | {"runs_left_out": runs - few} if found.figures else found.figures
-    return dataclasses.replace(found, detail=detail, figures=figures)
+    if n_runs >= runs:
+        return finding
+    detail = f"{finding.detail}; {n_runs:,} runs of {runs:,}, as many as there was time for"
+    figures = finding.figures | {"runs_left_out": runs - n_runs} if finding.figures else finding.figures
+    return dataclasses.replace(finding, detail=detail, figures=figures)
 
 
-def picture_prompts(models: Models) -> list[Prompt]:
+def image_prompts(models: Models) -> list[Prompt]:
     """Return two drawn images with a request each, for a target that reads images."""
     prompts = []
     for text, shapes in (
@@ -121,7 +121,7 @@ def picture_prompts(models: Models) -> list[Prompt]:
             [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}],
             add_generation_prompt=True,
         )
-        original, images = read(models, text_prompt, [image])
+        original, images = process_prompt(models, text_prompt, [image])
         prompts.append(Prompt(images["input_ids"][0].tolist(), images, (image,), original))
     return prompts
 
@@ -149,7 +149,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
     detail = f"{len(equal)} of {tried} families equal{difference}"
     detail += f"; refused: {', '.join(refused)}" if refused else ""
     claim = "greedy text equals Hugging Face's in every family"
-    return _judged(default, claim, len(equal) == tried, detail, start, "families", figures)
+    return _make_finding(default, claim, len(equal) == tried, detail, start, "families", figures)
 
 
 def check_greedy(
@@ -157,9 +157,9 @@ def check_greedy(
     models: Models,
     prompts: Sequence[Sequence[int] | Prompt],
     max_new_tokens: int = 24,
-    others: Sequence[Configured] | None = None,
+    others: Sequence[ConfiguredMethod] | None = None,
     seconds: float = math.inf,
-    usual: Configured | None = None,
+    main_setting: ConfiguredMethod | None = None,
 ) -> Finding:
     """Compare greedy tokens with Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
@@ -178,10 +178,10 @@ def check_greedy(
             in every run, so that the tested ones are a sample of all.
         usual: the setting that is tested on every prompt; None: the defaults.
     """
-    start, usual = time.perf_counter(), usual or method.with_params()
-    settings = corners(method) if others is None else others
+    start, main_setting = time.perf_counter(), main_setting or method.with_params()
+    settings = boundary_settings(method) if others is None else others
     settings = [c for c in settings if c.verifier.keeps_greedy and not models.why_not(c.needs)]
-    result = _Greedy.of(usual, models, prompts, max_new_tokens, settings, seconds)
+    result = _Greedy.of(main_setting, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": result.equal,
         "tried": result.tried,
@@ -192,7 +192,9 @@ def check_greedy(
         "settings_left_out": result.left_out,
     }
     is_equal = result.equal == result.tried
-    return _judged(usual, "greedy text equals Hugging Face's", is_equal, result.detail, start, "greedy", figures)
+    return _make_finding(
+        main_setting, "greedy text equals Hugging Face's", is_equal, result.detail, start, "greedy", figures
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +210,17 @@ class _Greedy:
     @classmethod
     def of(
         cls,
-        usual: Configured,
+        main_setting: ConfiguredMethod,
         models: Models,
         prompts: Sequence[Sequence[int] | Prompt],
         length: int,
-        others: Sequence[Configured],
+        others: Sequence[ConfiguredMethod],
         seconds: float = math.inf,
     ) -> _Greedy:
         engine, deadline = Engine(models, record=False), time.perf_counter() + seconds
         inputs = [Prompt.of(prompt) for prompt in prompts]
         references = [greedy_reference(models, prompt, length) for prompt in inputs]
-        cases = [(usual, i) for i in range(len(prompts))] + [(c, 0) for c in leaping(others)]
+        cases = [(main_setting, i) for i in range(len(prompts))] + [(c, 0) for c in spread_order(others)]
         n_equal, n_drafted, difference, refused, left_out = 0, 0, "", [], 0
         for number, (configured, i) in enumerate(cases):
             if number >= len(prompts) and time.perf_counter() > deadline:
@@ -228,11 +230,11 @@ class _Greedy:
             while not engine.idle:
                 engine.step()
             token_ids = sequence.trace.token_ids if sequence.trace else []
-            n_drafted += drafted(sequence.trace.rounds) if sequence.trace else 0
+            n_drafted += count_drafted(sequence.trace.rounds) if sequence.trace else 0
             if isinstance(sequence.error, (ParameterError, MethodUnavailableError)):
-                refused.append(setting(configured))
+                refused.append(describe_setting(configured))
             elif sequence.error is not None:
-                difference = difference or f"{setting(configured)} ended with: {sequence.error}"
+                difference = difference or f"{describe_setting(configured)} ended with: {sequence.error}"
             elif token_ids == references[i]:
                 n_equal += 1
             elif not difference:
@@ -240,7 +242,7 @@ class _Greedy:
                     (k for k, (a, b) in enumerate(zip(token_ids, references[i], strict=False)) if a != b),
                     len(token_ids),
                 )
-                difference = f"prompt {i + 1} with {setting(configured)} differs at token {position + 1}"
+                difference = f"prompt {i + 1} with {describe_setting(configured)} differs at token {position + 1}"
         tried = len(cases) - len(refused) - left_out
         detail = f"{n_equal} of {tried} texts equal" + (f"; {difference}" if difference else "")
         if left_out:
@@ -255,37 +257,43 @@ TRIAL, LEAST = 16, 96
 """Number of runs for measuring the time of one, and the smallest number of runs that makes a useful test."""
 
 
-def affordable(
+def affordable_runs(
     method: Method,
     models: Models,
     prompt: Sequence[int] | Prompt,
     runs: int,
     seconds: float,
-    law: SamplingTest = SAMPLING_TESTS[1],
+    test: SamplingTest = SAMPLING_TESTS[1],
 ) -> int:
     """Return the runs per setting of a sampling test that fit in `seconds` on this target, by trial; at most `runs`."""
     if seconds == math.inf or runs <= LEAST:
         return runs
     start = time.perf_counter()
     try:
-        sample_many(method.with_params(), models, law, TRIAL, prompt)
+        sample_many(method.with_params(), models, test, TRIAL, prompt)
     except (ParameterError, MethodUnavailableError):
         return LEAST  # the test itself reports the refusal
     seconds_per_run = (time.perf_counter() - start) / TRIAL
-    return max(LEAST, min(runs, int(seconds / (seconds_per_run * len(choices(method)[0])))))
+    return max(LEAST, min(runs, int(seconds / (seconds_per_run * len(settings_by_promise(method)[0])))))
 
 
-def _judged(
-    tried: Configured, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
+def _make_finding(
+    configured: ConfiguredMethod,
+    claim: str,
+    passed: bool,
+    detail: str,
+    start: float,
+    kind: str,
+    figures: dict[str, Any],
 ) -> Finding:
     """Return a finding: passed if all compared texts were right and the test was not empty (no texts, or no drafts)."""
     if not figures["tried"]:
-        good, detail = False, f"{NEVER_RAN}: {detail}"
-    elif good and not figures["drafted"] and not isinstance(tried.drafter, Nothing):
-        good, detail = False, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
+        passed, detail = False, f"{NEVER_RAN}: {detail}"
+    elif passed and not figures["drafted"] and not isinstance(configured.drafter, EmptyDrafter):
+        passed, detail = False, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     seconds = time.perf_counter() - start
-    verdict = PASS if good else FAIL
-    return Finding(tried.name, tried.promise.value, claim, verdict, detail, seconds, kind, figures)
+    verdict = PASS if passed else FAIL
+    return Finding(configured.name, configured.promise.value, claim, verdict, detail, seconds, kind, figures)
 
 
 @contextmanager

@@ -18,19 +18,19 @@ import torch
 
 from workbench.bench.check import check_greedy, one_thread
 from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS, Finding, Prompt
-from workbench.bench.goodness import chi_square, places
+from workbench.bench.goodness import cdf_positions, chi_square
 from workbench.bench.sampling_tests import ALPHA, SAMPLING_TESTS, TINY_PROMPT, check_distribution
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import Sampling
 from workbench.decoders.draft_verify.parts import Verifier, siblings_of
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.engine import Engine
 from workbench.models.loading import Models
-from workbench.trace.metrics import PAID, PAID_AT_MOST, drafted
+from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND, count_drafted
 
 KINDS = ("verifier", "grower", "policy")
-WARM = SamplingParams(temperature=1.0)
+TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 TEXTS, TOKENS, CELLS = 6, 48, 16
 """Size of the test on a target that cannot be enumerated: sampled texts, tokens per text, and equal cells for their
 positions in the cumulative distribution."""
@@ -56,12 +56,12 @@ class Choice:
         return self.rank < 2
 
     @property
-    def configured(self) -> Configured:
+    def configured(self) -> ConfiguredMethod:
         """Configured method that a row tests."""
         return self.method.with_params(**self.values)
 
 
-def every(methods: Iterable[Method]) -> list[Choice]:
+def all_choices(methods: Iterable[Method]) -> list[Choice]:
     """Return all settings that get a row of the board, the most informative first.
 
     Rank 0 has every name once, with the first method that offers it; rank 1 each verifier on trees that it is exact
@@ -91,7 +91,7 @@ def every(methods: Iterable[Method]) -> list[Choice]:
             tested: set[object] = set()
             for tree_builder in method.tree_builders[1:]:
                 siblings = siblings_of(method.drafter, tree_builder)
-                if siblings == {Sampling.CHAIN} or method.unsound(verifier, grower=tree_builder):
+                if siblings == {Sampling.CHAIN} or method.unsound(verifier, tree_builder=tree_builder):
                     continue
                 is_first = verifier.name not in trees and siblings not in ({Sampling.DETERMINISTIC}, *tested)
                 tested.add(siblings)
@@ -121,12 +121,12 @@ def check_choice(
     """
     configured = choice.configured
     if configured.verifier.keeps_greedy:
-        yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), usual=configured)
+        yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), main_setting=configured)
     has_probes = (
         type(configured.verifier).probes is not Verifier.probes
     )  # the verifier appends a question as probe positions; the vocabularies of tiny models lack its tokens
     if has_probes or models.target.dtype != torch.float64 or not set(configured.needs) <= {"drafter", "trees"}:
-        yield check_places(configured, models, prompts)
+        yield check_cdf_positions(configured, models, prompts)
         return
     with one_thread():
         for test in SAMPLING_TESTS:
@@ -134,8 +134,12 @@ def check_choice(
             yield check_distribution(choice.method, tiny, test, runs, TINY_PROMPT, configured)
 
 
-def check_places(
-    one: Configured, models: Models, prompts: Sequence[Sequence[int] | Prompt], texts: int = TEXTS, tokens: int = TOKENS
+def check_cdf_positions(
+    configured: ConfiguredMethod,
+    models: Models,
+    prompts: Sequence[Sequence[int] | Prompt],
+    texts: int = TEXTS,
+    tokens: int = TOKENS,
 ) -> Finding:
     """Test whether sampled tokens are uniformly placed in plain decoding's distributions after their own text.
 
@@ -150,33 +154,35 @@ def check_places(
         tokens: tokens per text.
     """
     start, rng, counts = time.perf_counter(), np.random.default_rng(0), dict.fromkeys(range(CELLS), 0)
-    engine, n_drafted = Engine(models, max_rows=1), 0
+    engine, n_drafted = Engine(models, max_sequences=1), 0
     paid, at_most = list[float](), False  # by round; some verifiers report no value, or only an upper bound
     for seed in range(texts):
         prompt = Prompt.of(prompts[seed % len(prompts)])
-        sequence = engine.submit(prompt.request(one, WARM, max_new_tokens=tokens, seed=seed, stop_at_eos=False))
+        sequence = engine.submit(
+            prompt.request(configured, TEMPERATURE_ONE, max_new_tokens=tokens, seed=seed, stop_at_eos=False)
+        )
         while not engine.idle:
             engine.step()
         if sequence.error is not None:
             raise sequence.error
         assert sequence.trace is not None
-        n_drafted += drafted(sequence.trace.rounds)
+        n_drafted += count_drafted(sequence.trace.rounds)
         for signals in (r.signals for r in sequence.trace.rounds):
-            paid += [float(signals[name]) for name in (PAID, PAID_AT_MOST) if name in signals]
-            at_most = at_most or PAID_AT_MOST in signals
+            paid += [float(signals[name]) for name in (DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND) if name in signals]
+            at_most = at_most or DISTRIBUTION_ERROR_BOUND in signals
         new = torch.tensor(sequence.trace.token_ids)
         model: Any = models.target.model
         with torch.inference_mode():
             out = model(torch.tensor([[*prompt.ids, *new.tolist()]]), use_cache=False, logits_to_keep=len(new) + 1)
-        distributions = to_probs(out.logits[0, :-1].double(), WARM)
-        for position in places(distributions, new, torch.from_numpy(rng.random(len(new)))).tolist():
+        distributions = to_probs(out.logits[0, :-1].double(), TEMPERATURE_ONE)
+        for position in cdf_positions(distributions, new, torch.from_numpy(rng.random(len(new)))).tolist():
             counts[min(int(position * CELLS), CELLS - 1)] += 1
     n = sum(counts.values())
     fit = chi_square(counts, dict.fromkeys(counts, 1 / CELLS))
     figures = {"statistic": fit.statistic, "freedom": fit.freedom, "p_value": fit.p_value, "runs": n, "tests": 1}
     detail = f"{n} tokens of {texts} texts at temperature 1, each at its place in the target's own law: {fit}"
     verdict = PASS if fit.fits(ALPHA) else FAIL
-    if one.promise is Promise.APPROXIMATE:
+    if configured.promise is Promise.APPROXIMATE:
         verdict = MEASURED
         if paid:
             figures["total_variation"] = sum(paid) / n
@@ -185,4 +191,4 @@ def check_places(
     elif not n_drafted:
         verdict, detail = FAIL, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     claim, seconds = "sampling law (places of tokens, given target)", time.perf_counter() - start
-    return Finding(one.name, one.promise.value, claim, verdict, detail, seconds, "law", figures)
+    return Finding(configured.name, configured.promise.value, claim, verdict, detail, seconds, "law", figures)

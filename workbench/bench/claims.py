@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import BUNDLED as BUNDLED
 from workbench.decoders.declarations import Claim as Claim
-from workbench.decoders.declarations import Measured as Measured
+from workbench.decoders.declarations import Measurement as Measured
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.published import SMOLLM2
 from workbench.trace.speedup import Estimate
@@ -22,9 +22,9 @@ IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"
 INCONCLUSIVE, CONTRADICTED = "inconclusive", "contradicted"
 BY_CONSTRUCTION, ANSWERS_LOST = "by construction", "answers not kept"
 NOT_MEASURED, NOT_MEASURABLE = "not measured yet", "not measurable here"
-COUNTED = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
+MEASURED_VERDICTS = (IN_SIZE, IN_DIRECTION, INCONCLUSIVE, CONTRADICTED)
 """The verdicts that a measurement may reach."""
-VERDICTS = (*COUNTED, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
+VERDICTS = (*MEASURED_VERDICTS, BY_CONSTRUCTION, ANSWERS_LOST, NOT_MEASURED, NOT_MEASURABLE)
 """All verdicts on the board, in the order of its table of counts."""
 
 COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
@@ -68,7 +68,7 @@ def scale_of(target: str) -> Scale:
     return SCALES.get(target) or Scale(target, "auto")
 
 
-def of_speedup(found: Estimate | None, setting: str) -> Measured:
+def speedup_figure(estimate: Estimate | None, setting: str) -> Measurement:
     """Return a speed-up as a figure of the board.
 
     Rows saved by earlier versions have the setting "median over prompts" or "mean over scenes".
@@ -76,9 +76,11 @@ def of_speedup(found: Estimate | None, setting: str) -> Measured:
     Raises:
         WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
     """
-    if found is None or found.low is None or found.high is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         raise WorkbenchError("A speed claim needs three prompts that both methods ran.", "Measure more of them.")
-    return Measured(found.value, found.low, found.high, found.prompts, f"{setting}; geometric mean over prompts")
+    return Measurement(
+        estimate.value, estimate.low, estimate.high, estimate.prompts, f"{setting}; geometric mean over prompts"
+    )
 
 
 def column_of(claim: Claim, target: str | None) -> str:
@@ -86,7 +88,7 @@ def column_of(claim: Claim, target: str | None) -> str:
     return BUNDLED if target in (None, claim.home) else str(target)
 
 
-def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
+def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "") -> str:
     """Return the verdict on a claim, one of `VERDICTS`.
 
     A claim whose paper reports a change points from `neutral` to the paper's figure:
@@ -115,11 +117,11 @@ def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
         return NOT_MEASURED
     if claim.matched and not measured.keeps_answers:
         return INCONCLUSIVE if measured.keeps_answers is None else ANSWERS_LOST
-    verdict = _compared(claim, measured)
+    verdict = _compare_figures(claim, measured)
     return BY_CONSTRUCTION if claim.by_construction and verdict != CONTRADICTED else verdict
 
 
-def _compared(claim: Claim, measured: Measured) -> str:
+def _compare_figures(claim: Claim, measured: Measurement) -> str:
     """Return one of `COUNTED`: see `judge`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
@@ -142,7 +144,7 @@ def claims() -> list[Claim]:
     return [claim for method in registry.methods() for claim in method.claims]
 
 
-def of(method: str, key: str | None = None) -> list[Claim]:
+def claims_of(method: str, key: str | None = None) -> list[Claim]:
     """Return the claims of a method.
 
     Raises:

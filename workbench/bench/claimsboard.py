@@ -15,23 +15,23 @@ from workbench.bench.claims import (
     INCONCLUSIVE,
     VERDICTS,
     Claim,
-    Measured,
-    judge,
+    Measurement,
+    compute_verdict,
 )
 from workbench.bench.claims import claims as all_claims
-from workbench.bench.markdown import markdown as table
-from workbench.models.machine import make
+from workbench.bench.markdown import markdown_table as table
+from workbench.models.machine import describe_hardware
 
 BOARD = "claims"
 
 
-def save(claim: Claim, measured: Measured, column: str = BUNDLED) -> None:
+def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
     """Save a measured figure to its column of the board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
 
 
-def of(
-    claim: Claim, measured: Measured | None, column: str = BUNDLED, saved: dict[str, Any] | None = None
+def claim_entry(
+    claim: Claim, measured: Measurement | None, column: str = BUNDLED, saved_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a claim in one column: its figure and the verdict that follows from both, or the missing requirement.
 
@@ -42,33 +42,33 @@ def of(
         saved: the saved row that contains the figure.
     """
     lacking = claim.lacking(column)
-    verdict = judge(claim, measured, lacking)
-    facts, (date, explanation) = (saved or {}).get("machine"), claim.reason(column)
+    verdict = compute_verdict(claim, measured, lacking)
+    facts, (date, explanation) = (saved_row or {}).get("machine"), claim.reason(column)
     return {
         "column": column,
         "target": claim.target(column),
         "verdict": verdict,
         "measured": asdict(measured) if measured else None,
         "lacking": "" if measured else lacking,
-        "why": explanation if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved or {}).get("date") == date else "",
-        "date": (saved or {}).get("date", ""),
-        "commit": board.commit_of(saved or {}),
-        "machine": make(facts) if facts else "",
+        "why": explanation if verdict in (CONTRADICTED, INCONCLUSIVE) and (saved_row or {}).get("date") == date else "",
+        "date": (saved_row or {}).get("date", ""),
+        "commit": board.commit_of(saved_row or {}),
+        "machine": describe_hardware(facts) if facts else "",
         "load": facts.get("load") if facts else None,
         "command": claim.command(column),
     }
 
 
-def rows(saved: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the rows of the board: each claim with its first column, and the other columns as `elsewhere`.
 
     Args:
         saved: the saved rows; by default those of the repository. Verdicts are computed again.
     """
-    saved = board.read(BOARD) if saved is None else saved
+    saved_rows = board.read(BOARD) if saved_rows is None else saved_rows
     entries = []
     for claim in all_claims():
-        first, *others = (_column(claim, column, saved) for column in COLUMNS)
+        first, *others = (_column(claim, column, saved_rows) for column in COLUMNS)
         entries.append(claim.to_wire() | first | {"elsewhere": others})
     return entries
 
@@ -82,20 +82,20 @@ def counts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return by_column
 
 
-def _column(claim: Claim, column: str, saved: dict[str, Any]) -> dict[str, Any]:
-    row = saved.get(claim.row(column))
+def _column(claim: Claim, column: str, saved_rows: dict[str, Any]) -> dict[str, Any]:
+    row = saved_rows.get(claim.row(column))
     figure = row and row["measured"]
-    return of(claim, Measured(**figure) if figure else None, column, row if figure else None)
+    return claim_entry(claim, Measurement(**figure) if figure else None, column, row if figure else None)
 
 
-def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
+def format_paper_figure(low: float | None, high: float | None, neutral: float) -> str:
     """Return a figure or a range of a paper in words."""
     if low is None or high is None:
         return f"more than {neutral:g} (no figure)"
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
-def figure_words(measured: dict[str, Any]) -> str:
+def format_figure(measured: dict[str, Any]) -> str:
     """Return a measured figure with its interval and its number of observations."""
     figure = f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
     answers = measured.get("answers")
@@ -112,7 +112,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             row["quantity"] + (f"<br>*By construction:* {row['by_construction']}" if row["by_construction"] else "")
         ),
         "the paper: setting, figure, source": lambda row: (
-            f"{row['setting']}: **{paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
+            f"{row['setting']}: **{format_paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
         ),
     }
     for i, title in enumerate(COLUMNS.values()):
@@ -126,7 +126,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Claims board",
         "",
-        table(COUNTS, [{"column": column} | of for column, of in counts(rows).items()], left=("target",)),
+        table(COUNT_COLUMNS, [{"column": column} | of for column, of in counts(rows).items()], left=("target",)),
         "",
         *RULES,
         "",
@@ -134,7 +134,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "",
         "## How each figure was measured",
         "",
-        table(MEASURED, figures, left=[title for title in MEASURED if title != "n"]),
+        table(FIGURE_COLUMNS, figures, left=[title for title in FIGURE_COLUMNS if title != "n"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -164,11 +164,11 @@ def _count_of(verdict: str) -> Callable[[dict[str, Any]], str]:
     return lambda row: str(row[verdict])
 
 
-COUNTS: dict[str, Callable[[dict[str, Any]], str]] = {
+COUNT_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "target": lambda row: str(COLUMNS.get(row["column"]) or row["column"]),
     **{verdict: _count_of(verdict) for verdict in VERDICTS},
 }
-MEASURED: dict[str, Callable[[dict[str, Any]], str]] = {
+FIGURE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "claim": lambda row: f"`{row['name']}`",
     "n": lambda row: str(row["measured"]["n"]),
     "setting": lambda row: row["measured"]["setting"],
@@ -186,7 +186,7 @@ def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
     """Return one column of a claim: verdict, figure, and in a few words the missing requirement or the explanation."""
     parts = [f"**{column['verdict']}**"]
     if column["measured"]:
-        parts.append(figure_words(column["measured"]))
+        parts.append(format_figure(column["measured"]))
     if lacks := row["lacks"] or column["lacking"]:
         parts.append(f"lacks {row['lacks']}" if row["lacks"] else lacks)
     if column["why"]:

@@ -15,11 +15,11 @@ from typing import Any
 
 from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
 from workbench.bench.comparison import Comparison
-from workbench.bench.hosted import WARM_UP_TOKENS, Host, Hosted, StopError
-from workbench.bench.interleaving import turns
+from workbench.bench.hosted import WARM_UP_TOKENS, BackendRun, RunBackend, StopError
+from workbench.bench.interleaving import interleave
 from workbench.bench.lanes import BASELINE, Lane
-from workbench.bench.measured import Measured, Plan
-from workbench.bench.paired import replayed
+from workbench.bench.measured import LaneRuns, Plan
+from workbench.bench.paired import most_typical_repeat
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
@@ -61,12 +61,12 @@ def prepare(
     texts = [p if isinstance(p, BenchPrompt) else BenchPrompt(f"prompt {i + 1}", p) for i, p in enumerate(prompts)]
     if not all(isinstance(p.prompt, str) and p.prompt.strip() for p in texts):
         raise PromptError("A prompt is empty.", "Write at least one word for the model to continue.")
-    measured = [Measured(lane, lane.title, added and i == 0) for i, lane in enumerate(parsed)]
+    measured = [LaneRuns(lane, lane.title, added and i == 0) for i, lane in enumerate(parsed)]
     return Comparison(plan, texts, measured, machine_facts())
 
 
 def measure(
-    host: Host,
+    backend: RunBackend,
     prompts: str | Sequence[str | BenchPrompt],
     lanes: Sequence[Lane | str | dict[str, Any]],
     *,
@@ -95,46 +95,52 @@ def measure(
     """
     texts = [prompts] if isinstance(prompts, str) else prompts
     comparison = prepare(texts, lanes, Plan(**settings))
-    return _steps(host, comparison, user, stopped)
+    return _steps(backend, comparison, user, stopped)
 
 
-def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool]) -> Iterator[Step]:
-    total, done, start = len(made.lanes) * (len(made.prompts) * made.plan.repeats + 1), 0, time.monotonic()
+def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool]) -> Iterator[Step]:
+    total, done, start = (
+        len(comparison.lanes) * (len(comparison.prompts) * comparison.plan.repeats + 1),
+        0,
+        time.monotonic(),
+    )
     try:
-        yield Step(0, total, "begins", comparison=made)
-        for lane in made.lanes:
-            for step in _run(host, made, lane, 0, None, user, stopped):
-                yield _with(step, done, total, start)
+        yield Step(0, total, "begins", comparison=comparison)
+        for lane in comparison.lanes:
+            for step in _run(backend, comparison, lane, 0, None, user, stopped):
+                yield _with_progress(step, done, total, start)
             done += 1
         start, timed = time.monotonic(), done
-        for prompt, repeat, lane in turns(made.lanes, len(made.prompts), made.plan.repeats):
-            for step in _run(host, made, lane, prompt, repeat, user, stopped):
-                yield _with(step, done, total, start, timed)
+        for prompt, repeat, lane in interleave(comparison.lanes, len(comparison.prompts), comparison.plan.repeats):
+            for step in _run(backend, comparison, lane, prompt, repeat, user, stopped):
+                yield _with_progress(step, done, total, start, timed)
             done += 1
-            for each in made.lanes:
-                each.show(prompt, replayed(made, prompt))
+            for each in comparison.lanes:
+                each.show(prompt, most_typical_repeat(comparison, prompt))
                 each.settle(before=prompt)
-            yield _with(Step(0, 0, "measured", comparison=made, prompt=prompt), done, total, start, timed)
-        for lane in made.lanes:
-            lane.settle(before=len(made.prompts))
-        made.complete = True
+            yield _with_progress(
+                Step(0, 0, "measured", comparison=comparison, prompt=prompt), done, total, start, timed
+            )
+        for lane in comparison.lanes:
+            lane.settle(before=len(comparison.prompts))
+        comparison.complete = True
     except (StopError, KeyboardInterrupt):  # the runs so far are the result
         pass
-    yield Step(done, total, "done" if made.complete else "stopped", comparison=made, last=True)
+    yield Step(done, total, "done" if comparison.complete else "stopped", comparison=comparison, last=True)
 
 
-def _with(step: Step, done: int, total: int, begun: float, first: int | None = None) -> Step:
+def _with_progress(step: Step, done: int, total: int, start: float, first_timed: int | None = None) -> Step:
     """Return the step with its counts and the remaining time, estimated from the timed runs."""
     left_s = None
-    if first is not None and done > first:
-        left_s = (time.monotonic() - begun) / (done - first) * (total - done)
+    if first_timed is not None and done > first_timed:
+        left_s = (time.monotonic() - start) / (done - first_timed) * (total - done)
     return replace(step, done=done, total=total, left_s=left_s)
 
 
 def _run(
-    host: Host,
-    made: Comparison,
-    lane: Measured,
+    backend: RunBackend,
+    comparison: Comparison,
+    lane: LaneRuns,
     prompt: int,
     repeat: int | None,
     user: str,
@@ -143,8 +149,10 @@ def _run(
     """Do one run of a lane; repeat None is the warm-up."""
     if lane.error:
         return
-    plan, source = made.plan, made.prompts[prompt]
-    label = f"prompt {prompt + 1} of {len(made.prompts)}, repeat {(repeat or 0) + 1} of {plan.repeats} · {lane.name}"
+    plan, source = comparison.plan, comparison.prompts[prompt]
+    label = (
+        f"prompt {prompt + 1} of {len(comparison.prompts)}, repeat {(repeat or 0) + 1} of {plan.repeats} · {lane.name}"
+    )
     label = f"warm-up · {lane.name}" if repeat is None else label
     tokens = plan.max_new_tokens if repeat is not None else min(plan.max_new_tokens, WARM_UP_TOKENS)
     if stopped():
@@ -152,10 +160,10 @@ def _run(
     now = Step(0, 0, label, lane=lane.name, limit=tokens, prompt=prompt)
     yield now
     try:
-        run = Hosted(host, partial(
-            host.start, host_prompt(host, source, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
+        run = BackendRun(backend, partial(
+            backend.start, format_prompt(backend, source, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
             target=plan.target, drafter=lane.lane.drafter, max_new_tokens=tokens, seed=plan.seed, stop=plan.stop,
-            user=user, alone=True, **({"images": plan.images} if plan.images else {}),
+            user=user, is_timed=True, **({"images": plan.images} if plan.images else {}),
         ), stopped)  # fmt: skip
         with contextlib.closing(run.follow()) as reasons:
             for reason in reasons:
@@ -184,7 +192,7 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
     return comparison
 
 
-def host_prompt(host: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
+def format_prompt(backend: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
     """Return a prompt in the host's format; apply the target's chat template to a message if it has one.
 
     A question about images is always a message.
@@ -194,10 +202,10 @@ def host_prompt(host: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
     """
     if plan.images:  # as token ids: marker-like text in a question stays text
         parts = [*[{"type": "image"}] * len(plan.images), {"type": "text", "text": prompt.prompt}]
-        return host.chat_prompt([{"role": "user", "content": parts}], plan.target)
+        return backend.chat_prompt([{"role": "user", "content": parts}], plan.target)
     if not prompt.chat:
         return prompt.prompt
     try:
-        return host.chat_prompt([{"role": "user", "content": prompt.prompt}], plan.target)
+        return backend.chat_prompt([{"role": "user", "content": prompt.prompt}], plan.target)
     except PromptError:
         return prompt.prompt

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from workbench.bench.lanes import Lane
-from workbench.bench.measured import Measured, Plan, SideBySide
-from workbench.bench.paired import figures_of, so_far
+from workbench.bench.measured import ComparisonRuns, LaneRuns, Plan
+from workbench.bench.paired import full_figures, partial_figures
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample
 from workbench.trace.events import Trace
 
 
-class Comparison(SideBySide):
+class Comparison(ComparisonRuns):
     """Lanes of a comparison with all figures computed from their runs."""
 
     __slots__ = ()
@@ -21,7 +21,7 @@ class Comparison(SideBySide):
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
         """Figures by the lane's name: speedup, tokens_per_second, tau, acceptance_rate, ms_per_token and counts."""
-        return {lane["name"]: lane["figures"] for lane in so_far(self)["lanes"]}
+        return {lane["name"]: lane["figures"] for lane in partial_figures(self)["lanes"]}
 
     @property
     def traces(self) -> dict[str, Trace]:
@@ -30,7 +30,7 @@ class Comparison(SideBySide):
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
         """Return the comparison with its figures as plain JSON; with `traces`, all data that `from_wire` needs."""
-        data = figures_of(self)
+        data = full_figures(self)
         for lane, wire in zip(self.lanes, data["lanes"], strict=True):
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
             if traces:
@@ -56,7 +56,7 @@ class Comparison(SideBySide):
         for wire in data["lanes"]:
             samples = [Sample(**run | {"depths": [tuple(d) for d in run["depths"]]}) for run in wire["runs"]]
             lanes.append(
-                Measured(
+                LaneRuns(
                     Lane(wire["method"], wire["params"], wire["drafter"]), wire["name"], wire["added"],
                     {(s.prompt, s.repeat): s for s in samples},
                     {int(i): Trace.from_wire(trace) for i, trace in wire.get("traces", {}).items()},

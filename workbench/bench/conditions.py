@@ -23,7 +23,7 @@ from workbench.models.local_models import path_of
 from workbench.models.machine import machine_facts
 from workbench.models.names import heads_of, locate
 
-MEASURING = 4
+MEASURING_VERSION = 4
 """Version of the measuring and computing of figures. Increase it when either changes: saved figures of another version
 are shown, but never mixed with new ones."""
 FILES = ("*.safetensors", "*.json", "*.jinja")
@@ -79,7 +79,7 @@ def conditions(
     weights |= {heads.name: _of_folder(heads.folder) for heads in own_heads() if heads.kind in needs}
     facts = machine_facts()
     return {
-        "measuring": MEASURING,
+        "measuring": MEASURING_VERSION,
         "at_once": at_once,
         "device": str(torch_device),
         "dtype": _name(target_dtype),
@@ -135,31 +135,31 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def identity(settings: str, under: Mapping[str, Any] | None) -> str:
+def measurement_id(settings: str, measuring_conditions: Mapping[str, Any] | None) -> str:
     """Return the id of a measurement, from its settings and its conditions."""
-    return hashlib.sha256(f"{settings} {canonical(under)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{settings} {canonical_json(measuring_conditions)}".encode()).hexdigest()[:16]
 
 
-def canonical(under: Mapping[str, Any] | None) -> str:
+def canonical_json(measuring_conditions: Mapping[str, Any] | None) -> str:
     """Return conditions as text, identical for equal conditions."""
-    return json.dumps(under, sort_keys=True)
+    return json.dumps(measuring_conditions, sort_keys=True)
 
 
-def differences(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> list[str]:
+def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[str, Any] | None) -> list[str]:
     """Return the differences of two conditions, in words.
 
     Args:
         theirs: the recorded conditions.
         ours: the requested conditions.
     """
-    if theirs is None:
+    if recorded is None:
         return ["measuring conditions were not recorded"]
-    if ours is None:
+    if requested is None:
         return ["the conditions here are not known before the models are"]
     names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")
-    texts = [_words(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
+    texts = [_words(n, recorded.get(n), requested.get(n)) for n in names if recorded.get(n) != requested.get(n)]
     for group in ("machine", "versions", "weights"):
-        before, now = theirs.get(group) or {}, ours.get(group) or {}
+        before, now = recorded.get(group) or {}, requested.get(group) or {}
         changed = [n for n in [*before, *(n for n in now if n not in before)] if before.get(n) != now.get(n)]
         texts += [
             f"other weights of {n}" if group == "weights" else _words(n, before.get(n), now.get(n)) for n in changed

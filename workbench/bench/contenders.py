@@ -13,7 +13,7 @@ import torch
 from workbench.bench.sample import Sample, sample_of
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.declarations import DRAFTERS
-from workbench.decoders.method import Configured
+from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Engine, Request
 
 DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
@@ -40,7 +40,7 @@ class EngineContender:
     """
 
     engine: Engine
-    configured: Configured
+    configured: ConfiguredMethod
     sampling: SamplingParams
     max_new_tokens: int
     seed: int = 0

@@ -6,14 +6,14 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.bench.interleaving import turns
+from workbench.bench.interleaving import interleave
 from workbench.bench.memory import growth
-from workbench.bench.sample import Contender, ContenderLostError, Sample
+from workbench.bench.sample import Contender, ContenderFailedError, Sample
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (finished runs, total runs, name of the current run)."""
 
-Lost = Callable[[Contender, ContenderLostError], None]
+OnFailure = Callable[[Contender, ContenderFailedError], None]
 """Called once with a contender that failed, and the error."""
 
 WARM_UP_RUNS = 2
@@ -24,7 +24,7 @@ def measure(
     prompts: Sequence[Any],
     repeats: int = 3,
     progress: Progress | None = None,
-    lost: Lost | None = None,
+    on_failure: OnFailure | None = None,
     warm_up: int = WARM_UP_RUNS,
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
@@ -56,27 +56,27 @@ def measure(
             return None
         try:
             return contender.run(prompts[prompt], prompt=prompt, repeat=repeat)
-        except ContenderLostError as error:
-            if lost is None:
+        except ContenderFailedError as error:
+            if on_failure is None:
                 raise
             failed.add(contender.name)
             samples[:] = [s for s in samples if s.contender != contender.name]
-            lost(contender, error)
+            on_failure(contender, error)
             return None
 
     try:
         for _ in range(warm_up):
             for contender in contenders:
-                _tell(progress, done, total, f"warm-up · {contender.name}")
+                _report_progress(progress, done, total, f"warm-up · {contender.name}")
                 run(contender, 0, 0)
                 done += 1
-        for index, repeat, contender in turns(contenders, len(prompts), repeats):
+        for index, repeat, contender in interleave(contenders, len(prompts), repeats):
             if index != current or not samples:
                 current = index
                 gc.enable()
                 gc.collect()  # between prompts, so that no run pays for it
                 gc.disable()
-            _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
+            _report_progress(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
             with growth() as grown:
                 sample = run(contender, index, repeat)
             done += 1
@@ -88,10 +88,10 @@ def measure(
     finally:
         if collecting:
             gc.enable()
-    _tell(progress, total, total, "done")
+    _report_progress(progress, total, total, "done")
     return samples, True
 
 
-def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
+def _report_progress(progress: Progress | None, done: int, total: int, what: str) -> None:
     if progress is not None:
         progress(done, total, what)

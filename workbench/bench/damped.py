@@ -26,7 +26,7 @@ from workbench.engine import Engine, Models, Runner
 from workbench.kernels.layers import decoder_layers
 from workbench.methods import registry
 
-SURE = 8.0
+LOGIT_STD = 8.0
 """Standard deviation of the logits. The largest of 128,256 normal ones then has a probability of about 0.6, as in real
 text; with deviation 1 it would have 0.0004, and confidence-based drafting would never draft."""
 SEARCH_STEPS, SEARCH_PROMPTS, SEARCH_TOKENS, PROMPT_TOKENS = 8, 2, 64, 100
@@ -75,7 +75,7 @@ SHAPES = (
 """The smallest models of Llama 3.2 and 3.1: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and model cards."""
 
 
-def made_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
+def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype, context: int) -> Models:
     """Return a random target with its first layers as the drafter, undamped.
 
     Args:
@@ -115,7 +115,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
         elif "embed_tokens" in name:
             weight.normal_(generator=generator)
         else:
-            size = SURE if "lm_head" in name else 1.0
+            size = LOGIT_STD if "lm_head" in name else 1.0
             weight.normal_(0.0, size * weight.shape[1] ** -0.5, generator=generator)
     return model.eval().requires_grad_(False)
 
@@ -141,7 +141,7 @@ def damp(target: LlamaForCausalLM, first: int, gain: float) -> None:
             layer.get_submodule(norm).get_parameter("weight").fill_(gain)
 
 
-def damp_to(models: Models, first: int, wanted: float) -> float:
+def damp_to(models: Models, first: int, desired_agreement: float) -> float:
     """Damp a target until its drafter predicts its next token at about the `wanted` share of positions; by bisection.
 
     The text is the target's own greedy text after random prompts, generated again for each gain.
@@ -156,12 +156,12 @@ def damp_to(models: Models, first: int, wanted: float) -> float:
     """
     target: Any = models.target.model
     low, high, best, reached = 0.0, 1.0, 0.0, 1.0
-    for _ in range(SEARCH_STEPS if wanted < 1 else 0):
+    for _ in range(SEARCH_STEPS if desired_agreement < 1 else 0):
         gain = (low + high) / 2
         share = _agreement(models, first, gain)
-        if abs(share - wanted) < abs(reached - wanted):
+        if abs(share - desired_agreement) < abs(reached - desired_agreement):
             best, reached = gain, share
-        low, high = (gain, high) if share > wanted else (low, gain)
+        low, high = (gain, high) if share > desired_agreement else (low, gain)
     damp(target, first, best)
     return reached
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench import kinds
-from workbench.bench.answerable import answered
+from workbench.bench.answerable import all_problems
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.files import read_regular
@@ -115,9 +115,11 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     if name == BUNDLED:
         return load_prompts()
     if name == ANSWERS:
-        return answered()
+        return all_problems()
     if name in (kinds.WORK, *kinds.KINDS):
-        return kinds.bundled(name) if data is None else kinds.of_spec_bench(name, load_suite("spec-bench", data))
+        return (
+            kinds.bundled_prompts(name) if data is None else kinds.with_spec_bench(name, load_suite("spec-bench", data))
+        )
     if name not in DATASETS:
         raise UnknownNameError.of("suite", name, NAMES)
     dataset = DATASETS[name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workbench.bench.markdown import markdown, span
+from workbench.bench.markdown import format_interval, markdown_table
 from workbench.bench.statistics import (
     Interval,
     Quotient,
@@ -38,16 +38,16 @@ Cell = dict[str, Any]
 Columns = dict[str, Callable[[Cell], Any]]
 
 
-def accepted(cell: Cell, how: str) -> Quotient:
+def alpha_counts(cell: Cell, how: str) -> Quotient:
     """Return α of a cell as counts per prompt: accepted drafted tokens, and tested ones."""
     return cell[how]["accepted"], cell[how]["tested"]
 
 
-def verdict(found: Interval | None, least: float) -> str:
+def verdict(interval: Interval | None, least: float) -> str:
     """Return the verdict on "at least `least`" that follows from an interval: "holds", "does not hold" or "open"."""
-    if found is None or found["low"] is None:
+    if interval is None or interval["low"] is None:
         return "open"
-    return "holds" if found["low"] >= least else "does not hold" if found["high"] < least else "open"
+    return "holds" if interval["low"] >= least else "does not hold" if interval["high"] < least else "open"
 
 
 def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,16 +59,16 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
         for loss in losses:
             for source in OWN:
                 if (source, loss) in by_setting:
-                    ratio = ratio_of_quotients(*(accepted(by_setting[kind, loss], how) for kind in (source, FIXED)))
+                    ratio = ratio_of_quotients(*(alpha_counts(by_setting[kind, loss], how) for kind in (source, FIXED)))
                     statement = f"{source} ≥ fixed text, {loss}: ratio of α"
                     results.append({"claim": statement, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
         for cell in cells:
-            rise = difference_of_quotients(accepted(cell, how), accepted(start, how))
+            rise = difference_of_quotients(alpha_counts(cell, how), alpha_counts(start, how))
             statement = f"α rises by at least {RISE}: {cell['loss']} on {cell['made']}"
             results.append({"claim": statement, "how": how, "found": rise, "verdict": verdict(rise, RISE)})
         if all(("target", loss) in by_setting for loss in ("tvd_plus_plus", "total_variation")):
             ratio = ratio_of_quotients(
-                *(accepted(by_setting["target", loss], how) for loss in ("tvd_plus_plus", "total_variation"))
+                *(alpha_counts(by_setting["target", loss], how) for loss in ("tvd_plus_plus", "total_variation"))
             )
             statement = "TVD++ ≥ TVD, on the target's answers: ratio of α"
             results.append({"claim": statement, "how": how, "found": ratio, "verdict": verdict(ratio, 1.0)})
@@ -103,28 +103,30 @@ def page(report: dict[str, Any]) -> str:
             "", f"## Drafting {words}", "",
             f"The start ({intro}the text's cross-entropy alone): " if start["steps"] else "The start: ",
         ]  # fmt: skip
-        lines[-1] += f"α {span(ratio_of_sums(*accepted(start, how)))}, τ {span(_tau(start, how))}."
+        lines[-1] += (
+            f"α {format_interval(ratio_of_sums(*alpha_counts(start, how)))}, τ {format_interval(_tau(start, how))}."
+        )
         columns: Columns = {
             "text": lambda cell: KINDS[cell["made"]],
             "loss": lambda cell: f"`{cell['loss']}`",
             "tokens read": lambda cell: f"{cell['tokens']:,}",
-            "α": lambda cell, how=how: span(ratio_of_sums(*accepted(cell, how))),
+            "α": lambda cell, how=how: format_interval(ratio_of_sums(*alpha_counts(cell, how))),
             "α / start's": lambda cell, how=how: _ratio(cell, start, how),
             f"α / `{BASE}`'s on this text": lambda cell, how=how: _ratio(cell, base.get(cell["made"]), how),
-            "τ": lambda cell, how=how: span(_tau(cell, how)),
+            "τ": lambda cell, how=how: format_interval(_tau(cell, how)),
         }
-        lines += ["", markdown(columns, cells, ("text", "loss"))]
+        lines += ["", markdown_table(columns, cells, ("text", "loss"))]
     claim_columns: Columns = {
         "sentence": lambda row: row["claim"],
         "drafting": lambda row: HOW[row["how"]],
-        "found": lambda row: span(row["found"]),
+        "found": lambda row: format_interval(row["found"]),
         "verdict": lambda row: f"**{row['verdict']}**",
     }
     lines += [
         "",
         "## What it says",
         "",
-        markdown(claim_columns, claims(report), ("sentence", "drafting", "verdict")),
+        markdown_table(claim_columns, claims(report), ("sentence", "drafting", "verdict")),
         "",
     ]
     return "\n".join(lines)
@@ -137,4 +139,4 @@ def _tau(cell: Cell, how: str) -> Interval | None:
 def _ratio(cell: Cell, other: Cell | None, how: str) -> str:
     if other is None or other is cell:
         return "–"
-    return span(ratio_of_quotients(accepted(cell, how), accepted(other, how)))
+    return format_interval(ratio_of_quotients(alpha_counts(cell, how), alpha_counts(other, how)))

@@ -22,10 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.decoders.method import Configured
+from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Engine, Request
 from workbench.kernels.segment import Segment
-from workbench.models.image_prefill import prefill_pictures
+from workbench.models.image_prefill import prefill_images
 from workbench.models.loading import Models
 from workbench.trace.events import Trace
 
@@ -35,7 +35,7 @@ STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwa
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Recomputation:
     """Plain decoding of the next token, in one way of computing it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Difference:
     run_text: str
     plain: int
     plain_text: str
-    readings: tuple[Reading, ...]
+    readings: tuple[Recomputation, ...]
     rounding: float
     verdict: str
 
@@ -130,7 +130,7 @@ class Diagnosis:
 
 
 def diagnose(
-    models: Models, method: Configured, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
+    models: Models, method: ConfiguredMethod, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
 ) -> Diagnosis:
     """Run a method greedily, and examine its text."""
     request = Request(prompt, method, max_new_tokens=max_new_tokens, images=images)
@@ -167,7 +167,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     if getattr(header, "pictures", None) and images is None:
         raise WorkbenchError("The run's prompt has images, which a trace does not store in full.", "Run it again here.")
     tokens = trace.token_ids
-    stepwise = _read(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
+    stepwise = _plain_logits(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
     differences = [
         _difference(models, trace, position, stepwise[position], images)
         for position, token in enumerate(tokens)
@@ -185,11 +185,12 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
     index = bisect_right(ends, at)
     ways = {
         STEPWISE: stepwise,
-        AT_ONCE: _read(models, prompt, tokens, [(at + 1, at + 1)], images)[at],
-        AS_ROUNDS: _read(models, prompt, tokens, rounds[: index + 1], images)[at],
+        AT_ONCE: _plain_logits(models, prompt, tokens, [(at + 1, at + 1)], images)[at],
+        AS_ROUNDS: _plain_logits(models, prompt, tokens, rounds[: index + 1], images)[at],
     }
     readings = tuple(
-        Reading(how, int(x.argmax()), float(x.max() - x[run]), float(x[plain] - x[run])) for how, x in ways.items()
+        Recomputation(how, int(x.argmax()), float(x.max() - x[run]), float(x[plain] - x[run]))
+        for how, x in ways.items()
     )
     leads = [r.lead for r in readings]
     step = torch.finfo(models.target.dtype).eps * 2.0 ** math.floor(math.log2(max(float(stepwise.max().abs()), 1e-30)))
@@ -202,7 +203,7 @@ def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images:
 
 
 @torch.inference_mode()
-def _read(
+def _plain_logits(
     models: Models, prompt: Sequence[int], tokens: Sequence[int], forwards: Sequence[tuple[int, int]], images: Any
 ) -> list[Float[Tensor, " V"]]:
     """Return the logits from which plain decoding would choose each of `tokens`, in forwards of the given sizes.
@@ -220,7 +221,7 @@ def _read(
     logits_so_far: list[Tensor] = []
     try:
         if images is not None:
-            prefill_pictures(target, slot, images)
+            prefill_images(target, slot, images)
         else:
             target.prefill(slot, prompt[:-1])
         inputs = [prompt[-1], *tokens]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.paired import pays
-from workbench.bench.statistics import Totals, geometric_mean, mean, rates, speedup_of, typical
-from workbench.trace.whatif import distributions
+from workbench.bench.paired import break_even
+from workbench.bench.statistics import Totals, average_rate, geometric_mean, mean, rates, speedup_of
+from workbench.trace.whatif import predict_tau
 
 if TYPE_CHECKING:
-    from workbench.bench.measured import Measured
+    from workbench.bench.measured import LaneRuns
 
 METRICS = {
     "speedup": "speed-up against plain decoding",
@@ -25,7 +25,7 @@ THEORY = {
 """Theoretical predictions from the measured acceptance, drawn over a metric (`whatif.distributions`, `paired.pays`)."""
 
 
-def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
+def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
     """Return each metric of a lane with its interval.
 
     Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
@@ -33,9 +33,9 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     """
     runs = list(lane.samples.values())
     first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
-    faster, rate = speedup_of(lane, plain), typical(rates(runs))
-    predicted = [theory for t in lane.traces.values() if (theory := distributions(t.rounds))["rate"] is not None]
-    formula = pays(lane, plain) if plain is not None and lane is not plain else None
+    faster, rate = speedup_of(lane, plain), average_rate(rates(runs))
+    predicted = [theory for t in lane.traces.values() if (theory := predict_tau(t.rounds))["rate"] is not None]
+    formula = break_even(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": faster and faster.to_wire(),
         "tau": geometric_mean([t.tau for t in first if t.tau is not None]),

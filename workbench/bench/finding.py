@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.engine import Request
 from workbench.methods import combinations
 from workbench.models.loading import Models
@@ -39,11 +39,11 @@ class Prompt:
     given: Sequence[int] | str = ()
 
     @classmethod
-    def of(cls, given: Sequence[int] | Prompt) -> Prompt:
+    def of(cls, prompt: Sequence[int] | Prompt) -> Prompt:
         """Return token ids as a prompt; return a prompt unchanged."""
-        return given if isinstance(given, Prompt) else cls(given)
+        return prompt if isinstance(prompt, Prompt) else cls(prompt)
 
-    def request(self, configured: Configured, sampling: SamplingParams | None = None, **options: Any) -> Request:
+    def request(self, configured: ConfiguredMethod, sampling: SamplingParams | None = None, **options: Any) -> Request:
         """Return a request that continues it."""
         return Request(
             self.given or list(self.ids),
@@ -89,7 +89,9 @@ class Finding:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
+def boundary_settings(
+    method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")
+) -> list[ConfiguredMethod]:
     """Return the method with each parameter in turn at each end of its range, or at each other choice.
 
     A parameter may depend on another one (`ParamSpec.when`): it is varied with the first alternative that uses it,
@@ -104,7 +106,7 @@ def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "cho
     return settings
 
 
-def leaping(settings: Sequence[Configured]) -> list[Configured]:
+def spread_order(settings: Sequence[ConfiguredMethod]) -> list[ConfiguredMethod]:
     """Return all settings in an order with distant neighbours: every prefix is spread over the whole list."""
     n = len(settings)
     step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # golden-section steps spread evenly
@@ -120,6 +122,6 @@ def _ends(spec: ParamSpec) -> list[Any]:
     return [cast(v) for v in (spec.ge, spec.le) if v is not None]
 
 
-def setting(configured: Configured) -> str:
+def describe_setting(configured: ConfiguredMethod) -> str:
     """Return the non-default parameters in words."""
-    return combinations.changed(configured)
+    return combinations.changed_params(configured)

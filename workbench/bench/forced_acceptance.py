@@ -77,7 +77,7 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 def drafter_with_agreement(
-    model: Any, wanted: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
+    model: Any, desired_agreement: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
 ) -> tuple[Any, float]:
     """Return a noisy copy that agrees with its model on about the `wanted` share of tokens, found by bisection.
 
@@ -90,7 +90,7 @@ def drafter_with_agreement(
         amount = (low + high) / 2
         drafter = noisy_copy(model, amount, seed)
         share = agreement(drafter, texts)
-        if abs(share - wanted) < abs(reached - wanted):
+        if abs(share - desired_agreement) < abs(reached - desired_agreement):
             best, reached = drafter, share
-        low, high = (amount, high) if share > wanted else (low, amount)
+        low, high = (amount, high) if share > desired_agreement else (low, amount)
     return best, reached

@@ -130,7 +130,7 @@ def variation_by_chance(probs: Mapping[Any, float], n: int) -> float:
     return math.sqrt(2 / math.pi) / 2 * sum(math.sqrt(p * (1 - p) / n) for p in probs.values() if p < 1)
 
 
-def places(
+def cdf_positions(
     distributions: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """Return the position of each token in the cumulative distribution, most probable token first: in [0, 1).

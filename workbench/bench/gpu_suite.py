@@ -16,15 +16,15 @@ import torch
 
 from workbench.bench.bandwidth import bytes_read, copy_bandwidth
 from workbench.bench.contest import Progress
-from workbench.bench.damped import SHAPES, Shape, damp_to, made_pair, random_ids, weights_bytes
+from workbench.bench.damped import SHAPES, Shape, damp_to, random_ids, random_pair, weights_bytes
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.report import BenchReport
 from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Models
-from workbench.kernels.device_clock import give_back
+from workbench.kernels.device_clock import empty_cache
 from workbench.methods import registry
 from workbench.models.machine import machine_facts
 
@@ -45,7 +45,7 @@ def bench_gpu(
     plan: Plan,
     shapes: Sequence[Shape] = SHAPES,
     levels: Sequence[float] = LEVELS,
-    methods: Sequence[Configured] = (),
+    methods: Sequence[ConfiguredMethod] = (),
     real: Callable[[], Models] | None = None,
     real_prompts: Sequence[BenchPrompt] = (),
     depth: int = 5,
@@ -112,7 +112,7 @@ def bench_gpu(
     return report
 
 
-def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
+def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
     """Compare a plain forward pass with the device's limit, in words: bytes read, time at the copy rate, measured time.
 
     Args:
@@ -130,35 +130,35 @@ def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
 def _bench_shape(
     shape: Shape,
     levels: Sequence[float],
-    methods: Sequence[Configured],
+    methods: Sequence[ConfiguredMethod],
     plan: Plan,
     device: torch.device,
     dtype: torch.dtype,
     rate: float,
     progress: Progress | None,
-    made: BenchReport,
+    combined_report: BenchReport,
 ) -> None:
     """Measure one target, damped again for each level, and add it to the report. Keep no reference to it."""
-    models = made_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
+    models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
         reached = damp_to(models, shape.drafts, level)
         name = f"{shape.name}, acceptance {level:g}"
         drafter = f"its first {shape.drafts} of {shape.layers} layers, which agree in {reached:.2f}"
         pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
         report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
-        _add(made, pair, report, rate)
+        _add(combined_report, pair, report, rate)
         if not report.complete:
             return
 
 
 def _bench_real(
     load: Callable[[], Models],
-    methods: Sequence[Configured],
+    methods: Sequence[ConfiguredMethod],
     plan: Plan,
     prompts: Sequence[BenchPrompt],
     rate: float,
     progress: Progress | None,
-    made: BenchReport,
+    combined_report: BenchReport,
 ) -> None:
     """Load a target, measure it, and add it to the report."""
     models = load()
@@ -166,7 +166,10 @@ def _bench_real(
     runnable = [c for c in methods or runs if not models.why_not(c.method.needs)]
     reduced_plan = dataclasses.replace(plan, per_group=plan.per_group or PER_GROUP)
     _add(
-        made, models, bench_methods(models, runnable, prompts, reduced_plan, _named(progress, models.target_name)), rate
+        combined_report,
+        models,
+        bench_methods(models, runnable, prompts, reduced_plan, _named(progress, models.target_name)),
+        rate,
     )
 
 
@@ -176,7 +179,7 @@ def _prompts(shape: Shape) -> list[BenchPrompt]:
     return [BenchPrompt(f"random-{i}", " ".join(map(str, ids))) for i, ids in enumerate(texts, 1)]
 
 
-def _methods(shape: Shape, depth: int) -> list[Configured]:
+def _methods(shape: Shape, depth: int) -> list[ConfiguredMethod]:
     configured = []
     for method in registry.methods():
         for setting in method.suites.get(SUITE, ()):
@@ -188,18 +191,20 @@ def _methods(shape: Shape, depth: int) -> list[Configured]:
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-def _add(made: BenchReport, models: Models, report: BenchReport, rate: float) -> None:
+def _add(combined_report: BenchReport, models: Models, report: BenchReport, rate: float) -> None:
     """Add the measurements on one target to the whole report, with the comparison of its plain pass to the limit."""
     name = models.target_name
-    made.settings[f"drafter of {name}:"] = models.drafter_name
-    made.settings[f"a pass of {name}"] = limit(models, report.rows, rate)
-    made.groups[name] = report.rows
-    made.rows += [dataclasses.replace(r, method=f"{r.method} @ {name}") for r in report.rows if r.method in HEADLINE]
-    first = max((run["prompt"] for run in made.runs), default=-1) + 1
-    made.runs += [run | {"prompt": first + run["prompt"], "name": f"{name}, {run['name']}", "group": name}
+    combined_report.settings[f"drafter of {name}:"] = models.drafter_name
+    combined_report.settings[f"a pass of {name}"] = describe_bandwidth_limit(models, report.rows, rate)
+    combined_report.groups[name] = report.rows
+    combined_report.rows += [
+        dataclasses.replace(r, method=f"{r.method} @ {name}") for r in report.rows if r.method in HEADLINE
+    ]
+    first = max((run["prompt"] for run in combined_report.runs), default=-1) + 1
+    combined_report.runs += [run | {"prompt": first + run["prompt"], "name": f"{name}, {run['name']}", "group": name}
                   for run in report.runs]  # fmt: skip
-    made.left_out |= {f"{name}, {why}": n for why, n in report.left_out.items()}
-    made.complete = report.complete
+    combined_report.left_out |= {f"{name}, {why}": n for why, n in report.left_out.items()}
+    combined_report.complete = report.complete
 
 
 def _named(progress: Progress | None, name: str) -> Progress | None:
@@ -225,4 +230,4 @@ def _gigabytes(n_bytes: float) -> str:
 def _tidy() -> None:
     """Free a target's memory before the next one is created."""
     gc.collect()
-    give_back()
+    empty_cache()

@@ -67,7 +67,7 @@ class Axis:
 
 
 @runtime_checkable
-class Host(Protocol):
+class SweepBackend(Protocol):
     """A backend, or a client of one."""
 
     def comparing(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
@@ -95,11 +95,11 @@ class Cell:
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
-    def measured(self, host: Host, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
+    def measured(self, backend: SweepBackend, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
         """Return the steps of the comparison of its lane with plain decoding."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
-        return host.comparing(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
+        return backend.comparing(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
 
 
 @dataclass(frozen=True, slots=True)

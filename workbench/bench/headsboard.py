@@ -16,12 +16,12 @@ from typing import Any
 from workbench.bench import board, contest
 from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
-from workbench.bench.markdown import markdown as table
-from workbench.bench.markdown import shown, span
+from workbench.bench.markdown import format_interval, format_value
+from workbench.bench.markdown import markdown_table as table
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import registry
 from workbench.models.int8_checkpoint import count_weights
@@ -31,18 +31,18 @@ from workbench.trace.speedup import speedup
 BOARD, SUITE = "heads", "on-policy"
 """Name of the board, and key in `suites` under which methods declare how their heads are measured; the last entry is
 used, a tree if they have one."""
-TOKENS, WARM_UP, PLACES = 64, 12, 5
+TOKENS, WARM_UP, N_POSITIONS = 64, 12, 5
 """Tokens per run, tokens that each method generates before anything is timed, and draft positions on the board."""
-ROWS = 16
+DEFAULT_BATCH_SIZE = 16
 """Answers per training step if a head's options do not contain it: the default of the recipe `chat-heads`."""
 COMMAND = "workbench heads table --report --target"
 
 Row = dict[str, Any]
 
 
-def measured_with(models: Models) -> dict[str, Configured]:
+def settings_by_head(models: Models) -> dict[str, ConfiguredMethod]:
     """Return the method and setting for each kind of head of the models: the first method that declares one."""
-    settings: dict[str, Configured] = {}
+    settings: dict[str, ConfiguredMethod] = {}
     for method in registry.methods():
         rows = method.suites.get(SUITE, ())
         for kind in (kind for kind in method.needs if kind in models.heads and rows):
@@ -51,7 +51,7 @@ def measured_with(models: Models) -> dict[str, Configured]:
 
 
 def measure(
-    models: Models, prompts: Mapping[str, Sequence[int]], tokens: int = TOKENS, told: contest.Progress | None = None
+    models: Models, prompts: Mapping[str, Sequence[int]], tokens: int = TOKENS, progress: contest.Progress | None = None
 ) -> Row | None:
     """Measure all heads of the models; return None if Ctrl-C ended it.
 
@@ -61,30 +61,30 @@ def measure(
         tokens: length limit of every run.
         told: called before every run.
     """
-    engine, settings = Engine(models, record=False), measured_with(models)
+    engine, settings = Engine(models, record=False), settings_by_head(models)
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
     lanes = [EngineContender(engine, plain, greedy, tokens)]
     lanes += [EngineContender(engine, setting, greedy, tokens, label=kind) for kind, setting in settings.items()]
     short = [replace(lane, max_new_tokens=min(WARM_UP, tokens)) for lane in lanes]
     texts = list(prompts.values())
-    if not contest.measure(short, texts[:1], 1, told, warm_up=0)[1]:
+    if not contest.measure(short, texts[:1], 1, progress, warm_up=0)[1]:
         return None
-    samples, complete = contest.measure(lanes, texts, 1, told, warm_up=0)
+    samples, complete = contest.measure(lanes, texts, 1, progress, warm_up=0)
     if not complete:
         return None
     return {
         "target": models.target_name, "dtype": str(models.target.stored).removeprefix("torch."), "tokens": tokens,
         "prompts": list(prompts), "plain": _runs(samples, BASELINE),
         "heads": {
-            kind: _trained(models.heads[kind].folder) | _drafted(samples, kind)
-            | {"method": method.name, "params": _chosen(method), "runs": _runs(samples, kind)}
+            kind: _training_facts(models.heads[kind].folder) | _drafting_figures(samples, kind)
+            | {"method": method.name, "params": _changed_params(method), "runs": _runs(samples, kind)}
             for kind, method in settings.items()
         },
     }  # fmt: skip
 
 
-def _chosen(one: Configured) -> dict[str, Any]:
-    return {name: value for name, value in one.values.items() if value != one.method.params[name].default}
+def _changed_params(configured: ConfiguredMethod) -> dict[str, Any]:
+    return {name: value for name, value in configured.values.items() if value != configured.method.params[name].default}
 
 
 def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
@@ -93,7 +93,7 @@ def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
     return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in selected]
 
 
-def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
+def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:
     """Return drafting seconds, drafted tokens, and by draft position [rounds that tested, rounds that accepted]."""
     selected, positions = [s for s in samples if s.contender == name], dict[int, list[int]]()
     for depth, n_tested, n_accepted in (each for s in selected for each in s.depths):
@@ -104,12 +104,14 @@ def _drafted(samples: Sequence[Sample], name: str) -> dict[str, Any]:
             "places": [positions[depth] for depth in sorted(positions)]}  # fmt: skip
 
 
-def _trained(folder: Path) -> dict[str, Any]:
+def _training_facts(folder: Path) -> dict[str, Any]:
     """Return a head's size and training from its folder; None values if its training left no figures."""
     size = count_weights(folder / "model.safetensors")
     figures = folder / "training.json"
     training = json.loads(figures.read_text(encoding="utf-8")) if figures.is_file() else {}
-    answers = training["steps"] * int(training["options"].get("rows", ROWS)) if "curve" in training else None
+    answers = (
+        training["steps"] * int(training["options"].get("rows", DEFAULT_BATCH_SIZE)) if "curve" in training else None
+    )
     return {
         "parameters": size,
         "steps": training.get("steps"),
@@ -174,14 +176,16 @@ def markdown(rows: Mapping[str, Row]) -> str:
             "head": lambda e: f"`{e['kind']}`",
             "method": lambda e: " ".join([f"`{e['method']}`", *(f"{k}={v}" for k, v in e["params"].items())]),
             "parameters": lambda e: f"{e['parameters']:,}",
-            "answers read": lambda e: shown(e["answers"], ","),
+            "answers read": lambda e: format_value(e["answers"], ","),
             "tokens counted": lambda e: (
                 "–" if e["trained_on"] is None else f"{e['trained_on']:,} in {e['steps']:,} steps"
             ),
-            "ms": lambda e: shown(e["ms"], ".2f"),
-            f"positions 1 to {PLACES}": lambda e: " · ".join(shown(p, ".0%") for p in e["places"][:PLACES]),
-            "τ": lambda e: span(e["tau"]),
-            "speed-up": lambda e: span(e["speedup"]),
+            "ms": lambda e: format_value(e["ms"], ".2f"),
+            f"positions 1 to {N_POSITIONS}": lambda e: " · ".join(
+                format_value(p, ".0%") for p in e["places"][:N_POSITIONS]
+            ),
+            "τ": lambda e: format_interval(e["tau"]),
+            "speed-up": lambda e: format_interval(e["speedup"]),
         }
         lines += [
             "", f"## On {row['target']}", "", table(columns, figures(row)), "",

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.markdown import markdown, shown
-from workbench.bench.reading import Reader, silent
+from workbench.bench.markdown import format_value, markdown_table
+from workbench.bench.reading import SimulatedSequence, stub_models
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
 from workbench.models.machine import describe, machine_facts
@@ -25,9 +25,9 @@ from workbench.models.machine import describe, machine_facts
 CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 STORES = (10_000, 100_000, 1_000_000)
 """Sizes of the datastore that `rest` reads, in tokens."""
-ROUNDS, WARM = 200, 20
+ROUNDS, WARM_UP_ROUNDS = 200, 20
 """Rounds of a measurement, and warm-up rounds before it."""
-WANTED_S, AT = 1.5e-3, 2000
+MAX_ROUND_S, REFERENCE_CONTEXT = 1.5e-3, 2000
 """Largest acceptable time of a round in seconds, at this number of context tokens."""
 BOARD = "host.json"
 NAMES = (
@@ -55,7 +55,7 @@ def _read(tokenizer: Any) -> list[int]:
     return encode_text(tokenizer, OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n"))
 
 
-def words(tokenizer: Any, n: int) -> list[int]:
+def text_tokens(tokenizer: Any, n: int) -> list[int]:
     """Return `n` token ids of the project's texts, repeated as needed."""
     ids = _read(tokenizer)
     return (ids * (n // len(ids) + 1))[:n]
@@ -63,7 +63,7 @@ def words(tokenizer: Any, n: int) -> list[int]:
 
 def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
     """Return a datastore of `n` tokens: random 32-token pieces of the texts, as repetitive as a large datastore."""
-    ids, random = np.array(words(tokenizer, 40_000)), np.random.default_rng(seed)
+    ids, random = np.array(text_tokens(tokenizer, 40_000)), np.random.default_rng(seed)
     starts = random.integers(0, len(ids) - 32, n // 32 + 1)
     vocabulary = n_ids(tokenizer)
     tokens = ids[(starts[:, None] + np.arange(32)).ravel()][: n - 1].astype(dtype_of(vocabulary))
@@ -80,12 +80,12 @@ def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: i
     """
     from workbench.methods import registry
 
-    models = silent(n_ids(tokenizer), tokenizer)
+    models = stub_models(n_ids(tokenizer), tokenizer)
     models.shared["datastore"] = store
-    text = words(tokenizer, context + 40 * (rounds + WARM))
-    reader = Reader.of(registry.get(name).with_params(), models, text, context)
+    text = text_tokens(tokenizer, context + 40 * (rounds + WARM_UP_ROUNDS))
+    reader = SimulatedSequence.of(registry.get(name).with_params(), models, text, context)
     spent, drafted = list[tuple[float, float]](), 0
-    for i in range(rounds + WARM):
+    for i in range(rounds + WARM_UP_ROUNDS):
         reader.plan()
         begin = time.perf_counter()
         tree = reader.propose()
@@ -93,7 +93,7 @@ def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: i
         outcome = reader.judge(tree)
         verified = time.perf_counter()
         reader.observe(outcome)
-        if i >= WARM:
+        if i >= WARM_UP_ROUNDS:
             spent.append((proposed - begin, time.perf_counter() - verified))
             drafted += len(tree)
     totals = sorted(a + b for a, b in spent)
@@ -108,9 +108,9 @@ def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: i
 
 def run_suite(
     tokenizer: Any,
-    known: dict[str, Any] | None = None,
-    keep: Callable[[dict[str, Any]], None] = lambda report: None,
-    told: Callable[[str], None] = lambda words: None,
+    earlier: dict[str, Any] | None = None,
+    save: Callable[[dict[str, Any]], None] = lambda report: None,
+    progress: Callable[[str], None] = lambda words: None,
     contexts: Sequence[int] = CONTEXTS,
     stores: Sequence[int] = STORES,
     rounds: int = ROUNDS,
@@ -132,19 +132,19 @@ def run_suite(
     """
     facts = machine_facts()
     report: dict[str, Any] = {"rows": {}, "rounds": rounds, "vocabulary": n_ids(tokenizer), "machine": facts}
-    if known and all(known.get(key) == report[key] for key in ("rounds", "vocabulary")) and _same(known, report):
-        report["rows"] = dict(known["rows"])
+    if earlier and all(earlier.get(key) == report[key] for key in ("rounds", "vocabulary")) and _same(earlier, report):
+        report["rows"] = dict(earlier["rows"])
     small = None
     cases = [(f"{name} at {n}", name, n, 0) for name in NAMES for n in contexts]
-    cases += [(f"rest in {size}", "rest", AT, size) for size in stores]
+    cases += [(f"rest in {size}", "rest", REFERENCE_CONTEXT, size) for size in stores]
     for key, name, context, size in cases:
         if key in report["rows"]:
             continue
-        told(key)
+        progress(key)
         small = small or store_of_size(tokenizer, min(stores))
         store = store_of_size(tokenizer, size) if size else small
         report["rows"][key] = measure(name, tokenizer, context, store, rounds)
-        keep(report)
+        save(report)
     return report
 
 
@@ -169,17 +169,17 @@ def table(report: dict[str, Any]) -> str:
     def cell(context: int, what: str = "median") -> Callable[[dict[str, Any]], str]:
         def words(row: dict[str, Any]) -> str:
             entry = report["rows"].get(f"{row['name']} at {context}")
-            return shown(entry and 1e3 * entry[what], ".3f")
+            return format_value(entry and 1e3 * entry[what], ".3f")
 
         return words
 
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {"drafter": lambda row: f"`{row['name']}`"}
     columns |= {f"{context:,}, ms": cell(context) for context in contexts}
-    if AT in contexts:
-        columns[f"95 % at {AT:,}, ms"] = cell(AT, "p95")
-    columns["longest / shortest"] = lambda row: shown(growth(report, row["name"]), ".1f")
+    if REFERENCE_CONTEXT in contexts:
+        columns[f"95 % at {REFERENCE_CONTEXT:,}, ms"] = cell(REFERENCE_CONTEXT, "p95")
+    columns["longest / shortest"] = lambda row: format_value(growth(report, row["name"]), ".1f")
     columns["grows with"] = lambda row: GROWS[row["name"]]
-    return markdown(columns, rows, ("drafter", "grows with"))
+    return markdown_table(columns, rows, ("drafter", "grows with"))
 
 
 def stores_table(report: dict[str, Any]) -> str:
@@ -191,10 +191,10 @@ def stores_table(report: dict[str, Any]) -> str:
     ]
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "store, tokens": lambda row: f"{row['size']:,}",
-        "median, ms": lambda row: shown(1e3 * row["median"], ".3f"),
-        "95 %, ms": lambda row: shown(1e3 * row["p95"], ".3f"),
+        "median, ms": lambda row: format_value(1e3 * row["median"], ".3f"),
+        "95 %, ms": lambda row: format_value(1e3 * row["p95"], ".3f"),
     }
-    return markdown(columns, sorted(rows, key=lambda row: row["size"]))
+    return markdown_table(columns, sorted(rows, key=lambda row: row["size"]))
 
 
 def plot(report: dict[str, Any]) -> str:
@@ -228,7 +228,7 @@ def plot(report: dict[str, Any]) -> str:
         f'<text x="{left - 6}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms:g} ms</text>'
         for ms in (0.01, 0.1, 1, 10)
     ]
-    limit = 1e3 * WANTED_S
+    limit = 1e3 * MAX_ROUND_S
     parts.append(
         f'<line x1="{left}" x2="{right}" y1="{y(limit):.1f}" y2="{y(limit):.1f}" stroke="#c00" stroke-dasharray="5 3"/>'
     )
@@ -254,7 +254,7 @@ def page(report: dict[str, Any]) -> str:
     slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()
-        if key.endswith(f" at {AT}") and row["median"] > WANTED_S
+        if key.endswith(f" at {REFERENCE_CONTEXT}") and row["median"] > MAX_ROUND_S
     ]
     return "\n".join(
         [
@@ -269,15 +269,15 @@ def page(report: dict[str, Any]) -> str:
             "`workbench docs` writes this page.",
             "",
             f"Measured on {describe(report['machine'])}.",
-            f"More than {1e3 * WANTED_S:g} ms at {AT:,} tokens: {', '.join(slow)}."
+            f"More than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens: {', '.join(slow)}."
             if slow
-            else f"No drafter takes more than {1e3 * WANTED_S:g} ms at {AT:,} tokens (the dashed line).",
+            else f"No drafter takes more than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens (the dashed line).",
             "",
             table(report),
             "",
             f"![Host milliseconds by context]({Path(BOARD).stem}.svg)",
             "",
-            f"`rest` at {AT:,} tokens of context, by the size of its datastore, in memory:",
+            f"`rest` at {REFERENCE_CONTEXT:,} tokens of context, by the size of its datastore, in memory:",
             "",
             stores_table(report),
             "",

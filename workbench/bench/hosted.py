@@ -9,14 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.waiting import RetriedAction
 from workbench.core.errors import WorkbenchError
-from workbench.trace.events import STOPPED, Trace
+from workbench.trace.events import ABORT_REASONS, Trace
 
 WARM_UP_TOKENS = 24
 POLL_S = 0.2
 
 
 @runtime_checkable
-class Host(Protocol):
+class RunBackend(Protocol):
     """A backend that runs generations."""
 
     @property
@@ -33,7 +33,7 @@ class StopError(Exception):
     """The measurement was stopped."""
 
 
-class Hosted:
+class BackendRun:
     """A measured run.
 
     Args:
@@ -51,12 +51,12 @@ class Hosted:
 
     def __init__(
         self,
-        host: Host,
+        backend: RunBackend,
         start: Callable[[], Any],
         stopped: Callable[[], bool],
         others: Callable[[Any], bool] | None = None,
     ) -> None:
-        self._host, self._asking, self._stopped, self._others = host, RetriedAction(start), stopped, others
+        self._host, self._asking, self._stopped, self._others = backend, RetriedAction(start), stopped, others
         self._waits = ""
         self.run: Any = None
         self.trace: Trace | None = None
@@ -65,7 +65,7 @@ class Hosted:
     @property
     def tokens(self) -> int:
         """Number of tokens so far."""
-        return 0 if self.run is None else emitted(self.run)
+        return 0 if self.run is None else n_emitted(self.run)
 
     def follow(self) -> Generator[str, None, None]:
         """Yield the reason for waiting every `POLL_S` seconds; an empty string while the run is active.
@@ -90,12 +90,12 @@ class Hosted:
                     break
                 if self._others is not None and self._others(run):
                     return
-                if reason := waiting_for(run):
+                if reason := waiting_reason(run):
                     start = time.monotonic()
                 yield reason
             trace = run.wait()
             self.seconds = time.monotonic() - start
-            if trace.footer.reason in STOPPED:
+            if trace.footer.reason in ABORT_REASONS:
                 raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
             self.trace = trace
         finally:
@@ -114,12 +114,12 @@ class Hosted:
         return self.run is not None
 
 
-def emitted(run: Any) -> int:
+def n_emitted(run: Any) -> int:
     """Return the number of tokens of a run so far."""
     return 0 if run.trace is None else sum(len(r.emitted) for r in list(run.trace.rounds))
 
 
-def waiting_for(run: Any) -> str:
+def waiting_reason(run: Any) -> str:
     """Return the reason why a run has not begun; empty once it has begun."""
     if run.state == "loading":
         return run.message or "loading the models"

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def order(items: Sequence[T], number: int) -> list[T]:
+def rotate(items: Sequence[T], number: int) -> list[T]:
     """Return the items in cyclic order, starting one later in each turn.
 
     Example:
@@ -23,9 +23,9 @@ def order(items: Sequence[T], number: int) -> list[T]:
     return [*items[shift:], *items[:shift]]
 
 
-def turns(items: Sequence[T], prompts: int, repeats: int) -> Iterator[tuple[int, int, T]]:
+def interleave(items: Sequence[T], prompts: int, repeats: int) -> Iterator[tuple[int, int, T]]:
     """Yield index of the prompt, repetition and item of each run, in the order in which they are measured."""
     for prompt in range(prompts):
         for repeat in range(repeats):
-            for item in order(items, prompt + repeat):
+            for item in rotate(items, prompt + repeat):
                 yield prompt, repeat, item

@@ -26,11 +26,11 @@ KINDS = {
     "repeat": "the same again three times",
 }
 """Name of the suite and of its group of prompts → description."""
-OF_SPEC_BENCH = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
+SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
 """Kinds that also exist in Spec-Bench, with its name for them."""
 
 
-def bundled(name: str) -> list[BenchPrompt]:
+def bundled_prompts(name: str) -> list[BenchPrompt]:
     """Return the bundled prompts of a kind, or of all.
 
     Args:
@@ -40,14 +40,14 @@ def bundled(name: str) -> list[BenchPrompt]:
     return [prompt for kind in KINDS for prompt in prompts if prompt.group == kind and name in (WORK, kind)]
 
 
-def of_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
+def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
     """Return the prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
 
     Args:
         name: `WORK`, or one of `KINDS`.
         questions: Spec-Bench's questions.
     """
-    kind_of_group = {group: kind for kind, group in OF_SPEC_BENCH.items()}
+    kind_of_group = {group: kind for kind, group in SPEC_BENCH_NAMES.items()}
     external = [replace(q, group=kind_of_group[q.group]) for q in questions if q.group in kind_of_group]
-    internal = [prompt for prompt in bundled(WORK) if prompt.group not in OF_SPEC_BENCH]
+    internal = [prompt for prompt in bundled_prompts(WORK) if prompt.group not in SPEC_BENCH_NAMES]
     return [p for kind in KINDS for p in (*external, *internal) if p.group == kind and name in (WORK, kind)]

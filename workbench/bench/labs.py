@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workbench.bench.claims import Claim, Measured, Scale
+from workbench.bench.claims import Claim, Measurement, Scale
 from workbench.models.bundle import VISION_TARGET
 
 
-def measure(claim: Claim, scale: Scale) -> Measured | None:
+def measure(claim: Claim, scale: Scale) -> Measurement | None:
     """Measure a claim at a scale; return None if it has no measurement. Claims about images have their own scale."""
     if claim.measure is None:
         return None

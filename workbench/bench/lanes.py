@@ -10,7 +10,7 @@ from workbench.core.errors import ParameterError
 from workbench.methods import known
 
 if TYPE_CHECKING:
-    from workbench.decoders import Configured
+    from workbench.decoders import ConfiguredMethod
 
 BASELINE = "autoregressive"
 
@@ -55,24 +55,24 @@ class Lane:
         return cls(method.strip(), values, drafter).checked()
 
     @classmethod
-    def of(cls, given: object) -> Lane:
+    def of(cls, value: object) -> Lane:
         """Return a lane, from a lane, its line of text, or plain data from `to_wire`.
 
         Raises:
             WorkbenchError: it is something else, or invalid.
         """
-        if isinstance(given, Lane):
-            return given.checked()
-        if isinstance(given, str):
-            return cls.parse(given)
-        if not isinstance(given, dict) or not isinstance(given.get("method"), str):
+        if isinstance(value, Lane):
+            return value.checked()
+        if isinstance(value, str):
+            return cls.parse(value)
+        if not isinstance(value, dict) or not isinstance(value.get("method"), str):
             raise ParameterError(
                 "A lane has no method.", 'For example: {"method": "draft-model"}, or draft-model:depth=3.'
             )
-        params, drafter = given.get("params") or {}, given.get("drafter") or None
+        params, drafter = value.get("params") or {}, value.get("drafter") or None
         if not isinstance(params, dict) or not (drafter is None or isinstance(drafter, str)):
             raise ParameterError("The parameters of a lane are not given by name.", 'For example: {"depth": 4}.')
-        return cls(given["method"], params, drafter).checked()
+        return cls(value["method"], params, drafter).checked()
 
     def checked(self) -> Lane:
         """Return the same lane with typed values and without default ones.
@@ -85,7 +85,7 @@ class Lane:
         return Lane(self.method, {n: v for n, v in values.items() if v != specs[n].default}, self.drafter)
 
     @property
-    def configured(self) -> Configured:
+    def configured(self) -> ConfiguredMethod:
         """Method with values for all its parameters. Imports PyTorch."""
         from workbench.methods import registry
 

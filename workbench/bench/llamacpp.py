@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from workbench.bench.llamaserver import Setting
-from workbench.bench.sample import Contender, ContenderLostError, Sample
+from workbench.bench.sample import Contender, ContenderFailedError, Sample
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Models
 from workbench.interop.gguf import export_gguf
 
@@ -48,7 +48,7 @@ def why_not(models: Models) -> str:
     return ""
 
 
-def built_with() -> str:
+def build_info() -> str:
     """Return the wheel's version and the CPU extensions it was compiled for: a general wheel lacks some.
 
     The query runs in a separate process, since importing compiled code may crash it.
@@ -154,10 +154,10 @@ class LlamaCppContender:
                 return
         raise self._lost("did not start")
 
-    def _post(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         connection = http.client.HTTPConnection(self._address, timeout=RUN_S)
         try:
-            connection.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             data = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -165,16 +165,16 @@ class LlamaCppContender:
         finally:
             connection.close()
         if response.status != http.client.OK:
-            raise ContenderLostError(f"refused: {str(data.get('error', {}).get('message', data))[:200]}")
+            raise ContenderFailedError(f"refused: {str(data.get('error', {}).get('message', data))[:200]}")
         return data
 
-    def _lost(self, what: str) -> ContenderLostError:
+    def _lost(self, what: str) -> ContenderFailedError:
         assert self._process is not None
         try:
             code = self._process.wait(timeout=2)  # a process that crashed may still be ending
         except subprocess.TimeoutExpired:
-            return ContenderLostError(what)
-        return ContenderLostError(
+            return ContenderFailedError(what)
+        return ContenderFailedError(
             f"{what}: its process ended " + (f"by signal {-code}" if code < 0 else f"with {code}")
         )
 
@@ -182,7 +182,7 @@ class LlamaCppContender:
 @contextmanager
 def contenders(
     models: Models,
-    methods: Sequence[Configured],
+    methods: Sequence[ConfiguredMethod],
     max_new_tokens: int,
     sampling: SamplingParams,
     seed: int,

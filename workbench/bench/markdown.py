@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left: Collection[str] = ()) -> str:
+def markdown_table(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left: Collection[str] = ()) -> str:
     """Return a Markdown table.
 
     Args:
@@ -28,21 +28,21 @@ def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left:
     return "\n".join([f"| {' | '.join(columns)} |", f"|{sides}|", *(f"| {' | '.join(line)} |" for line in cells)])
 
 
-def shown(value: float | None, form: str) -> str:
+def format_value(value: float | None, form: str) -> str:
     """Format a figure; None (a ratio with denominator 0) becomes a dash."""
     return "–" if value is None else format(value, form)
 
 
-def span(found: Mapping[str, Any] | None) -> str:
+def format_interval(figure: Mapping[str, Any] | None) -> str:
     """Format a figure with its interval like an `Estimate`: "1.52 [1.31–1.77]"; negative ends are joined by "to".
 
     Example:
         >>> span({"value": -0.004, "low": -0.07, "high": 0.01})
         '0.00 [−0.07 to 0.01]'
     """
-    if not found:
+    if not figure:
         return "–"
-    value, low, high = (None if found[k] is None else _hundredths(found[k]) for k in ("value", "low", "high"))
+    value, low, high = (None if figure[k] is None else _hundredths(figure[k]) for k in ("value", "low", "high"))
     if low is None or high is None:
         return f"{value}"
     between = " to " if "−" in low + high else "–"

@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Measured:
+class LaneRuns:
     """Runs of a lane.
 
     Attributes:
@@ -79,7 +79,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class SideBySide:
+class ComparisonRuns:
     """Lanes of a comparison, with their plan and prompts.
 
     Attributes:
@@ -92,11 +92,11 @@ class SideBySide:
 
     plan: Plan
     prompts: list[BenchPrompt]
-    lanes: list[Measured]
+    lanes: list[LaneRuns]
     machine: dict[str, Any]
     complete: bool = False
 
-    def __getitem__(self, name: str) -> Measured:
+    def __getitem__(self, name: str) -> LaneRuns:
         """Return a lane by its name or its method.
 
         Raises:
@@ -108,6 +108,6 @@ class SideBySide:
         raise KeyError(name)
 
     @property
-    def reference(self) -> Measured | None:
+    def reference(self) -> LaneRuns | None:
         """Plain decoding, the reference of the others."""
         return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)

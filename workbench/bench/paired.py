@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.sample import Sample
-from workbench.bench.statistics import PARTS, Totals, acceptance_of, rates, speedup_of, tau_of, typical
-from workbench.bench.texts import differences, exactness
+from workbench.bench.statistics import PARTS, Totals, acceptance_of, average_rate, rates, speedup_of, tau_of
+from workbench.bench.texts import differences, text_exactness
 from workbench.trace.metrics import acceptance_by_depth
 from workbench.trace.speedup import Estimate, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.measured import Measured, SideBySide
+    from workbench.bench.measured import ComparisonRuns, LaneRuns
 
 SCHEMA = 3
 """Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
@@ -28,29 +28,29 @@ GRID = [i / 20 for i in range(21)]
 """Acceptance rates of the points of the break-even curve."""
 
 
-def figures_of(made: SideBySide) -> dict[str, Any]:
+def full_figures(comparison: ComparisonRuns) -> dict[str, Any]:
     """Return all figures of a comparison: those of `so_far`, with texts, race, break-even and exactness per lane."""
-    data = so_far(made)
-    plain = made.reference
-    for lane, wire in zip(made.lanes, data["lanes"], strict=True):
-        wire["race"] = [race(lane, i, plain) if i in lane.traces else None for i in range(len(made.prompts))]
-        wire["pays"] = None if plain is None or lane is plain else pays(lane, plain)
-        wire["exact"] = None if plain is None else exactness(lane, plain, made.plan.greedy)
+    data = partial_figures(comparison)
+    plain = comparison.reference
+    for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
+        wire["race"] = [race(lane, i, plain) if i in lane.traces else None for i in range(len(comparison.prompts))]
+        wire["pays"] = None if plain is None or lane is plain else break_even(lane, plain)
+        wire["exact"] = None if plain is None else text_exactness(lane, plain, comparison.plan.greedy)
         wire["differences"] = [
             None if plain is None or lane is plain or i not in lane.traces or i not in plain.traces
             else differences(plain.traces[i], lane.traces[i])
-            for i in range(len(made.prompts))
+            for i in range(len(comparison.prompts))
         ]  # fmt: skip
     return data
 
 
-def so_far(made: SideBySide) -> dict[str, Any]:
+def partial_figures(comparison: ComparisonRuns) -> dict[str, Any]:
     """Return settings, machine and the figures of each lane, from the runs so far."""
-    plan, plain = made.plan, made.reference
-    header = next((trace.header for lane in made.lanes for trace in lane.traces.values()), None)
+    plan, plain = comparison.plan, comparison.reference
+    header = next((trace.header for lane in comparison.lanes for trace in lane.traces.values()), None)
     return {
         "schema": SCHEMA,
-        "complete": made.complete,
+        "complete": comparison.complete,
         "settings": {
             "target": header.target if header else plan.target,
             "dtype": header.dtype if header else "",
@@ -62,8 +62,8 @@ def so_far(made: SideBySide) -> dict[str, Any]:
             "greedy": plan.greedy,
             "repeats": plan.repeats,
         },
-        "machine": made.machine,
-        "prompts": [{"name": p.name, "group": p.group, "text": p.prompt, "chat": p.chat} for p in made.prompts],
+        "machine": comparison.machine,
+        "prompts": [{"name": p.name, "group": p.group, "text": p.prompt, "chat": p.chat} for p in comparison.prompts],
         "reference": None if plain is None else plain.name,
         "lanes": [
             {
@@ -77,17 +77,17 @@ def so_far(made: SideBySide) -> dict[str, Any]:
                 "error": lane.error,
                 "warnings": sorted({w for s in lane.samples.values() for w in s.warnings}),
                 "drafted_by": next((t.header.drafter for t in lane.traces.values()), None),
-                "figures": figures(lane, plain),
+                "figures": lane_figures(lane, plain),
             }
-            for lane in made.lanes
+            for lane in comparison.lanes
         ],
     }
 
 
-def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
+def lane_figures(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
     """Return the figures of a lane; a ratio with denominator 0 is None. Times per token are in milliseconds."""
     samples = list(lane.samples.values())
-    faster, rate, totals = speedup_of(lane, plain), typical(rates(samples)), Totals.of(samples)
+    faster, rate, totals = speedup_of(lane, plain), average_rate(rates(samples)), Totals.of(samples)
     return {
         "n": totals.runs,
         "speedup": faster and faster.to_wire(),
@@ -127,15 +127,15 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 
-def replayed(made: SideBySide, prompt: int) -> int:
+def most_typical_repeat(comparison: ComparisonRuns, prompt: int) -> int:
     """Return the repeat that a race on a prompt replays in all lanes: the one with the most typical speed-ups.
 
     Among the repeats that the most lanes completed, it has the least sum over lanes of the distances to the prompt's
     speed-up, on a logarithmic scale.
     """
-    base = {} if made.reference is None else rates(made.reference.samples.values())
+    base = {} if comparison.reference is None else rates(comparison.reference.samples.values())
     distances: dict[int, list[float]] = {}
-    for lane in made.lanes:
+    for lane in comparison.lanes:
         of_prompt = rates(s for s in lane.samples.values() if s.prompt == prompt)
         estimate = speedup(of_prompt, base)
         for key, rate in of_prompt.items():
@@ -146,7 +146,7 @@ def replayed(made: SideBySide, prompt: int) -> int:
     )
 
 
-def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
+def race(lane: LaneRuns, prompt: int, plain: LaneRuns | None) -> dict[str, Any]:
     """Return the recorded run of a lane on a prompt that the race replays, of the `replayed` repeat.
 
     Returns:
@@ -172,7 +172,7 @@ def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
 # -- break-even -------------------------------------------------------------------------------------------------------
 
 
-def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
+def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
     """Return the speed-up that the lane's measured costs allow at each acceptance rate, and its break-even point.
 
     speed-up(a) = τ(a) × plain seconds per token / seconds per round, with τ(a) the mean over rounds of 1 + a + … + a^K
@@ -194,7 +194,7 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
     rounds_per_second = {
         key: s.rounds / s.figures["decode_s"] for key, s in lane.samples.items() if s.figures["decode_s"]
     }
-    round_rate, plain_rate = typical(rounds_per_second), typical(rates(plain.samples.values()))
+    round_rate, plain_rate = average_rate(rounds_per_second), average_rate(rates(plain.samples.values()))
     if not any(map(any, depths)) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
         return None
     round_s, plain_s = 1 / round_rate.value, 1 / plain_rate.value

@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.hosted import WARM_UP_TOKENS, Hosted, StopError
-from workbench.bench.hosted import Host as Hosting
-from workbench.bench.interleaving import order
+from workbench.bench.hosted import WARM_UP_TOKENS, BackendRun, StopError
+from workbench.bench.hosted import RunBackend as Hosting
+from workbench.bench.interleaving import rotate
 from workbench.bench.lanes import BASELINE
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.trace.metrics import tokens_per_second
 from workbench.trace.speedup import Estimate, estimate
 
-MOST, LONGEST_S, CLOSE = 12, 60.0, 0.05
+MAX_PAIRS, LONGEST_S, MAX_HALF_WIDTH = 12, 60.0, 0.05
 """Stopping limits: number of pairs, seconds of measuring, and relative half-width of the interval."""
-FEWEST = 3
+MIN_PAIRS = 3
 """Smallest number of pairs before the interval can end the measurement."""
-LOOKS_CONFIDENCE = 0.99
+STOPPING_CONFIDENCE = 0.99
 """Confidence of the interval that ends the measurement if it excludes 1. Checking after each of twelve pairs and
 stopping at the first such interval would be wrong far more often than one time in twenty; at 99 % per check, it is
 about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
 
 
 @runtime_checkable
-class Host(Hosting, Protocol):
+class SharedBackend(Hosting, Protocol):
     """A backend that reports whether other users' runs are active."""
 
     def others_run(self, besides: Any = None) -> bool:
@@ -66,32 +66,32 @@ class Pairs:
         """Return plain JSON."""
         result = self.estimate
         return {
-            "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MOST,
+            "ratios": list(self.ratios), "estimate": result and result.to_wire(), "text": self.text, "most": MAX_PAIRS,
             "waiting": self.waiting, "ended": self.ended,
         }  # fmt: skip
 
 
-def enough(ratios: Sequence[float], seconds: float) -> str:
+def stop_reason(ratios: Sequence[float], seconds: float) -> str:
     """Return the reason why no further pair is needed; empty if another one is needed.
 
     Args:
         ratios: speed-ups of the pairs so far.
         seconds: time of measuring, without waiting.
     """
-    strict = estimate({0: ratios}, LOOKS_CONFIDENCE) if len(ratios) >= FEWEST else None
+    strict = estimate({0: ratios}, STOPPING_CONFIDENCE) if len(ratios) >= MIN_PAIRS else None
     if strict is not None and strict.low is not None and strict.high is not None:
         if strict.low > 1 or strict.high < 1:
             return "the interval lies on one side of 1×"
         overall = estimate({0: ratios})
-        if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + CLOSE:
-            return f"it is known to {CLOSE:.0%}"
-    if len(ratios) >= MOST:
-        return f"{MOST} pairs"
+        if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + MAX_HALF_WIDTH:
+            return f"it is known to {MAX_HALF_WIDTH:.0%}"
+    if len(ratios) >= MAX_PAIRS:
+        return f"{MAX_PAIRS} pairs"
     return f"{LONGEST_S:.0f} s of measuring" if seconds >= LONGEST_S else ""
 
 
 def measure_pairs(
-    host: Host,
+    backend: SharedBackend,
     prompt: str | list[int],
     method: str,
     params: dict[str, Any],
@@ -138,13 +138,15 @@ def measure_pairs(
     seconds, reason = 0.0, ""
     try:
         for side in sides.values():
-            yield from _run(host, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up"))
+            yield from _run(
+                backend, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up")
+            )
         while not reason:
             done: dict[str, tuple[float, float] | None] = {}
             text = f"pair {len(ratios) + 1}"
-            for side in order(list(sides), len(ratios)):
+            for side in rotate(list(sides), len(ratios)):
                 now = Pairs(tuple(ratios), text)
-                done[side] = yield from _run(host, prompt, sides[side], max_new_tokens, stopped, now)
+                done[side] = yield from _run(backend, prompt, sides[side], max_new_tokens, stopped, now)
                 if done[side] is None:
                     break
             method_run, plain_run = done.get("method"), done.get("plain")
@@ -155,7 +157,7 @@ def measure_pairs(
                 continue
             ratios.append(method_run[0] / plain_run[0])
             seconds += method_run[1] + plain_run[1]
-            reason = enough(ratios, seconds)
+            reason = stop_reason(ratios, seconds)
             yield Pairs(tuple(ratios), text)
     except StopError:
         reason = "stopped"
@@ -163,9 +165,9 @@ def measure_pairs(
 
 
 def _run(
-    host: Host,
+    backend: SharedBackend,
     prompt: str | list[int],
-    asked: dict[str, Any],
+    options: dict[str, Any],
     max_new_tokens: int,
     stopped: Callable[[], bool],
     now: Pairs,
@@ -176,8 +178,8 @@ def _run(
         its tokens per second, and its duration in seconds, without waiting for the device or the models.
     """
     yield now
-    start = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
-    run = Hosted(host, start, stopped, host.others_run)
+    start = partial(backend.start, prompt, is_timed=True, max_new_tokens=max_new_tokens, **options)
+    run = BackendRun(backend, start, stopped, backend.others_run)
     with contextlib.closing(run.follow()) as reasons:
         for reason in reasons:
             yield Pairs(now.ratios, reason or now.text, run.run is None)

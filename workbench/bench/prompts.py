@@ -16,7 +16,7 @@ from workbench.trace.files import read_regular
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
 """Problems with one numeric answer each; generated ones are held out from training."""
-MORE = Path(__file__).with_name("claim_prompts.jsonl")
+CLAIM_PROMPTS = Path(__file__).with_name("claim_prompts.jsonl")
 """More prompts of the bundled kinds, for claims (written by `workbench.training.claim_prompts`)."""
 
 

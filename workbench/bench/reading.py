@@ -6,7 +6,7 @@ after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,21 +14,21 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from workbench.core.probes import Probed
+from workbench.core.probes import ProbeOutput
 from workbench.core.rejection import VerificationResult
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.state import DraftState
-from workbench.decoders.method import Configured
-from workbench.engine.request import Request, Row
+from workbench.decoders.method import ConfiguredMethod
+from workbench.engine.request import Request, Sequence
 from workbench.kernels.distributions import TOP
 from workbench.models.loading import Models
 
-FALLING = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
+TOP_PROBS = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
 """Probabilities of the top tokens, the same at every position."""
 
 
-def silent(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
+def stub_models(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
     """Return a `Models` without a model, with the attributes that text-only drafters use."""
     target = SimpleNamespace(
         vocab_size=vocabulary, device=torch.device("cpu"), dtype=torch.float32, model=None, config=None, n_layers=2,
@@ -38,7 +38,7 @@ def silent(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
 
 
 @dataclass
-class Reader:
+class SimulatedSequence:
     """One simulated sequence.
 
     Attributes:
@@ -48,16 +48,20 @@ class Reader:
         random: generator of the top tokens after the first.
     """
 
-    row: Row
-    text: Sequence[int]
+    row: Sequence
+    text: abc.Sequence[int]
     at: int
     random: np.random.Generator
 
     @classmethod
-    def of(cls, configured: Configured, models: Models, text: Sequence[int], prompt: int, seed: int = 0) -> Reader:
+    def of(
+        cls, configured: ConfiguredMethod, models: Models, text: abc.Sequence[int], prompt: int, seed: int = 0
+    ) -> SimulatedSequence:
         """Return a sequence with the first `prompt` tokens committed, and the drafter's state after them."""
         prompt_ids = list(text[:prompt])
-        sequence = Row(Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models)
+        sequence = Sequence(
+            Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
+        )
         sequence.state = DraftState()
         sequence.state.drafter = configured.drafter.prime(sequence, models)
         sequence.state.policy = configured.policy.start()
@@ -81,7 +85,7 @@ class Reader:
         """Return the draft tree."""
         return self.row.drafter.propose([self.row])[0]
 
-    def judge(self, tree: DraftTree, least: int = 1) -> RoundFeedback:
+    def judge(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
         """Verify a draft against the text, and append the emitted tokens, at least `least`, to `row.committed`."""
         sequence, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.at
@@ -89,15 +93,17 @@ class Reader:
             if parent == parent_node and token == self.text[position]:
                 path.append(node)
                 parent_node, position = node, position + 1
-        root, emitted = sequence.committed[-1], list(self.text[self.at : max(position + 1, self.at + least)])
+        root, emitted = sequence.committed[-1], list(self.text[self.at : max(position + 1, self.at + min_tokens)])
         sequence.committed.extend(emitted)
         probes = sequence.drafter.probes(sequence, tree)
         self.at += len(emitted)
         top = self.random.integers(0, sequence.models.target.vocab_size, (len(tokens) + 1, TOP))
         top[:, 0] = emitted[0]
-        probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
+        probed = (
+            None if probes is None else ProbeOutput(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
+        )
         verification = VerificationResult(tuple(path), emitted[len(path)], bool(tokens), (), {})
-        top_probs, top_tokens = [FALLING] * (len(tokens) + 1), _distinct(top, sequence.models.target.vocab_size)
+        top_probs, top_tokens = [TOP_PROBS] * (len(tokens) + 1), _distinct(top, sequence.models.target.vocab_size)
         return RoundFeedback(
             tokens,
             parents,
@@ -110,9 +116,9 @@ class Reader:
             chances=top_probs,
         )
 
-    def observe(self, outcome: RoundFeedback) -> None:
+    def observe(self, feedback: RoundFeedback) -> None:
         """Pass the outcome to the drafter."""
-        self.row.drafter.observe(self.row, outcome)
+        self.row.drafter.observe(self.row, feedback)
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:

@@ -9,16 +9,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.bench.candidate_runs import WARM_UP, Candidate, CandidateRuns, Writing, is_candidate, repeats, settings
+from workbench.bench.candidate_runs import (
+    WARM_UP,
+    Candidate,
+    CandidateRuns,
+    RunGenerator,
+    is_candidate,
+    measuring_params,
+    repeated_share,
+)
 from workbench.bench.contenders import EngineContender
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.rows import BASELINE
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import registry
-from workbench.methods.known import Known
+from workbench.methods.known import MethodInfo
 from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 
@@ -34,7 +42,7 @@ class PromptIds:
     ids: list[int]
 
 
-def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
+def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMethod]:
     """Return the exact methods that run on these models, with the policy that plans by measured costs if they have it.
 
     Args:
@@ -45,11 +53,11 @@ def candidates(models: Models, names: Sequence[str] = ()) -> list[Configured]:
         UnknownNameError: there is no such method.
     """
     selected = [registry.get(name) for name in names] or registry.methods()
-    runnable = [(m, Known.of(m)) for m in selected if not models.why_not(m.needs)]
-    return [method.with_params(**settings(known)) for method, known in runnable if is_candidate(known)]
+    runnable = [(m, MethodInfo.of(m)) for m in selected if not models.why_not(m.needs)]
+    return [method.with_params(**measuring_params(known)) for method, known in runnable if is_candidate(known)]
 
 
-def of_kept_runs(target: str, last: int) -> list[PromptIds]:
+def saved_run_prompts(target: str, last: int) -> list[PromptIds]:
     """Return the prompts of the newest saved runs of a target, without images and without duplicates.
 
     Args:
@@ -77,9 +85,9 @@ def recommend(
     prompts: Sequence[PromptIds],
     seconds: float,
     *,
-    methods: Sequence[Configured] = (),
+    methods: Sequence[ConfiguredMethod] = (),
     max_new_tokens: int = 64,
-    told: Progress = lambda *_: None,
+    progress: Progress = lambda *_: None,
     stopped: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.monotonic,
 ) -> Recommendation:
@@ -110,11 +118,11 @@ def recommend(
         )
     engine, start, complete = Engine(models, record=False), now(), True
 
-    def entrant(one: Configured) -> Candidate:
+    def entrant(one: ConfiguredMethod) -> Candidate:
         lane = EngineContender(engine, one, SamplingParams(temperature=0.0), max_new_tokens)
         short = replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens))
 
-        def write(prompt: int, repeat: int | None) -> Writing:
+        def write(prompt: int, repeat: int | None) -> RunGenerator:
             yield from ()  # a run in this process never waits
             return (short if repeat is None else lane).run(prompts[prompt].ids, prompt=prompt, repeat=repeat or 0)
 
@@ -127,14 +135,14 @@ def recommend(
     )
     try:
         for label, _ in runs.run(lambda: now() - start >= seconds or stopped(), lambda: start + seconds - now()):
-            told(now() - start, runs.done, label)
+            progress(now() - start, runs.done, label)
         complete = not stopped()
     except KeyboardInterrupt:
         complete = False
     used = sorted({s.prompt for s in runs.plain})
     ids = {i: source.ids for i, source in enumerate(prompts)}
     return Recommendation(
-        models.target_name, [prompts[i].name for i in used], runs.ranking(), repeats(ids, runs.plain), now() - start,
+        models.target_name, [prompts[i].name for i in used], runs.ranking(), repeated_share(ids, runs.plain), now() - start,
         runs.passes, complete, machine_facts(), runs.failed, len(prompts), runs.unreached, len(runs.disturbed),
         runs.refused,
     )  # fmt: skip

@@ -8,12 +8,12 @@ from typing import Any
 from workbench.bench.lanes import BASELINE
 from workbench.trace.speedup import FASTER, SLOWER, Estimate
 
-MUCH = 0.3
+HIGH_REPETITION = 0.3
 """Share of repeated tokens from which on the recommendation calls copying promising."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RankedMethod:
     """A method with its measured figures.
 
     Attributes:
@@ -84,7 +84,7 @@ class Recommendation:
 
     target: str
     prompts: list[str]
-    ranking: list[Choice]
+    ranking: list[RankedMethod]
     repeats: float | None
     seconds: float
     passes: int
@@ -97,7 +97,7 @@ class Recommendation:
     refused: list[str] = field(default_factory=list)
 
     @property
-    def best(self) -> Choice | None:
+    def best(self) -> RankedMethod | None:
         """First method of the ranking that is significantly faster than plain decoding; None if there is none."""
         return next((c for c in self.ranking if c.speedup is not None and c.speedup.verdict == FASTER), None)
 
@@ -118,7 +118,7 @@ class Recommendation:
         best, n = self.best, len(self.ranking)
         copy_note = "" if self.repeats is None else (
             f" Of the text, {self.repeats:.0%} repeats what stood before"
-            + (": what copies has something to copy." if self.repeats >= MUCH else ": there is little to copy.")
+            + (": what copies has something to copy." if self.repeats >= HIGH_REPETITION else ": there is little to copy.")
         )  # fmt: skip
         if best is None or best.speedup is None:
             slower = all(c.speedup is not None and c.speedup.verdict == SLOWER for c in self.ranking)

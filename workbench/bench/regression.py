@@ -24,9 +24,9 @@ import numpy as np
 from scipy import stats
 
 from workbench.bench.lanes import BASELINE
-from workbench.bench.markdown import markdown, shown
+from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.report import BenchReport
-from workbench.bench.statistics import saved_rates, share, typical
+from workbench.bench.statistics import average_rate, saved_rates, share
 from workbench.core.errors import WorkbenchError
 from workbench.models.machine import describe
 from workbench.trace.speedup import speedup
@@ -61,7 +61,7 @@ class Figure:
 
 
 def _rate(runs: Sequence[Run]) -> float | None:
-    average = typical(saved_rates(runs))
+    average = average_rate(saved_rates(runs))
     return None if average is None else average.value
 
 
@@ -114,10 +114,10 @@ class Change:
 COLUMNS: dict[str, Callable[[Change], Any]] = {
     "method": lambda c: f"`{c.method}`",
     "figure": lambda c: FIGURES[c.figure].title,
-    "old": lambda c: shown(c.old, ".4g"),
-    "new": lambda c: shown(c.new, ".4g"),
-    "change": lambda c: shown(c.change, "+.1%"),
-    "p": lambda c: shown(c.p, ".2g"),
+    "old": lambda c: format_value(c.old, ".4g"),
+    "new": lambda c: format_value(c.new, ".4g"),
+    "change": lambda c: format_value(c.change, "+.1%"),
+    "p": lambda c: format_value(c.p, ".2g"),
     "prompts": lambda c: c.prompts,
     "verdict": lambda c: c.verdict,
 }
@@ -153,7 +153,7 @@ class Regression:
         significant = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(significant)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in significant] + [""] * bool(significant)
-        lines += [markdown(COLUMNS, self.changes, left=("figure", "verdict"))]
+        lines += [markdown_table(COLUMNS, self.changes, left=("figure", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
             lines.append("Not the same: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workbench.bench.markdown import markdown
+from workbench.bench.markdown import markdown_table
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.rows import COLUMNS, ESTIMATES, BenchRow
 from workbench.bench.sample import Sample
@@ -57,9 +57,9 @@ class BenchReport:
 
     def to_markdown(self, by_group: bool = False) -> str:
         """Return Markdown tables, followed by machine and settings."""
-        parts = [markdown(COLUMNS, self.rows)]
+        parts = [markdown_table(COLUMNS, self.rows)]
         if by_group:
-            parts += [f"**{name}**\n\n{markdown(COLUMNS, rows)}" for name, rows in self.groups.items()]
+            parts += [f"**{name}**\n\n{markdown_table(COLUMNS, rows)}" for name, rows in self.groups.items()]
         note = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, ""))
         remarks = "" if self.complete else "Stopped before the end. "
         remarks += "".join(f"Left out {n} of {why}. " for why, n in self.left_out.items())
@@ -67,7 +67,7 @@ class BenchReport:
         return "\n\n".join(parts) + "\n"
 
 
-SAVED = (
+RUN_COLUMNS = (
     "contender", "prompt", "name", "group", "category", "question", "turn", "repeat", "tokens", "seconds",
     "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
     "steps", "token_ids",
@@ -81,7 +81,7 @@ def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> lis
 
 
 def _run(sample: Sample, prompt: BenchPrompt) -> dict[str, Any]:
-    values = {name: getattr(sample, name) for name in SAVED if name in Sample.__dataclass_fields__}
+    values = {name: getattr(sample, name) for name in RUN_COLUMNS if name in Sample.__dataclass_fields__}
     prompt_facts = {
         "name": prompt.name,
         "group": prompt.group,
@@ -90,7 +90,7 @@ def _run(sample: Sample, prompt: BenchPrompt) -> dict[str, Any]:
         "turn": prompt.turn,
     }
     values |= {"tokens": len(sample.token_ids), **prompt_facts, **sample.figures}
-    return {name: values.get(name) for name in SAVED}
+    return {name: values.get(name) for name in RUN_COLUMNS}
 
 
 def _flat(row: BenchRow) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.bench.lanes import BASELINE
-from workbench.bench.markdown import shown
+from workbench.bench.markdown import format_value
 from workbench.bench.prompts import BenchPrompt, groups_of
 from workbench.bench.sample import Contender, Sample
-from workbench.bench.statistics import Rates, Totals, acceptance_of, rates, share, tau_of, typical
-from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
+from workbench.bench.statistics import Rates, Totals, acceptance_of, average_rate, rates, share, tau_of
+from workbench.trace.speedup import Estimate, estimate, group_by_prompt, speedup
 
 ESTIMATES = (
     "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
@@ -149,11 +149,11 @@ def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[
     """
     fields: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
     method_rates, plain_rates = call.get(name, {}), call.get(BASELINE, {})
-    fields["call_tokens_per_second"] = _typical(method_rates)
+    fields["call_tokens_per_second"] = _average_rate(method_rates)
     fields["call_speedup_vs_autoregressive"] = speedup(method_rates, plain_rates)
     if not is_ours:
         return fields
-    fields["tokens_per_second"] = _typical(decode.get(name, {}))
+    fields["tokens_per_second"] = _average_rate(decode.get(name, {}))
     fields["speedup_vs_autoregressive"] = speedup(decode.get(name, {}), decode.get(BASELINE, {}))
     if HF_BASELINE not in call:
         return fields
@@ -169,11 +169,11 @@ def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[
     total = {key: method_rates[key] / hf[key] for key in shared}
     speculation_part = {key: total[key] / plain_part[key] for key in shared}
     parts = {"speedup_vs_hf": total, "hf_plain_part": plain_part, "hf_speculation_part": speculation_part}
-    return fields | {"hf_counterpart": counterpart} | {n: estimate(by_prompt(part)) for n, part in parts.items()}
+    return fields | {"hf_counterpart": counterpart} | {n: estimate(group_by_prompt(part)) for n, part in parts.items()}
 
 
-def _typical(of: Rates) -> float | None:
-    average = typical(of)
+def _average_rate(rates_by_run: Rates) -> float | None:
+    average = average_rate(rates_by_run)
     return None if average is None else average.value
 
 
@@ -188,10 +188,10 @@ def _by_position(samples: Iterable[Sample]) -> list[tuple[int, int, int]]:
 
 COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     "method": lambda r: f"`{r.method}`",
-    "τ": lambda r: shown(r.tau, ".2f"),
-    "accepted / tested": lambda r: shown(r.acceptance_rate, ".2f"),
-    "tokens/s, decoding": lambda r: shown(r.tokens_per_second, ".0f"),
-    "tokens/s, whole call": lambda r: shown(r.call_tokens_per_second, ".0f"),
+    "τ": lambda r: format_value(r.tau, ".2f"),
+    "accepted / tested": lambda r: format_value(r.acceptance_rate, ".2f"),
+    "tokens/s, decoding": lambda r: format_value(r.tokens_per_second, ".0f"),
+    "tokens/s, whole call": lambda r: format_value(r.call_tokens_per_second, ".0f"),
     "× autoregressive, decoding [95 %]": lambda r: str(r.speedup_vs_autoregressive or "–"),
     "× autoregressive, whole call [95 %]": lambda r: str(r.call_speedup_vs_autoregressive or "–"),
     "× Hugging Face, whole call [95 %]": lambda r: (
@@ -202,12 +202,12 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
         if r.hf_plain_part and r.hf_speculation_part
         else "–"
     ),
-    "overhead of decoding": lambda r: shown(r.overhead_share, ".0%"),
-    "overhead, ms a round": lambda r: shown(r.overhead_ms_per_round, ".2f"),
+    "overhead of decoding": lambda r: format_value(r.overhead_share, ".0%"),
+    "overhead, ms a round": lambda r: format_value(r.overhead_ms_per_round, ".2f"),
     "memory, MiB": lambda r: (
-        shown(r.weights_mib, ".0f")
+        format_value(r.weights_mib, ".0f")
         + ("" if r.growth_mib is None or r.weights_mib is None else f" + {r.growth_mib:.0f}")
     ),
-    "same text": lambda r: shown(r.identical_to_autoregressive, ".0%"),
+    "same text": lambda r: format_value(r.identical_to_autoregressive, ".0%"),
 }
 """Columns of display tables: title, and function of a row that returns the cell."""

@@ -20,7 +20,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 
 @dataclass(frozen=True)
-class _Asking(Lossless):
+class _PairedVerifier(Lossless):
     """Exact verifier that also evaluates another one."""
 
     other: Verifier = field(default_factory=Lossless)
@@ -28,13 +28,13 @@ class _Asking(Lossless):
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         decision = super().rule(v)
-        self.found.append((expected(self.other.rule(v)), expected(decision)))
+        self.found.append((expected_tokens(self.other.rule(v)), expected_tokens(decision)))
         return decision
 
 
-def expected(ruling: AcceptanceDecision) -> float:
+def expected_tokens(decision: AcceptanceDecision) -> float:
     """Return the expected tokens of a round with a given chain: accepted drafted tokens, and one target token."""
-    return 1 + float(ruling.accept.double().cumprod(0).sum())
+    return 1 + float(decision.accept.double().cumprod(0).sum())
 
 
 def expected_tau(
@@ -59,7 +59,7 @@ def expected_tau(
     """
     draft_model = registry.get("draft-model")
     for i, ids in enumerate(prompts):
-        verifier = _Asking(other=other)
+        verifier = _PairedVerifier(other=other)
         method = replace(draft_model, verifier=verifier, other_verifiers=(), claims=(), suites={}).with_params(**params)
         for draw in range(draws):
             seed = i + draw * len(prompts)

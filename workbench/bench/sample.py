@@ -55,7 +55,7 @@ class Sample:
         return len(self.token_ids) / (self.decode_seconds or self.seconds)
 
 
-class ContenderLostError(WorkbenchError):
+class ContenderFailedError(WorkbenchError):
     """A contender crashed, or cannot run with these settings: the others continue without it."""
 
 

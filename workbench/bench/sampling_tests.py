@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.bench.finding import FAIL, MEASURED, NEVER_RAN, PASS, SKIPPED, Finding, Prompt, corners, setting
+from workbench.bench.finding import (
+    FAIL,
+    MEASURED,
+    NEVER_RAN,
+    PASS,
+    SKIPPED,
+    Finding,
+    Prompt,
+    boundary_settings,
+    describe_setting,
+)
 from workbench.bench.goodness import (
     MIN_EXPECTED,
     Fit,
@@ -23,7 +33,7 @@ from workbench.core.errors import MethodUnavailableError, ParameterError, Workbe
 from workbench.core.params import params_of
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams, to_probs
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.engine import Engine
 from workbench.models.loading import Models
 
@@ -70,10 +80,10 @@ TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 def check_distribution(
     method: Method,
     models: Models,
-    which: SamplingTest,
+    test: SamplingTest,
     runs: int,
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
-    one: Configured | None = None,
+    only_setting: ConfiguredMethod | None = None,
 ) -> Finding:
     """Test sampled first tokens against their exact joint distribution.
 
@@ -91,26 +101,26 @@ def check_distribution(
         one: the only setting that is tested, for its own promise; None: the defaults and the choices.
     """
     start = time.perf_counter()
-    parsed, claim = Prompt.of(prompt), f"sampling law ({which.name})"
-    exact = exact_distribution(models, which, parsed)
+    parsed, claim = Prompt.of(prompt), f"sampling law ({test.name})"
+    exact = exact_distribution(models, test, parsed)
     fits: dict[str, Fit] = {}
     variations: dict[str, float] = {}
     refused: list[str] = []
-    settings, weaker = choices(method) if one is None else ([one], [])
-    promise = (one or method).promise
+    settings, weaker = settings_by_promise(method) if only_setting is None else ([only_setting], [])
+    promise = (only_setting or method).promise
     for i, configured in enumerate(settings):
         try:
-            samples = sample_many(configured, models, which, runs, parsed, first_seed=i * runs)
+            samples = sample_many(configured, models, test, runs, parsed, first_seed=i * runs)
         except (ParameterError, MethodUnavailableError) as error:
-            refused.append(f"{setting(configured)} ({error})")
+            refused.append(f"{describe_setting(configured)} ({error})")
             continue
-        counts = count_firsts(samples, which.n_tokens)
-        fits[setting(configured)] = chi_square(counts, exact)
-        variations[setting(configured)] = total_variation(counts, exact)
+        counts = count_firsts(samples, test.n_tokens)
+        fits[describe_setting(configured)] = chi_square(counts, exact)
+        variations[describe_setting(configured)] = total_variation(counts, exact)
 
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
         text = f"{detail}; refused: {', '.join(refused)}" if refused else detail
-        text += f"; promises no law, not judged: {', '.join(map(setting, weaker))}" if weaker else ""
+        text += f"; promises no law, not judged: {', '.join(map(describe_setting, weaker))}" if weaker else ""
         seconds = time.perf_counter() - start
         return Finding(method.name, promise.value, claim, verdict, text, seconds, "law", figures)
 
@@ -143,13 +153,13 @@ def check_distribution(
     return found(PASS, detail, figures)
 
 
-def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
+def settings_by_promise(method: Method) -> tuple[list[ConfiguredMethod], list[ConfiguredMethod]]:
     """Return the defaults and every other choice of a parameter: those with the method's promise, and the others.
 
     The first list includes each exact verifier with each of its numeric parameters at the low end of its range: an
     error may occur only where such a bound is reached, which is rare at its default.
     """
-    settings = [method.with_params(), *corners(method, kinds=("choice",))]
+    settings = [method.with_params(), *boundary_settings(method, kinds=("choice",))]
     matching, weaker = ([c for c in settings if (c.promise is method.promise) is is_same] for is_same in (True, False))
     lowest = [method.with_params(**values) for values in low_ends(method)]
     return matching + [c for c in lowest if c.promise is method.promise is not Promise.APPROXIMATE], weaker
@@ -184,18 +194,18 @@ def head_sampling_test(models: Models, prompt: Sequence[int] | Prompt, runs: int
     return test
 
 
-def exact_distribution(models: Models, which: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
+def exact_distribution(models: Models, test: SamplingTest, prompt: Prompt) -> dict[tuple[int, ...], float]:
     """Return the joint distribution of the first tokens after a prompt."""
     pixels = prompt.pixels(models)
     return joint_distribution(
-        models.target.model, prompt.ids, which.n_tokens, lambda x: to_probs(x[None], which.sampling)[0], pixels
+        models.target.model, prompt.ids, test.n_tokens, lambda x: to_probs(x[None], test.sampling)[0], pixels
     )
 
 
 def sample_many(
-    configured: Configured,
+    configured: ConfiguredMethod,
     models: Models,
-    which: SamplingTest,
+    test: SamplingTest,
     runs: int,
     prompt: Sequence[int] | Prompt = TINY_PROMPT,
     first_seed: int = 0,
@@ -207,12 +217,12 @@ def sample_many(
         MethodUnavailableError: the method cannot run on it.
         WorkbenchError: a run failed.
     """
-    engine = Engine(models, max_rows=BATCH, record=False)
-    length = which.n_tokens + 2
+    engine = Engine(models, max_sequences=BATCH, record=False)
+    length = test.n_tokens + 2
     sequences = [
         engine.submit(
             Prompt.of(prompt).request(
-                configured, which.sampling, max_new_tokens=length, seed=first_seed + i, stop_at_eos=False
+                configured, test.sampling, max_new_tokens=length, seed=first_seed + i, stop_at_eos=False
             )
         )
         for i in range(runs)

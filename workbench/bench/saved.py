@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
-from workbench.bench.report import SAVED, SCHEMA_VERSION, BenchReport
+from workbench.bench.report import RUN_COLUMNS, SCHEMA_VERSION, BenchReport
 from workbench.bench.rows import ESTIMATES, BenchRow, speeds
 from workbench.bench.statistics import saved_rates
 from workbench.core.errors import WorkbenchError
-from workbench.core.panics import PanicError, no_panic
+from workbench.core.panics import PanicError, convert_panics
 from workbench.trace.files import read_regular
 from workbench.trace.speedup import Estimate
 
@@ -30,13 +30,13 @@ def _kind(column: str) -> Any:
     return pl.Int64 if column in _INTS else pl.String if column in _TEXTS else pl.Float64
 
 
-RUNS = {column: _kind(column) for column in SAVED}
+PARQUET_SCHEMA = {column: _kind(column) for column in RUN_COLUMNS}
 """Columns of the Parquet file, which has one row per timed run."""
 
 
 def to_parquet(report: BenchReport) -> bytes:
     """Return Parquet with one row per timed run; everything else is in the metadata."""
-    runs = pl.DataFrame(report.runs, schema=RUNS)
+    runs = pl.DataFrame(report.runs, schema=PARQUET_SCHEMA)
     rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
     out = io.BytesIO()
     runs.write_parquet(out, metadata={_METADATA: json.dumps(rest, ensure_ascii=False)})
@@ -55,7 +55,7 @@ def read_report(path: Path) -> BenchReport:
         raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from None
     try:
         if data.startswith(b"PAR1"):
-            with no_panic():
+            with convert_panics():
                 wire = json.loads(pl.read_parquet_metadata(io.BytesIO(data))[_METADATA])
                 wire["runs"] = pl.read_parquet(io.BytesIO(data)).to_dicts()
         else:

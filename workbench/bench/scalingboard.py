@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workbench.bench.markdown import markdown, shown
+from workbench.bench.markdown import format_value, markdown_table
 from workbench.models.machine import describe
-from workbench.trace.scaling import NAMES, fit, of_report
+from workbench.trace.scaling import NAMES, fit, runs_from_report
 
 BOARD = "scaling.json"
 
 
 def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train scaling`."""
-    runs, fitted = of_report(report), fit(of_report(report))
+    runs, fitted = runs_from_report(report), fit(runs_from_report(report))
     run_rows = [
         {"cell": cell, "tau": run.tau, "left": residual}
         for cell, run, residual in zip(report["cells"], runs, fitted.left, strict=True)
@@ -22,10 +22,10 @@ def page(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "parameters": lambda row: f"{row['cell']['parameters']:,}",
         "tokens read": lambda row: f"{row['cell']['tokens']:,}",
-        "held out: agreement": lambda row: shown(row["cell"]["agreement"], ".3f"),
-        "τ": lambda row: shown(row["tau"], ".3f"),
-        "τ less the law's": lambda row: shown(row["left"], "+.3f"),
-        "minutes": lambda row: shown(row["cell"]["seconds"] / 60, ".1f"),
+        "held out: agreement": lambda row: format_value(row["cell"]["agreement"], ".3f"),
+        "τ": lambda row: format_value(row["tau"], ".3f"),
+        "τ less the law's": lambda row: format_value(row["left"], "+.3f"),
+        "minutes": lambda row: format_value(row["cell"]["seconds"] / 60, ".1f"),
     }
     names = ("τ at one token and one parameter", *(f"τ for {name}" for name in NAMES[1:]))
     law_rows = [
@@ -34,7 +34,7 @@ def page(report: dict[str, Any]) -> str:
     ]
     numbers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "of the law": lambda row: row["name"],
-        "value": lambda row: shown(row["value"], ".3f"),
+        "value": lambda row: format_value(row["value"], ".3f"),
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     }
     flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
@@ -53,9 +53,9 @@ def page(report: dict[str, Any]) -> str:
         "what another seed of training would change is not in them. Tokens are those of the prompts and answers that "
         "were read, again and again where there were no others.",
         "",
-        markdown(numbers, law_rows, ("of the law",)),
+        markdown_table(numbers, law_rows, ("of the law",)),
         "",
-        markdown(columns, run_rows, ()),
+        markdown_table(columns, run_rows, ()),
         "",
     ]
     return "\n".join(lines)

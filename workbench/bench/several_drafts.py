@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.bench.verifier_suite import draft
-from workbench.core.draw import Draw, Purpose
+from workbench.bench.verifier_suite import sample_draft
+from workbench.core.draw import Purpose, RandomStream
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
@@ -22,11 +22,11 @@ from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import theory
 
-Way = tuple[Verifier | None, Sampling]
+VerifierSetup = tuple[Verifier | None, Sampling]
 """A verifier (None: the optimal-transport bound), and the sampling of the drafts."""
 SETS = 64
 """Sets of drafts that are sampled per position."""
-TOGETHER = 32
+POSITIONS_PER_TREE = 32
 """Positions verified at once, as one draft tree; a limit, since some verifiers compare all nodes of a tree with each
 other."""
 
@@ -48,7 +48,7 @@ class TextDistributions:
 
 
 @dataclass(frozen=True)
-class _Watching(Lossless):
+class _DistributionRecorder(Lossless):
     """Exact verifier that records the distributions of every position with a draft."""
 
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
@@ -72,7 +72,7 @@ def distributions_of(
     """
     chain = registry.get("draft-model")
     for i, ids in enumerate(prompts):
-        recorder = _Watching()
+        recorder = _DistributionRecorder()
         method = replace(chain, verifier=recorder, other_verifiers=(), claims=(), suites={})
         request = Request(
             ids, method.with_params(depth=1), SamplingParams(temperature=temperature), max_new_tokens=n_tokens, seed=i
@@ -82,7 +82,7 @@ def distributions_of(
             yield TextDistributions(*(torch.stack(rows) for rows in zip(*recorder.seen, strict=True)))
 
 
-def accepted(distributions: TextDistributions, way: Way, siblings: int) -> float:
+def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:
     """Return the probability that a position accepts one of its drafts, mean over positions.
 
     Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
@@ -93,20 +93,22 @@ def accepted(distributions: TextDistributions, way: Way, siblings: int) -> float
         way: the verifier, and how drafts are sampled.
         siblings: drafts per position.
     """
-    verifier, kind = way
+    verifier, kind = setup
     if verifier is None:
         exact = [probs / probs.sum(1, keepdim=True) for probs in (distributions.p.double(), distributions.q.double())]
         pairs = zip(*(probs.numpy() for probs in exact), strict=True)
         return fmean(theory.optimal_acceptance(p, q, siblings, kind is Sampling.SAMPLED) for p, q in pairs)
     parts = [
         TextDistributions(*pair)
-        for pair in zip(distributions.p.split(TOGETHER), distributions.q.split(TOGETHER), strict=True)
+        for pair in zip(
+            distributions.p.split(POSITIONS_PER_TREE), distributions.q.split(POSITIONS_PER_TREE), strict=True
+        )
     ]
-    accept_probs = [_chances(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
+    accept_probs = [_acceptance_probs(part, verifier, kind, siblings, seed) for seed, part in enumerate(parts * SETS)]
     return float(torch.cat(accept_probs).mean())
 
 
-def _chances(
+def _acceptance_probs(
     distributions: TextDistributions, verifier: Verifier, kind: Sampling, siblings: int, seed: int
 ) -> Float[Tensor, " n"]:
     """Return per position the probability that one of its drafts is accepted.
@@ -114,11 +116,11 @@ def _chances(
     The verifier's probability of each draft is conditional on the rejection of the earlier ones.
     """
     n = len(distributions)
-    tree = draft(kind, distributions.q, n * siblings, seed, siblings)
+    tree = sample_draft(kind, distributions.q, n * siblings, seed, siblings)
     # The position of each row of the target's distributions; rows without a draft below them are unused.
     positions = torch.zeros(len(tree) + 1, dtype=torch.long)
     positions[tree.parents[::siblings] + 1] = torch.arange(n)
     p = distributions.p[positions]
-    u = torch.from_numpy(Draw(seed).uniform(0, Purpose.STOP, len(p)))
+    u = torch.from_numpy(RandomStream(seed).uniform(0, Purpose.STOP, len(p)))
     decision = verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
     return 1 - (1 - decision.accept.double().view(n, siblings)).prod(1)

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.datasets import MT_BENCH
-from workbench.bench.markdown import markdown, shown
+from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.report import BenchReport
 from workbench.bench.statistics import share
 from workbench.core.errors import WorkbenchError
-from workbench.trace.files import read_regular, write_whole
+from workbench.trace.files import read_regular, write_atomically
 from workbench.trace.speedup import speedup
 
 _REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
@@ -59,7 +59,7 @@ def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]
         path = folder / f"{name}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode())
+            write_atomically(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode())
         except OSError as error:
             raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another folder.") from None
         paths.append(path)
@@ -183,14 +183,14 @@ def _first_choice(side: Any, numbers: Sequence[int]) -> float:
 COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "category": lambda r: r["category"],
     "questions": lambda r: r["questions"],
-    "mean accepted": lambda r: shown(r["mean_accepted"], ".2f"),
-    "tokens/s": lambda r: shown(r["tokens_per_second"], ".1f"),
-    "baseline tokens/s": lambda r: shown(r["baseline_tokens_per_second"], ".1f"),
+    "mean accepted": lambda r: format_value(r["mean_accepted"], ".2f"),
+    "tokens/s": lambda r: format_value(r["tokens_per_second"], ".1f"),
+    "baseline tokens/s": lambda r: format_value(r["baseline_tokens_per_second"], ".1f"),
     "speed-up [95 %]": lambda r: r["speedup"] or "–",
-    "Spec-Bench's, of totals": lambda r: shown(r["spec_bench_speedup"], ".2f"),
+    "Spec-Bench's, of totals": lambda r: format_value(r["spec_bench_speedup"], ".2f"),
 }
 
 
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    return markdown(COLUMNS, rows) + "\n"
+    return markdown_table(COLUMNS, rows) + "\n"

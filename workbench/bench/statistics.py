@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.bench.sample import Sample
-from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
+from workbench.trace.speedup import Estimate, estimate, group_by_prompt, pair_ratios, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.measured import Measured
+    from workbench.bench.measured import LaneRuns
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")
@@ -49,9 +49,9 @@ def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[
     }  # fmt: skip
 
 
-def typical(of: Rates) -> Estimate | None:
+def average_rate(rates_by_run: Rates) -> Estimate | None:
     """Return the average rate of all runs; the quotient of two such averages is the speed-up of their runs."""
-    return estimate(by_prompt(of))
+    return estimate(group_by_prompt(rates_by_run))
 
 
 def tau_of(samples: Iterable[Sample]) -> float | None:
@@ -59,7 +59,7 @@ def tau_of(samples: Iterable[Sample]) -> float | None:
 
     With both averages of one kind, speed-up = τ × plain seconds per token / seconds per round. None without a round.
     """
-    average = typical({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
+    average = average_rate({(s.prompt, s.repeat): len(s.token_ids) / s.rounds for s in samples if s.rounds})
     return None if average is None else average.value
 
 
@@ -72,14 +72,14 @@ def acceptance_of(samples: Iterable[Sample]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
+def speedup_of(lane: LaneRuns, plain: LaneRuns | None) -> Estimate | None:
     """Return the speed-up of a lane over plain decoding, without prefill."""
     return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
 
 
-def speedups(lane: Measured, plain: Measured | None) -> list[float]:
+def speedups(lane: LaneRuns, plain: LaneRuns | None) -> list[float]:
     """Return the ratios of a lane to plain decoding: one value per prompt and repeat that both have."""
-    ratios = {} if plain is None else pairs(rates(lane.samples.values()), rates(plain.samples.values()))
+    ratios = {} if plain is None else pair_ratios(rates(lane.samples.values()), rates(plain.samples.values()))
     return [ratio for of_prompt in ratios.values() for ratio in of_prompt]
 
 
@@ -183,44 +183,44 @@ Quotient = tuple[Sequence[float], Sequence[float]]
 """Numerators and denominators by prompt."""
 
 
-def ratio_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
+def ratio_of_quotients(numerator: Quotient, denominator: Quotient) -> Interval | None:
     """Return a quotient of sums / another one over the same prompts, resampled together; None if the latter is 0."""
-    if not sum(theirs[0]):
+    if not sum(denominator[0]):
         return None
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) / (np.sum(c, axis) / np.sum(d, axis)),
-        *mine, *theirs,
+        *numerator, *denominator,
     )  # fmt: skip
 
 
-def difference_of_quotients(mine: Quotient, theirs: Quotient) -> Interval | None:
+def difference_of_quotients(first: Quotient, second: Quotient) -> Interval | None:
     """Return a quotient of sums − another one, over the same prompts, which are resampled together."""
     return _figure(
         lambda a, b, c, d, axis=-1: np.sum(a, axis) / np.sum(b, axis) - np.sum(c, axis) / np.sum(d, axis),
-        *mine, *theirs,
+        *first, *second,
     )  # fmt: skip
 
 
-def _figure(of: Callable[..., Any], *columns: Sequence[float]) -> Interval | None:
+def _figure(statistic: Callable[..., Any], *columns: Sequence[float]) -> Interval | None:
     n = len(columns[0])
     if not n:
         return None
-    value = float(of(*(np.asarray(column, dtype=float) for column in columns)))
+    value = float(statistic(*(np.asarray(column, dtype=float) for column in columns)))
     if n == 1:
         return {"value": value, "low": None, "high": None, "n": n}
     varies = any(min(column) < max(column) for column in columns)
-    low, high = _bounds(of, *columns) if varies else (value, value)
+    low, high = _bounds(statistic, *columns) if varies else (value, value)
     return {"value": value, "low": low, "high": high, "n": n}
 
 
-def _bounds(of: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, float]:
+def _bounds(statistic: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, float]:
     """Return the interval of a statistic, which takes `axis`; several columns are resampled together, row by row."""
     from scipy import stats
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # n already shows that there are few values
         interval = stats.bootstrap(
-            tuple(np.asarray(column, dtype=float) for column in columns), of, paired=len(columns) > 1,
+            tuple(np.asarray(column, dtype=float) for column in columns), statistic, paired=len(columns) > 1,
             confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(SEED),
         ).confidence_interval  # fmt: skip
     return float(interval.low), float(interval.high)

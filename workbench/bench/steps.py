@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.paired import race, so_far
+from workbench.bench.paired import partial_figures, race
 from workbench.bench.sample import Sample
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
@@ -63,7 +63,7 @@ class Step:
             return self.numbers | {"comparison": None}
         if self.last:
             return self.numbers | {"comparison": comparison.to_wire()}
-        data, plain, i = so_far(comparison), comparison.reference, self.prompt
+        data, plain, i = partial_figures(comparison), comparison.reference, self.prompt
         for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
             wire["race"] = {str(i): race(lane, i, plain)} if i in lane.traces else {}
         return self.numbers | {"comparison": data}
@@ -107,8 +107,8 @@ class StepDecoder:
         made: the comparison, prepared like the original, without any run.
     """
 
-    def __init__(self, made: Comparison) -> None:
-        self.made = made
+    def __init__(self, comparison: Comparison) -> None:
+        self.made = comparison
 
     def step(self, message: Mapping[str, Any]) -> Step:
         """Return the step of a message of `StepEncoder`; its comparison grows from step to step.

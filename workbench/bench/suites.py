@@ -20,16 +20,16 @@ from workbench.bench.forced_acceptance import bare_copy, drafter_with_agreement,
 from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
-from workbench.bench.sample import Contender, ContenderLostError, Sample
+from workbench.bench.sample import Contender, ContenderFailedError, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.packed import has_bfloat16
 from workbench.methods import registry
 from workbench.models.machine import machine_facts
 
-FORCED = (0.0, 0.5, 0.8, 1.0)
+FORCED_LEVELS = (0.0, 0.5, 0.8, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Plan:
 
 def bench_methods(
     models: Models,
-    methods: Sequence[Configured],
+    methods: Sequence[ConfiguredMethod],
     prompts: Sequence[BenchPrompt],
     plan: Plan,
     progress: Progress | None = None,
@@ -84,7 +84,7 @@ def bench_methods(
         contenders = _contenders(models, methods, plan)
         if plan.against_llama:
             problem = llamacpp.why_not(models)
-            settings["llama.cpp"] = f"left out: {problem}" if problem else llamacpp.built_with()
+            settings["llama.cpp"] = f"left out: {problem}" if problem else llamacpp.build_info()
             if not problem:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="workbench-gguf-"))
                 peers = llamacpp.contenders(
@@ -92,7 +92,7 @@ def bench_methods(
                 )
                 contenders += stack.enter_context(peers)
 
-        def left(contender: Contender, error: ContenderLostError) -> None:
+        def left(contender: Contender, error: ContenderFailedError) -> None:
             failures.append(f"{contender.name} {error}")
 
         samples, complete = measure(contenders, ids, plan.repeats, progress, left)
@@ -169,7 +169,7 @@ def bench_forced_acceptance(
     prompts: Sequence[BenchPrompt],
     plan: Plan,
     depth: int = 5,
-    levels: Sequence[float] = FORCED,
+    levels: Sequence[float] = FORCED_LEVELS,
     progress: Progress | None = None,
 ) -> BenchReport:
     """Compare `draft-model` with Hugging Face's assisted generation: same models, dtype and draft length.
@@ -205,7 +205,7 @@ def bench_forced_acceptance(
     return BenchReport(settings, facts, rows, groups, complete)
 
 
-def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> list[Contender]:
+def _contenders(models: Models, methods: Sequence[ConfiguredMethod], plan: Plan) -> list[Contender]:
     """Return plain decoding first, then the methods, then their Hugging Face counterparts."""
     engine = Engine(models)
     methods = [registry.get(BASELINE).with_params(), *(m for m in methods if m.name != BASELINE)]

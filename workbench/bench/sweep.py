@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.conditions import canonical
+from workbench.bench.conditions import canonical_json
 from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
-from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, otherwise
-from workbench.bench.worker_groups import END, POLL_S, STEP, Event, WorkerGroup, here
+from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, mismatch_note
+from workbench.bench.worker_groups import END, POLL_S, STEP, Event, WorkerGroup, backend_workers
 
 __all__ = [
     "DONE",
@@ -33,7 +33,7 @@ __all__ = [
     "Sweep",
     "SweepFolder",
     "WorkerGroup",
-    "here",
+    "backend_workers",
     "run",
 ]
 
@@ -134,7 +134,7 @@ class Update:
 
 
 def run(
-    sweep: Sweep, crew: WorkerGroup, folder: Path | str | None = None, stopped: Callable[[], bool] = lambda: False
+    sweep: Sweep, workers: WorkerGroup, folder: Path | str | None = None, stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Update]:
     """Measure a sweep. Closing the iterator, or Ctrl-C, ends it; finished cells stay.
 
@@ -156,9 +156,9 @@ def run(
     update = Update(sweep, cells, {cell.id: Result(cell.id) for cell in cells})
     with contextlib.suppress(KeyboardInterrupt):
         if folder is None:
-            yield from _measured(update, crew, None, stopped)
+            yield from _measure(update, workers, None, stopped)
         else:
-            yield from _in_turn(update, crew, SweepFolder(Path(folder)), stopped)
+            yield from _measure_with_lock(update, workers, SweepFolder(Path(folder)), stopped)
     for id_, result in update.results.items():
         if result.state == RUNNING:
             update.results[id_] = Result(id_)
@@ -167,28 +167,30 @@ def run(
     yield update
 
 
-def _in_turn(update: Update, crew: WorkerGroup, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
+def _measure_with_lock(
+    update: Update, workers: WorkerGroup, sweep_folder: SweepFolder, stopped: Callable[[], bool]
+) -> Iterator[Update]:
     """Measure once this process has the folder's lock; until then, read the other process's cells."""
     while True:
-        with kept.writing() as has_lock:
+        with sweep_folder.writing() as has_lock:
             if has_lock:
-                kept.begin(update.sweep)
-                yield from _measured(update, crew, kept, stopped)
+                sweep_folder.begin(update.sweep)
+                yield from _measure(update, workers, sweep_folder, stopped)
                 return
         update.follows, update.text = True, "another process is measuring this sweep; its cells appear when finished"
-        update.changed = _take_up(update, crew, kept)
+        update.changed = _load_finished(update, workers, sweep_folder)
         yield update
         if stopped() or update.complete:
             return
         time.sleep(POLL_S)
 
 
-def _take_up(update: Update, crew: WorkerGroup, kept: SweepFolder) -> list[str]:
+def _load_finished(update: Update, workers: WorkerGroup, sweep_folder: SweepFolder) -> list[str]:
     """Load finished cells that were measured under the workers' conditions; return the new ones."""
     new = []
     for cell in update.cells:
         if update.results[cell.id].state == WAITING:
-            result = kept.load(cell.id, crew.conditions(cell))
+            result = sweep_folder.load(cell.id, workers.conditions(cell))
             if result is not None and result.state == DONE:
                 update.results[cell.id] = result
                 new.append(cell.id)
@@ -196,26 +198,28 @@ def _take_up(update: Update, crew: WorkerGroup, kept: SweepFolder) -> list[str]:
     return new
 
 
-def _measured(
-    update: Update, crew: WorkerGroup, kept: SweepFolder | None, stopped: Callable[[], bool]
+def _measure(
+    update: Update, workers: WorkerGroup, sweep_folder: SweepFolder | None, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
     """Load existing cells, and measure the rest."""
     cells, results = update.cells, update.results
     update.follows = False
-    if kept is not None:
-        _take_up(update, crew, kept)
-        update.note = otherwise(kept.results(), cells, {cell.id: crew.conditions(cell) for cell in cells})
+    if sweep_folder is not None:
+        _load_finished(update, workers, sweep_folder)
+        update.note = mismatch_note(
+            sweep_folder.results(), cells, {cell.id: workers.conditions(cell) for cell in cells}
+        )
     update.changed = list(results)
     update.text = f"{update.kept} of {update.total} cells were there already" if update.kept else "starting"
     yield update
     waiting = [cell for cell in {cell.id: cell for cell in cells}.values() if results[cell.id].state == WAITING]
     start, n_finished = time.monotonic(), 0
-    with contextlib.closing(_events(crew, waiting, stopped)) as events:
+    with contextlib.closing(_events(workers, waiting, stopped)) as events:
         for kind, cell, payload in events:
             if kind == END:
                 result, trace = payload
-                result = replace(result, conditions=crew.conditions(cell))
-                results[cell.id] = result if kept is None else kept.save(result, trace, cell)
+                result = replace(result, conditions=workers.conditions(cell))
+                results[cell.id] = result if sweep_folder is None else sweep_folder.save(result, trace, cell)
                 n_finished += 1
                 update.left_s = (time.monotonic() - start) / n_finished * (len(waiting) - n_finished)
             else:
@@ -225,20 +229,20 @@ def _measured(
             yield update
 
 
-def _events(crew: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
+def _events(workers: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
     """Yield the events of the workers, as a generator, which can be closed."""
-    yield from crew.work(cells, stopped)
+    yield from workers.work(cells, stopped)
 
 
-def opened(kept: SweepFolder) -> list[Update]:
+def load_updates(sweep_folder: SweepFolder) -> list[Update]:
     """Return the contents of a sweep's folder, without measuring: an update per set of conditions, the newest first.
 
     Raises:
         WorkbenchError: the folder holds no sweep.
     """
-    sweep, groups = kept.sweep, dict[str, list[Result]]()
-    for result in sorted(kept.results(), key=lambda r: r.machine.get("date", "")):
-        groups.setdefault(_alike(result), []).append(result)
+    sweep, groups = sweep_folder.sweep, dict[str, list[Result]]()
+    for result in sorted(sweep_folder.results(), key=lambda r: r.machine.get("date", "")):
+        groups.setdefault(_conditions_key(result), []).append(result)
     updates = []
     for results in sorted(groups.values(), key=lambda group: group[-1].machine.get("date", ""), reverse=True):
         cells = sweep.cells()
@@ -250,6 +254,6 @@ def opened(kept: SweepFolder) -> list[Update]:
     return updates
 
 
-def _alike(result: Result) -> str:
+def _conditions_key(result: Result) -> str:
     """Return a key that results of one set share: all conditions except the weights, which an axis may vary."""
-    return canonical(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})
+    return canonical_json(result.conditions and {**result.conditions, "weights": None, "drafter_dtype": None})

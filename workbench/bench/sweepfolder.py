@@ -18,11 +18,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from workbench.bench.conditions import canonical, differences, identity
+from workbench.bench.conditions import canonical_json, describe_differences, measurement_id
 from workbench.bench.grid import Cell, Sweep
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
-from workbench.trace.files import read_regular, write_whole
+from workbench.trace.files import read_regular, write_atomically
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 LOCK = ".lock"
@@ -116,7 +116,9 @@ class SweepFolder:
         """
         try:
             (self.folder / "cells").mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "sweep.json", json.dumps(sweep.to_wire(), ensure_ascii=False, indent=2).encode())
+            write_atomically(
+                self.folder / "sweep.json", json.dumps(sweep.to_wire(), ensure_ascii=False, indent=2).encode()
+            )
         except OSError as error:
             raise _unwritable(self.folder, error) from None
 
@@ -132,21 +134,21 @@ class SweepFolder:
             result = replace(
                 result, run=RunStore(self.folder).save(trace, tags=["sweep", cell.id], note=cell.lane.title)
             )
-        path = self._path(identity(result.id, result.conditions))
+        path = self._path(measurement_id(result.id, result.conditions))
         try:
-            write_whole(path, json.dumps(result.to_wire(), ensure_ascii=False).encode())
+            write_atomically(path, json.dumps(result.to_wire(), ensure_ascii=False).encode())
         except OSError as error:
             raise _unwritable(path, error) from None
         return result
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def load(self, cell: str, under: Mapping[str, Any] | None) -> Result | None:
+    def load(self, cell: str, conditions: Mapping[str, Any] | None) -> Result | None:
         """Return a cell that was measured under these conditions; None if there is none that can be read.
 
         Unknown conditions (None) never match.
         """
-        return None if under is None else _read(self._path(identity(cell, under)))
+        return None if conditions is None else _read(self._path(measurement_id(cell, conditions)))
 
     def results(self) -> list[Result]:
         """Return all saved cells, under any conditions."""
@@ -175,7 +177,7 @@ class SweepFolder:
         return self.folder / "cells" / f"{name}.json"
 
 
-def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[str, Any]) -> str:
+def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_by_cell: Mapping[str, Any]) -> str:
     """Return a note on finished cells that do not count because of other conditions; empty if there are none.
 
     Args:
@@ -184,11 +186,15 @@ def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[
         wanted: conditions by the cell's id.
     """
     ids = {cell.id for cell in cells}
-    matching_ids = {r.id for r in results if r.state == DONE and r.id in ids and _same(r.conditions, wanted.get(r.id))}
+    matching_ids = {
+        r.id for r in results if r.state == DONE and r.id in ids and _same(r.conditions, conditions_by_cell.get(r.id))
+    }
     mismatched = [r for r in results if r.state == DONE and r.id in ids and r.id not in matching_ids]
     if not mismatched:
         return ""
-    reasons = dict.fromkeys(reason for r in mismatched for reason in differences(r.conditions, wanted.get(r.id)))
+    reasons = dict.fromkeys(
+        reason for r in mismatched for reason in describe_differences(r.conditions, conditions_by_cell.get(r.id))
+    )
     n = len({r.id for r in mismatched})
     return (
         f"{n} cell{'s are' if n > 1 else ' is'} here from before, measured otherwise ({'; '.join(reasons)}): "
@@ -196,8 +202,8 @@ def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[
     )
 
 
-def _same(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> bool:
-    return theirs is not None and canonical(theirs) == canonical(ours)
+def _same(recorded: Mapping[str, Any] | None, requested: Mapping[str, Any] | None) -> bool:
+    return recorded is not None and canonical_json(recorded) == canonical_json(requested)
 
 
 def _read(path: Path) -> Result | None:
@@ -214,22 +220,22 @@ def _unwritable(path: Path, error: OSError) -> WorkbenchError:
 # -- many sweeps ------------------------------------------------------------------------------------------------------
 
 
-def generations(place: Path) -> list[Path]:
+def generations(base: Path) -> list[Path]:
     """Return the folders in which one sweep was measured, in order: `place`, then `place.2` and so on."""
-    folders = [path for path in place.parent.glob(f"{place.name}*") if _number(place, path)]
-    return sorted(folders, key=lambda path: _number(place, path))
+    folders = [path for path in base.parent.glob(f"{base.name}*") if _number(base, path)]
+    return sorted(folders, key=lambda path: _number(base, path))
 
 
-def next_generation(place: Path) -> Path:
+def next_generation(base: Path) -> Path:
     """Create an empty folder to measure a sweep again; earlier or current measurements stay.
 
     Raises:
         WorkbenchError: it cannot be created.
     """
-    number = max((_number(place, path) for path in generations(place)), default=0)
+    number = max((_number(base, path) for path in generations(base)), default=0)
     while True:
         number += 1
-        path = place if number == 1 else place.with_name(f"{place.name}.{number}")
+        path = base if number == 1 else base.with_name(f"{base.name}.{number}")
         try:
             path.mkdir(parents=True)
             return path
@@ -239,16 +245,16 @@ def next_generation(place: Path) -> Path:
             raise _unwritable(path, error) from None
 
 
-def _number(place: Path, path: Path) -> int:
+def _number(base: Path, path: Path) -> int:
     """Return the generation of a folder, from 1; 0 if it is something else."""
-    rest = path.name.removeprefix(place.name)
+    rest = path.name.removeprefix(base.name)
     return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
 
 
-def tidy(place: Path, most: int) -> None:
+def delete_oldest(folder: Path, most: int) -> None:
     """Delete the oldest sweeps of a folder, so that `most` stay. Sweeps that are being written are not deleted."""
     folders = sorted(
-        (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
+        (p for p in folder.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )
     for oldest in folders[: max(0, len(folders) - most)]:
         with SweepFolder(oldest).writing() as has_lock:

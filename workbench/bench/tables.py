@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
@@ -32,6 +32,6 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         WorkbenchError: it cannot be written.
     """
     try:
-        write_whole(path, as_bytes(rows, path.suffix.removeprefix(".")))
+        write_atomically(path, as_bytes(rows, path.suffix.removeprefix(".")))
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None

@@ -20,25 +20,25 @@ from typing import Any
 import torch
 
 from workbench.bench import same_drafts, several_drafts
-from workbench.bench.answerable import answered
-from workbench.bench.claims import Measured, Scale, of_speedup
+from workbench.bench.answerable import all_problems
+from workbench.bench.claims import Measurement, Scale, speedup_figure
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
-from workbench.bench.prompts import MORE, BenchPrompt, load_prompts
-from workbench.bench.several_drafts import Way
+from workbench.bench.prompts import CLAIM_PROMPTS, BenchPrompt, load_prompts
+from workbench.bench.several_drafts import VerifierSetup
 from workbench.bench.statistics import (
     Quotient,
     Rates,
+    average_rate,
     geometric_mean,
     mean,
     rates,
     ratio_of_quotients,
     ratio_of_sums,
-    typical,
 )
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine import Engine, Models, Request, datastore_builder, load_models
 from workbench.engine.datastore import CARD, open_store, tokenizer_hash
@@ -46,20 +46,20 @@ from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.drafters.dynamic_exit import head_in_layers
 from workbench.models.bundle import DEFAULT_TARGET
-from workbench.models.names import own_drafter
+from workbench.models.names import bundled_drafter
 from workbench.models.published import SMOLLM2
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
-FAMILIES = (DEFAULT_TARGET, SMOLLM2.name)
+TARGETS = (DEFAULT_TARGET, SMOLLM2.name)
 """Targets with different vocabularies, each with a draft model."""
-AT_ONCE = 16
+BATCH_SIZE = 16
 """Runs that share a batch in measurements that are not timed."""
-COPIED = 0.75
+MIN_COPIED_SHARE = 0.75
 """Share of an answer's n-grams in the prompt from which on the answer counts as copied."""
-NO_CODE = ("encodings", "pydoc_data", "site-packages", "test")
+EXCLUDED_FOLDERS = ("encodings", "pydoc_data", "site-packages", "test")
 """Excluded folders of Python's library: tables, texts, third-party code, and parts not installed everywhere."""
 
 
@@ -69,11 +69,11 @@ def _models(target: str, dtype: str) -> Models:
 
 
 @lru_cache(maxsize=1)
-def _drafted_by(target: str, dtype: str, stranger: str) -> Models:
-    return _models(target, dtype).with_drafter(stranger)
+def _models_with_drafter(target: str, dtype: str, drafter: str) -> Models:
+    return _models(target, dtype).with_drafter(drafter)
 
 
-def store_of_code(models: Models) -> Path:
+def code_datastore(models: Models) -> Path:
     """Return the folder of a datastore of the running Python's library, for a target's tokenizer; build it if needed.
 
     Python's library is code that exists on every machine, and no bundled prompt is from it.
@@ -83,7 +83,9 @@ def store_of_code(models: Models) -> Path:
     """
     library = Path(sysconfig.get_path("stdlib"))
     files = [
-        file for file in sorted((*library.glob("*.py"), *library.glob("*/*.py"))) if file.parent.name not in NO_CODE
+        file
+        for file in sorted((*library.glob("*.py"), *library.glob("*/*.py")))
+        if file.parent.name not in EXCLUDED_FOLDERS
     ]
     tokenizer_id = tokenizer_hash(models.tokenizer)[:8]
     folder = cache_folder() / f"store-python-{platform.python_version()}-{tokenizer_id}"
@@ -92,7 +94,7 @@ def store_of_code(models: Models) -> Path:
     return folder
 
 
-def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
+def tokens_per_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
     """Return the emitted tokens of rounds that draft from early layers / the number of layers that they computed.
 
     Args:
@@ -102,10 +104,10 @@ def tokens_a_layer(rounds: Sequence[Round], layers: int, head: float) -> float:
     """
     exits = [r.signals.get("exit layer") or r.params.get("exit_layer", 0) for r in rounds]
     computed = sum(layers + head + r.draft_forwards * (e + head) for r, e in zip(rounds, exits, strict=True))
-    return metrics.emitted(rounds) / computed
+    return metrics.count_emitted(rounds) / computed
 
 
-def copies(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
+def copied_share(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
     """Return the share of an answer's n-grams that occur in its prompt; 0 for a shorter answer.
 
     Example:
@@ -118,21 +120,21 @@ def copies(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> float:
 
 
 @lru_cache(maxsize=2)
-def _copies(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
+def _copied_shares(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
     """Return for each prompt the share of the target's own greedy answer that is copied from it (`copies`)."""
     models = _models(scale.target, scale.dtype)
     plain = registry.get("autoregressive").with_params()
     texts = [p.encode(models.tokenizer) for p in prompts]
-    engine = Engine(models, AT_ONCE, record=False)
+    engine = Engine(models, BATCH_SIZE, record=False)
     traces = engine.generate_all(Request(ids, plain, SamplingParams(), max_new_tokens=scale.tokens) for ids in texts)
     return [
-        copies(ids, [e.token for r in trace.rounds for e in r.emitted])
+        copied_share(ids, [e.token for r in trace.rounds for e in r.emitted])
         for ids, trace in zip(texts, traces, strict=True)
     ]
 
 
 @lru_cache(maxsize=1)
-def _shifted(target: str, dtype: str, share: float) -> Models:
+def _models_with_noise(target: str, dtype: str, weight_noise: float) -> Models:
     """Return a copy of a target with noise in its matrices, so that its heads no longer fit it."""
     models = load_models(target, None, "cpu", dtype)
     generator = torch.Generator().manual_seed(0)
@@ -140,7 +142,7 @@ def _shifted(target: str, dtype: str, share: float) -> Models:
         for weight in models.target.model.parameters():
             if weight.dim() > 1:
                 noise = torch.randn(weight.shape, generator=generator)
-                weight.add_((share * weight.float().std() * noise).to(weight))
+                weight.add_((weight_noise * weight.float().std() * noise).to(weight))
     return models
 
 
@@ -185,20 +187,22 @@ class TextLab:
 
     def estranged(self) -> TextLab:
         """Return a copy with the draft model of another family, which has a different vocabulary."""
-        drafters = [drafter for target in FAMILIES if target != self.scale.target and (drafter := own_drafter(target))]
+        drafters = [
+            drafter for target in TARGETS if target != self.scale.target and (drafter := bundled_drafter(target))
+        ]
         return dataclasses.replace(self, stranger=drafters[0])
 
-    def shifted(self, share: float) -> TextLab:
+    def shifted(self, weight_noise: float) -> TextLab:
         """Return a copy with changed target weights, for which its heads were not trained."""
-        return dataclasses.replace(self, shift=share)
+        return dataclasses.replace(self, shift=weight_noise)
 
     @property
     def models(self) -> Models:
         """Target with its draft model and its heads."""
         key = self.scale.target, self.scale.dtype
         if self.shift:
-            return _shifted(*key, self.shift)
-        return _drafted_by(*key, self.stranger) if self.stranger else _models(*key)
+            return _models_with_noise(*key, self.shift)
+        return _models_with_drafter(*key, self.stranger) if self.stranger else _models(*key)
 
     @property
     def setting(self) -> str:
@@ -207,7 +211,9 @@ class TextLab:
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
         if is_all and self._most_of_each:
             prompts = f"bundled prompts, at most {self._most_of_each} of each kind"
-        prompts += f", those that the target answers by copying (at least {COPIED:.0%})" if self.copied else ""
+        prompts += (
+            f", those that the target answers by copying (at least {MIN_COPIED_SHARE:.0%})" if self.copied else ""
+        )
         dtype = str(models.target.stored).removeprefix("torch.")
         parts = [part for part, value in (("drafter", models.drafter), ("heads", models.heads)) if value]
         parts = [f"{self.stranger} as drafter"] if self.stranger else parts
@@ -215,18 +221,22 @@ class TextLab:
         if self.shift:
             drafting += f", every matrix moved by noise of {self.shift:.0%} of its spread since they were trained"
         if self.reads_code:
-            size = len(open_store(store_of_code(models)))
+            size = len(open_store(code_datastore(models)))
             drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"
         return f"{scale.target}{drafting}, {dtype}, {prompts}, at most {scale.tokens} tokens"
 
-    def speed(self, **params: Any) -> Measured:
+    def speed(self, **params: Any) -> Measurement:
         """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
         plain_rates, method_rates = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
-        return of_speedup(speedup(method_rates, plain_rates), f"{self._when_timed().setting}, greedy")
+        return speedup_figure(speedup(method_rates, plain_rates), f"{self._when_timed().setting}, greedy")
 
     def speed_over(
-        self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0, of: str = ""
-    ) -> Measured:
+        self,
+        own_params: Mapping[str, Any],
+        other_settings: Sequence[Mapping[str, Any]],
+        temperature: float = 0.0,
+        other: str = "",
+    ) -> Measurement:
         """Measure tokens per second relative to the best of other settings, of this or another method, on the prompts.
 
         Args:
@@ -236,15 +246,20 @@ class TextLab:
             temperature: temperature of all.
             of: registry name of the other settings' method; "": this one.
         """
-        other_method = registry.get(of or self.method)
+        other_method = registry.get(other or self.method)
         method_rates, *other_rates = self._rates(
-            [self._with(mine), *(other_method.with_params(**params) for params in others)], temperature
+            [self._with(own_params), *(other_method.with_params(**params) for params in other_settings)], temperature
         )
-        best = max(range(len(others)), key=lambda i: (average := typical(other_rates[i])) is not None and average.value)
-        label = (f"{of}, " if of else "") + ", ".join(f"{name}={value}" for name, value in others[best].items())
+        best = max(
+            range(len(other_settings)),
+            key=lambda i: (average := average_rate(other_rates[i])) is not None and average.value,
+        )
+        label = (f"{other}, " if other else "") + ", ".join(
+            f"{name}={value}" for name, value in other_settings[best].items()
+        )
         decoding = f"temperature {temperature}" if temperature else "greedy"
-        reference = f"beside {label}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
-        return of_speedup(
+        reference = f"beside {label}" + (f", the fastest of {len(other_settings)}" if len(other_settings) > 1 else "")
+        return speedup_figure(
             speedup(method_rates, other_rates[best]), f"{self._when_timed().setting}, {decoding}, {reference}"
         )
 
@@ -252,10 +267,10 @@ class TextLab:
         """Return a copy with the number of prompts per kind that is used for claims about time."""
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
-    def _with(self, params: Mapping[str, Any]) -> Configured:
+    def _with(self, params: Mapping[str, Any]) -> ConfiguredMethod:
         return registry.get(self.method).with_params(**params)
 
-    def _rates(self, settings: Sequence[Configured], temperature: float = 0.0) -> list[Rates]:
+    def _rates(self, settings: Sequence[ConfiguredMethod], temperature: float = 0.0) -> list[Rates]:
         """Return tokens per second of each setting, measured in turns on all prompts."""
         engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
         contenders = [
@@ -265,7 +280,9 @@ class TextLab:
             samples, _ = measure(contenders, self._when_timed().prompts(), scale.repeats)
         return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
-    def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
+    def accepted_over(
+        self, setup: VerifierSetup, other_setup: VerifierSetup, siblings: int, temperature: float = 1.0
+    ) -> Measurement:
         """Measure the probability that a position accepts one of several drafts / that of another verifier.
 
         The result is the geometric mean over prompts. Both use the same pairs of distributions, p of the target and q
@@ -283,35 +300,39 @@ class TextLab:
             self.models, self.prompts(), self.scale.tokens, temperature
         ):
             n += len(distributions)
-            accept_probs = [several_drafts.accepted(distributions, rule, siblings) for rule in (mine, other)]
+            accept_probs = [
+                several_drafts.acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)
+            ]
             ratios.append(accept_probs[0] / accept_probs[1])
         note = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, {note}")
+        return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
-    def tau(self, **params: Any) -> Measured:
+    def tau(self, **params: Any) -> Measurement:
         """Measure τ: tokens emitted / target passes per prompt, mean over prompts."""
         taus = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
-        return Measured.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
+        return Measurement.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
 
-    def drafted_a_pass(self, **params: Any) -> Measured:
+    def drafted_a_pass(self, **params: Any) -> Measurement:
         """Measure tokens drafted / passes of the drafter, over the rounds of all prompts."""
         by_prompt = self.rounds(self.method, params)
         drafted = [sum(len(r.nodes) for r in rounds) for rounds in by_prompt]
         passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
-        return Measured.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
+        return Measurement.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
-    def accepted_a_pass_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
+    def accepted_a_pass_over(self, own_params: Mapping[str, Any], other_params: Mapping[str, Any]) -> Measurement:
         """Measure accepted tokens / passes of the drafter, relative to other parameters, over all rounds."""
 
         def quotient(params: Mapping[str, Any]) -> Quotient:
             by_prompt = self.rounds(self.method, params)
             passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
-            return [metrics.accepted(rounds) for rounds in by_prompt], passes
+            return [metrics.count_accepted(rounds) for rounds in by_prompt], passes
 
-        ratio = ratio_of_quotients(quotient(mine), quotient(theirs))
-        return Measured.of(ratio, f"{self.setting}, greedy; over all rounds")
+        ratio = ratio_of_quotients(quotient(own_params), quotient(other_params))
+        return Measurement.of(ratio, f"{self.setting}, greedy; over all rounds")
 
-    def tau_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float) -> Measured:
+    def tau_over(
+        self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any], temperature: float
+    ) -> Measurement:
         """Measure τ / τ of another method on the same prompts and seeds, geometric mean over prompts.
 
         Args:
@@ -320,12 +341,14 @@ class TextLab:
             theirs: parameters of the other.
             temperature: temperature of both.
         """
-        runs = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
+        runs = (self.rounds(m, p, temperature) for m, p in ((self.method, own_params), (other, other_params)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*runs, strict=True)]
         decoding = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
+        return Measurement.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
 
-    def tokens_a_layer_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
+    def tokens_a_layer_over(
+        self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any]
+    ) -> Measurement:
         """Measure tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
 
         A round computes all layers once to verify, and those before the exit once per draft pass; the LM head counts as
@@ -333,13 +356,13 @@ class TextLab:
         """
         target = self.models.target
         ratios = [
-            tokens_a_layer(a, target.n_layers, head_in_layers(target))
-            / tokens_a_layer(b, target.n_layers, head_in_layers(target))
-            for a, b in zip(self.rounds(self.method, mine), self.rounds(other, theirs), strict=True)
+            tokens_per_layer(a, target.n_layers, head_in_layers(target))
+            / tokens_per_layer(b, target.n_layers, head_in_layers(target))
+            for a, b in zip(self.rounds(self.method, own_params), self.rounds(other, other_params), strict=True)
         ]
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
+        return Measurement.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
 
-    def tau_of_same_drafts(self, mine: Verifier, params: Mapping[str, Any], temperature: float) -> Measured:
+    def tau_of_same_drafts(self, verifier: Verifier, params: Mapping[str, Any], temperature: float) -> Measurement:
         """Measure the expected τ of a verifier / τ of the token-by-token verifier, on the same chains of the method.
 
         Args:
@@ -348,10 +371,10 @@ class TextLab:
             temperature: temperature of texts and distributions.
         """
         pairs = same_drafts.expected_tau(
-            self.models, self.prompts(), self.scale.draws, self.scale.tokens, mine, params, temperature
+            self.models, self.prompts(), self.scale.draws, self.scale.tokens, verifier, params, temperature
         )
         note = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
-        return Measured.of(geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean")
+        return Measurement.of(geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean")
 
     def at_matched_accuracy(
         self,
@@ -359,7 +382,7 @@ class TextLab:
         exact: Mapping[str, Any],
         temperature: float = 0.0,
         other: str = "",
-    ) -> Measured:
+    ) -> Measurement:
         """Measure τ of an approximate verifier / τ of the exact one at the most lenient setting that keeps the answers.
 
         Settings are tried in order until one does not keep the answers. This fixed sequence of tests needs no
@@ -371,7 +394,7 @@ class TextLab:
             temperature: temperature of both, with the same seeds.
             other: registry name of the method with the exact verifier; "": this one.
         """
-        result: Measured | None = None
+        result: Measurement | None = None
         for setting in settings:
             measured = self._with_answers(setting, exact, temperature, other)
             result = measured if result is None or measured.keeps_answers else result
@@ -381,11 +404,11 @@ class TextLab:
         return result
 
     def _with_answers(
-        self, mine: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
-    ) -> Measured:
+        self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
+    ) -> Measurement:
         """Measure τ / τ of the exact verifier, geometric mean over prompts, and the right answers of the same runs."""
         prompts = self._asked()
-        runs = [self._draws(m, p, temperature) for m, p in ((self.method, mine), (other or self.method, exact))]
+        runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [
             [
                 sum(p.is_right(self._text(rounds)) for rounds in draws)
@@ -397,26 +420,26 @@ class TextLab:
             [metrics.tau([r for rounds in draws for r in rounds]) or 1 for draws in by_prompt] for by_prompt in runs
         )
         n = len(prompts) * (self.scale.draws if temperature else 1)
-        words = ", ".join(f"{name}={value}" for name, value in mine.items())
+        words = ", ".join(f"{name}={value}" for name, value in own_params.items())
         decoding = f"temperature {temperature:g}" if temperature else "greedy"
         counts = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
-        gain = Measured.of(
+        gain = Measurement.of(
             geometric_mean([a / b for a, b in zip(taus, exact_taus, strict=True)]),
             f"{self.setting}, {decoding}, {words or 'defaults'}; geometric mean over prompts; {counts}",
         )
-        answers = Measured.of(ratio_of_sums(*right), gain.setting)
+        answers = Measurement.of(ratio_of_sums(*right), gain.setting)
         return dataclasses.replace(gain, answers={"value": answers.value, "low": answers.low, "high": answers.high})
 
-    def tau_over_closed_form(self, **params: Any) -> Measured:
+    def tau_over_closed_form(self, **params: Any) -> Measurement:
         """Measure τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
         emitted, expected = [], []
         for rounds in self.rounds(self.method, params):
             drafting = [r for r in rounds if len(r.nodes)]
             rate = params.get("acceptance", metrics.acceptance_rate(rounds))
             if rate is not None and drafting:
-                emitted.append(metrics.emitted(drafting))
+                emitted.append(metrics.count_emitted(drafting))
                 expected.append(sum(theory.expected_tau(rate, max(r.nodes.depth)) for r in drafting))
-        return Measured.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
+        return Measurement.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
 
     def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
         """Return the rounds of every prompt, with its sampled runs concatenated."""
@@ -436,7 +459,7 @@ class TextLab:
         before = os.environ.pop(datastore_builder.ENV, None)
         try:
             if self.reads_code:
-                os.environ[datastore_builder.ENV] = str(store_of_code(self.models))
+                os.environ[datastore_builder.ENV] = str(code_datastore(self.models))
             yield
         finally:
             os.environ.pop(datastore_builder.ENV, None)
@@ -448,11 +471,13 @@ class TextLab:
         return [p.encode(self.models.tokenizer) for p in self._asked()]
 
     def _asked(self) -> list[BenchPrompt]:
-        available = (*load_prompts(), *load_prompts(MORE), *answered())
+        available = (*load_prompts(), *load_prompts(CLAIM_PROMPTS), *all_problems())
         selected = [p for p in available if p.group in self.groups]
         if self.copied:
             selected = [
-                p for p, share in zip(selected, _copies(self.scale, tuple(selected)), strict=True) if share >= COPIED
+                p
+                for p, share in zip(selected, _copied_shares(self.scale, tuple(selected)), strict=True)
+                if share >= MIN_COPIED_SHARE
             ]
         return first_of_each_group(selected, self._most_of_each) if self._most_of_each else selected
 
@@ -470,7 +495,7 @@ def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], tempera
     """Run a method on a lab's prompts. Runs share batches, which changes no token, unless they are `warm`."""
     scale, sampling = lab.scale, SamplingParams(temperature=temperature)
     configured = registry.get(method).with_params(**dict(params))
-    engine = Engine(lab.models, 1 if dict(params).get("warm") else AT_ONCE, record=False)
+    engine = Engine(lab.models, 1 if dict(params).get("warm") else BATCH_SIZE, record=False)
     prompts, draws = lab.prompts(), 1 if sampling.greedy else scale.draws
     # Every run has its own seed: with one seed, all would sample the same tokens.
     requests = [

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
-from workbench.trace.nodes import Top
-from workbench.trace.tokens import Emitted
+from workbench.trace.nodes import TopTokens
+from workbench.trace.tokens import EmittedToken
 
 if TYPE_CHECKING:
-    from workbench.bench.measured import Measured
-    from workbench.decoders import Configured
+    from workbench.bench.measured import LaneRuns
+    from workbench.decoders import ConfiguredMethod
 
 PREFIX_CHARS = 60
 
@@ -35,7 +35,7 @@ def differences(plain: Trace, other: Trace) -> list[list[str]]:
     return pieces
 
 
-def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
+def text_exactness(lane: LaneRuns, plain: LaneRuns, greedy: bool) -> dict[str, Any]:
     """Return whether a lane generates the same text as plain decoding.
 
     Returns:
@@ -60,29 +60,29 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
     return result | {"kind": kind}
 
 
-def evidence(method: Configured) -> str:
+def evidence(method: ConfiguredMethod) -> str:
     """Return the evidence for a method's sampling distribution, in one line; empty if there is none.
 
     For the method's default verifier, policy and tree builder, this is the method's test on the exactness board. For
     others it is the test of this setting on that board, else the reason why it is not exact.
     """
-    from workbench.bench.board import choice_key, choices, exactness, fit_words
+    from workbench.bench.board import choice_key, choice_rows, describe_fit, exactness_rows
     from workbench.methods import deviation
-    from workbench.methods.combinations import is_usual
+    from workbench.methods.combinations import has_default_parts
 
-    is_default = is_usual(method)
+    is_default = has_default_parts(method)
     try:
         if is_default:
-            rows = [row for row in exactness() if row["method"] == method.name]
+            rows = [row for row in exactness_rows() if row["method"] == method.name]
         else:
-            rows = [row for row in choices() if row["choice"] == choice_key(method)]
+            rows = [row for row in choice_rows() if row["choice"] == choice_key(method)]
     except WorkbenchError:
         return ""
     row = next((row for row in rows if row["laws"]), None)
     if row is None:
-        return deviation.of(method) if not is_default else ""
+        return deviation.explain_configured(method) if not is_default else ""
     sampling_test = row["laws"][0]
-    return f"{row['standing']}: {sampling_test['name']}: χ² = {fit_words(sampling_test)} ({row['date'][:10]})"
+    return f"{row['standing']}: {sampling_test['name']}: χ² = {describe_fit(sampling_test)} ({row['date'][:10]})"
 
 
 def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
@@ -115,15 +115,15 @@ def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
     }
 
 
-def _emitted(trace: Trace) -> list[Emitted]:
+def _emitted(trace: Trace) -> list[EmittedToken]:
     return [e for r in trace.rounds for e in r.emitted]
 
 
-def _text(emitted: Sequence[Emitted]) -> str:
+def _text(emitted: Sequence[EmittedToken]) -> str:
     return "".join(e.text for e in emitted)
 
 
-def _top_at(plain: Trace, at: int) -> Top | None:
+def _top_at(plain: Trace, at: int) -> TopTokens | None:
     """Return the target's top tokens at the position where plain decoding generated token number `at`."""
     n_tokens = 0
     for r in plain.rounds:

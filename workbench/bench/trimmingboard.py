@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.bench.distillingboard import verdict
-from workbench.bench.markdown import markdown, shown, span
+from workbench.bench.markdown import format_interval, format_value, markdown_table
 from workbench.bench.statistics import Quotient, difference_of_quotients, ratio_of_quotients, ratio_of_sums
 from workbench.models.machine import describe
 from workbench.trace.speedup import FASTER, Estimate, speedup
@@ -23,7 +23,7 @@ LOSS = 0.05
 Cell = dict[str, Any]
 
 
-def whole_of(report: dict[str, Any], kind: str) -> Cell:
+def full_vocabulary_cell(report: dict[str, Any], kind: str) -> Cell:
     """Return the drafter of a kind with its whole vocabulary."""
     return next(cell for cell in report["cells"] if cell["kind"] == kind and not cell["counted"])
 
@@ -38,7 +38,7 @@ def alpha(cell: Cell) -> Quotient:
     return cell["accepted"], cell["tested"]
 
 
-def faster(cell: Cell, other: Cell) -> Estimate | None:
+def relative_speed(cell: Cell, other: Cell) -> Estimate | None:
     """Return the speed of a cell relative to another, from runs of the same prompt in the same repeat."""
     cell_rates, other_rates = (
         {(i, k): rate for i, rates in enumerate(side["rates"]) for k, rate in enumerate(rates)}
@@ -51,12 +51,12 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each statement that the study checks, for each kind of drafter, with figure and verdict."""
     results = list[dict[str, Any]]()
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
-        whole = whole_of(report, kind)
+        whole = full_vocabulary_cell(report, kind)
         trimmed = [cell for cell in report["cells"] if cell["kind"] == kind and cell["counted"]]
         by_size = {cell["kept"]: cell for cell in trimmed if cell["counted"] == "target"}
-        best = max(by_size.values(), key=lambda cell: _value(faster(cell, whole)), default=None)
+        best = max(by_size.values(), key=lambda cell: _value(relative_speed(cell, whole)), default=None)
         if best is not None:
-            ratio = faster(best, whole)
+            ratio = relative_speed(best, whole)
             statement = (
                 f"{kind}: some size is faster than the whole vocabulary (the best of {len(by_size)}: {best['kept']:,})"
             )
@@ -64,18 +64,20 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
             results.append({"claim": statement, "found": str(ratio or "–"), "verdict": "holds" if holds else "open"})
             tau_ratio = ratio_of_quotients(tau(best), tau(whole))
             statement = f"{kind}: τ at that size is at least {1 - LOSS:.2f} of the whole vocabulary's"
-            results.append({"claim": statement, "found": span(tau_ratio), "verdict": verdict(tau_ratio, 1 - LOSS)})
+            results.append(
+                {"claim": statement, "found": format_interval(tau_ratio), "verdict": verdict(tau_ratio, 1 - LOSS)}
+            )
         for cell in trimmed:
             if cell["counted"] == "given" and cell["kept"] in by_size:
                 ratio = ratio_of_quotients(tau(by_size[cell["kept"]]), tau(cell))
                 statement = (
                     f"{kind}, {cell['kept']:,} tokens: counted in the target's answers ≥ in the text's: ratio of τ"
                 )
-                results.append({"claim": statement, "found": span(ratio), "verdict": verdict(ratio, 1.0)})
+                results.append({"claim": statement, "found": format_interval(ratio), "verdict": verdict(ratio, 1.0)})
     return results
 
 
-def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
+def page(reports: dict[str, Any] | list[dict[str, Any]]) -> str:
     """Return the board, from the report of `workbench train trimming`, for one target or for several."""
     lines = [
         "# Trimming a drafter's vocabulary",
@@ -88,12 +90,12 @@ def page(found: dict[str, Any] | list[dict[str, Any]]) -> str:
         "that the drafter could not propose; greedily, no more than that can be lost at any place. ms: in the "
         "drafter's forwards for each token drafted. Intervals are of 95 %, over prompts.",
     ]
-    for report in found if isinstance(found, list) else [found]:
-        lines += _of(report)
+    for report in reports if isinstance(reports, list) else [reports]:
+        lines += _target_section(report)
     return "\n".join([*lines, ""])
 
 
-def _of(report: dict[str, Any]) -> list[str]:
+def _target_section(report: dict[str, Any]) -> list[str]:
     """Return one target's part of the board."""
     flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
@@ -103,36 +105,38 @@ def _of(report: dict[str, Any]) -> list[str]:
         f"Counted in {counted}. Made by `workbench train trimming{flags}`. Measured on {describe(report['machine'])}.",
     ]  # fmt: skip
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
-        whole = whole_of(report, kind)
+        whole = full_vocabulary_cell(report, kind)
         columns: dict[str, Callable[[Cell], Any]] = {
             "tokens": lambda cell: f"{cell['kept']:,}",
             "counted in": lambda cell: SOURCES[cell["counted"]],
-            "outside": lambda cell: shown(sum(cell["outside"]) / sum(cell["emitted"]), ".1%"),
-            "α": lambda cell: span(ratio_of_sums(*alpha(cell))),
+            "outside": lambda cell: format_value(sum(cell["outside"]) / sum(cell["emitted"]), ".1%"),
+            "α": lambda cell: format_interval(ratio_of_sums(*alpha(cell))),
             "α less the whole's": lambda cell, whole=whole: _change(cell, whole),
-            "τ": lambda cell: span(ratio_of_sums(*tau(cell))),
+            "τ": lambda cell: format_interval(ratio_of_sums(*tau(cell))),
             "τ / the whole's": lambda cell, whole=whole: _ratio(cell, whole),
-            "ms": lambda cell: shown(1e3 * sum(cell["draft_s"]) / max(sum(cell["drafted"]), 1), ".3f"),
-            "speed / the whole's": lambda cell, whole=whole: "–" if cell is whole else str(faster(cell, whole) or "–"),
-            "speed / plain decoding's": lambda cell: str(faster(cell, report["plain"]) or "–"),
+            "ms": lambda cell: format_value(1e3 * sum(cell["draft_s"]) / max(sum(cell["drafted"]), 1), ".3f"),
+            "speed / the whole's": lambda cell, whole=whole: (
+                "–" if cell is whole else str(relative_speed(cell, whole) or "–")
+            ),
+            "speed / plain decoding's": lambda cell: str(relative_speed(cell, report["plain"]) or "–"),
         }
         rows = sorted((cell for cell in report["cells"] if cell["kind"] == kind), key=lambda cell: -cell["kept"])
-        lines += ["", f"**`{kind}`**", "", markdown(columns, rows, ("counted in",))]
+        lines += ["", f"**`{kind}`**", "", markdown_table(columns, rows, ("counted in",))]
     claim_columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "sentence": lambda row: row["claim"],
         "found": lambda row: row["found"],
         "verdict": lambda row: f"**{row['verdict']}**",
     }
-    return [*lines, "", "**What it says**", "", markdown(claim_columns, claims(report), ("sentence", "verdict"))]
+    return [*lines, "", "**What it says**", "", markdown_table(claim_columns, claims(report), ("sentence", "verdict"))]
 
 
-def _value(found: Estimate | None) -> float:
-    return 0.0 if found is None else found.value
+def _value(estimate: Estimate | None) -> float:
+    return 0.0 if estimate is None else estimate.value
 
 
 def _change(cell: Cell, whole: Cell) -> str:
-    return "–" if cell is whole else span(difference_of_quotients(alpha(cell), alpha(whole)))
+    return "–" if cell is whole else format_interval(difference_of_quotients(alpha(cell), alpha(whole)))
 
 
 def _ratio(cell: Cell, whole: Cell) -> str:
-    return "–" if cell is whole else span(ratio_of_quotients(tau(cell), tau(whole)))
+    return "–" if cell is whole else format_interval(ratio_of_quotients(tau(cell), tau(whole)))

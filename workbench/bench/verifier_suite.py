@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,17 +19,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from workbench.bench.markdown import markdown, shown
-from workbench.core.draw import Draw, Purpose
-from workbench.core.late import carry, some
+from workbench.bench.markdown import format_value, markdown_table
+from workbench.core.draw import Purpose, RandomStream
+from workbench.core.late import take, to_host_lazily
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import synchronise
-from workbench.kernels.distributions import look
+from workbench.kernels.distributions import top_and_entropy
 from workbench.models.loading import Models
 from workbench.models.machine import describe, machine_facts
 from workbench.models.runner import Runner
@@ -38,8 +39,8 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Width of the embeddings: that of SmolLM2."""
-LAW, LOOK = "the law itself, for all", "likeliest tokens and entropies, for all"
-WANTED = 0.05
+DISTRIBUTION, TRACE_VALUES = "the law itself, for all", "likeliest tokens and entropies, for all"
+MAX_SHARE = 0.05
 """Largest acceptable share of verification in a forward."""
 BOARD = "verifiers.json"
 KINDS = {
@@ -48,8 +49,8 @@ KINDS = {
     Sampling.FIXED_NUMBER: f"{SIBLINGS} siblings without replacement",
     Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed and one drawn a place",
 }
-WARM = SamplingParams(temperature=1.0)
-SHARP = 2.5
+TEMPERATURE_ONE = SamplingParams(temperature=1.0)
+LOGIT_STD = 2.5
 """Standard deviation of the random logits: the top token of 49,152 then has a probability of a few percent."""
 
 
@@ -61,7 +62,7 @@ class Case:
     kind: Sampling
 
 
-def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
+def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
     """Return the cases that can be timed without a model (each rule on supported drafts), and the other names."""
     runnable, left_out = [], []
     for verifier in verifiers:
@@ -81,17 +82,17 @@ def verifiers() -> list[Verifier]:
     return [type(v)() for v in by_name.values()]
 
 
-def states_of(timed: Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
+def states_of(timed: abc.Sequence[Case], vocabulary: int, device: torch.device) -> dict[Case, Any]:
     """Return the verifiers' per-sequence states, for a stand-in target with a device, a vocabulary and embeddings."""
     weight = torch.randn(vocabulary, WIDTH, generator=torch.Generator().manual_seed(vocabulary), dtype=torch.bfloat16)
     embed = torch.nn.Embedding.from_pretrained(weight.to(device))
-    models, sequence = object.__new__(Models), object.__new__(Row)  # only the attributes set below are read
+    models, sequence = object.__new__(Models), object.__new__(Sequence)  # only the attributes set below are read
     models.target = cast(Runner, SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed))
     models.shared = {}
     return {case: case.verifier.prime(sequence, models) for case in timed}
 
 
-def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
+def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
     """Return a draft of n nodes sampled from distributions `q` [positions, V].
 
     It is a chain, or groups of siblings; each group's parent is the first node of the previous group.
@@ -120,7 +121,7 @@ def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: in
 
 
 def measure(
-    timed: Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
+    timed: abc.Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
 ) -> tuple[dict[Case, float], dict[str, float]]:
     """Return the seconds of each case, and of the work for all rules; every repeat runs all of them in turn.
 
@@ -128,30 +129,35 @@ def measure(
     of tested nodes. The slower of two rounds counts: one that accepts as much as possible, one that accepts nothing.
     """
     generator = torch.Generator().manual_seed(vocabulary)
-    logits, draft_logits = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
-    u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
-    p, q = to_probs(logits, WARM), to_probs(draft_logits, WARM)
-    entropy = look(logits, p, WARM)[2]
-    trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
+    logits, draft_logits = (LOGIT_STD * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
+    u = torch.from_numpy(RandomStream(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
+    p, q = to_probs(logits, TEMPERATURE_ONE), to_probs(draft_logits, TEMPERATURE_ONE)
+    entropy = top_and_entropy(logits, p, TEMPERATURE_ONE)[2]
+    trees = {kind: sample_draft(kind, q, nodes) for kind in {case.kind for case in timed}}
     states = states_of(timed, vocabulary, device)
 
     def judge(case: Case, uniform: float) -> None:
         tree, verifier = trees[case.kind], case.verifier
-        v = Verification(tree, logits, p, WARM, u, state=states[case], entropy=entropy, late=on_host(device))
+        v = Verification(tree, logits, p, TEMPERATURE_ONE, u, state=states[case], entropy=entropy, late=on_host(device))
         decision = verifier.rule(v)
         score, cost = (p.new_zeros(0) if column is None else column for column in (decision.score, decision.paid))
         # The only synchronisation of a round.
-        parents, accept, stop, scores, costs = carry([tree.parents, decision.accept, decision.stop, score, cost])
+        parents, accept, stop, scores, costs = to_host_lazily(
+            [tree.parents, decision.accept, decision.stop, score, cost]
+        )
         result = verifier.walk(parents, accept, stop, [uniform] * nodes, *([scores] if scores else []))
         if costs:
-            some(costs, [node for node, _ in result.tested])
+            take(costs, [node for node, _ in result.tested])
 
     work: dict[tuple[Case | str, float], Callable[[], Any]] = {
         (case, uniform): (lambda case=case, uniform=uniform: judge(case, uniform))
         for case in timed
         for uniform in (0.0, 1.0)
     }
-    work |= {(LAW, 0.0): lambda: to_probs(logits, WARM), (LOOK, 0.0): lambda: look(logits, p, WARM)}
+    work |= {
+        (DISTRIBUTION, 0.0): lambda: to_probs(logits, TEMPERATURE_ONE),
+        (TRACE_VALUES, 0.0): lambda: top_and_entropy(logits, p, TEMPERATURE_ONE),
+    }
     timings = {key: list[float]() for key in work}
     with torch.inference_mode():
         for repeat in range(repeats + 1):
@@ -162,7 +168,7 @@ def measure(
     medians = {key: statistics.median(times) for key, times in timings.items()}
     return (
         {case: max(medians[case, 0.0], medians[case, 1.0]) for case in timed},
-        {name: medians[name, 0.0] for name in (LAW, LOOK)},
+        {name: medians[name, 0.0] for name in (DISTRIBUTION, TRACE_VALUES)},
     )
 
 
@@ -177,9 +183,9 @@ def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
 def run_suite(
     device: torch.device,
     repeats: int = 7,
-    vocabularies: Sequence[int] = VOCABULARIES,
-    forwards: Sequence[Callable[[], tuple[str, int, float]]] = (),
-    told: Callable[[str], None] = lambda words: None,
+    vocabularies: abc.Sequence[int] = VOCABULARIES,
+    forwards: abc.Sequence[Callable[[], tuple[str, int, float]]] = (),
+    progress: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     """Measure all verifiers on all vocabularies.
 
@@ -197,9 +203,9 @@ def run_suite(
         `machine`.
     """
     timed, left_out = cases(verifiers())
-    facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {LAW: {}, LOOK: {}}
+    facts, seconds, shared = machine_facts(), {case: {} for case in timed}, {DISTRIBUTION: {}, TRACE_VALUES: {}}
     for vocabulary in vocabularies:
-        told(f"{len(timed)} rules, {vocabulary:,} tokens")
+        progress(f"{len(timed)} rules, {vocabulary:,} tokens")
         case_seconds, shared_seconds = measure(timed, vocabulary, device, repeats)
         for case, s in case_seconds.items():
             seconds[case][str(vocabulary)] = s
@@ -207,7 +213,7 @@ def run_suite(
             shared[name][str(vocabulary)] = s
     forward_rows = list[dict[str, Any]]()
     for forward in forwards:
-        told(f"a forward of {NODES} tokens")
+        progress(f"a forward of {NODES} tokens")
         name, vocabulary, s = forward()
         forward_rows.append({"target": name, "vocabulary": vocabulary, "seconds": s})
     return {
@@ -224,20 +230,20 @@ def run_suite(
     }  # fmt: skip
 
 
-def share(row: dict[str, Any], beside: dict[str, Any]) -> float | None:
+def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
     """Return a rule's share of a target's forward, at the target's vocabulary; None if that was not measured."""
-    s = row["seconds"].get(str(beside["vocabulary"]))
-    return None if s is None else s / beside["seconds"]
+    s = row["seconds"].get(str(forward["vocabulary"]))
+    return None if s is None else s / forward["seconds"]
 
 
 def table(report: dict[str, Any]) -> str:
     """Return the report as a table: one row per rule, milliseconds per vocabulary, and the shares of forwards."""
-    sizes = list(report["shared"][LAW])
+    sizes = list(report["shared"][DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
     rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in report["shared"].items()), *rows]
 
     def milliseconds(size: str) -> Callable[[dict[str, Any]], str]:
-        return lambda row: shown(1e3 * row["seconds"][size], ".2f")
+        return lambda row: format_value(1e3 * row["seconds"][size], ".2f")
 
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "verifier": lambda row: row["verifier"] if row["drafts"] == "–" else f"`{row['verifier']}`",
@@ -245,10 +251,10 @@ def table(report: dict[str, Any]) -> str:
     } | {f"{int(size):,} tokens, ms": milliseconds(size) for size in sizes}
 
     def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
-        return lambda row: shown(share(row, beside), ".1%")
+        return lambda row: format_value(share(row, beside), ".1%")
 
     columns |= {f"of {forward['target']}": part(forward) for forward in report["forwards"]}
-    return markdown(columns, rows, ("drafts",))
+    return markdown_table(columns, rows, ("drafts",))
 
 
 def page(report: dict[str, Any]) -> str:
@@ -265,15 +271,15 @@ def page(report: dict[str, Any]) -> str:
     ]
     for forward in report["forwards"]:
         parts = {i: part for i, row in enumerate(report["rows"]) if (part := share(row, forward)) is not None}
-        slow = [report["rows"][i] for i, part in parts.items() if part > WANTED]
+        slow = [report["rows"][i] for i, part in parts.items() if part > MAX_SHARE]
         labels = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, forward):.1%})" for row in slow)
         lines.append(
             f"A forward of {report['nodes']} tokens of {forward['target']} ({forward['vocabulary']:,} tokens) takes "
             f"{1e3 * forward['seconds']:.1f} ms here. "
             + (
-                f"More than {WANTED:.0%} of it: {labels}."
+                f"More than {MAX_SHARE:.0%} of it: {labels}."
                 if slow
-                else f"No rule takes more than {WANTED:.0%} of it."
+                else f"No rule takes more than {MAX_SHARE:.0%} of it."
                 if parts
                 else "Rules were not measured at its size."
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from workbench.bench import vision_suite
-from workbench.bench.claims import Measured, of_speedup
+from workbench.bench.claims import Measurement, speedup_figure
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
@@ -52,7 +52,7 @@ def _note(scenes: int, over: str) -> str:
     return f"vision-target, {scenes} captions of held-out scenes, greedy, {DEPTH} levels{over}"
 
 
-class _Seeing(EngineContender):
+class _ImageContender(EngineContender):
     """Contender that answers questions about images."""
 
     def request(self, prompt: SceneQuestion) -> Request:
@@ -83,33 +83,35 @@ class VisionLab:
         """Return a setting's run on each scene."""
         return _traces(name)
 
-    def mean(self, found: Sequence[float]) -> Measured:
+    def mean(self, values: Sequence[float]) -> Measurement:
         """Return the mean of one figure per scene."""
-        return Measured.of(mean(found), f"{self.setting}; mean over scenes")
+        return Measurement.of(mean(values), f"{self.setting}; mean over scenes")
 
-    def ratio_of_quotients(self, mine: Quotient, theirs: Quotient) -> Measured:
+    def ratio_of_quotients(self, numerator: Quotient, denominator: Quotient) -> Measurement:
         """Return a quotient of sums over scenes / another one; see `workbench.bench.statistics`."""
-        return Measured.of(ratio_of_quotients(mine, theirs), f"{self.setting}; over all rounds")
+        return Measurement.of(ratio_of_quotients(numerator, denominator), f"{self.setting}; over all rounds")
 
-    def tau(self, name: str) -> Measured:
+    def tau(self, name: str) -> Measurement:
         """Measure τ of a setting."""
         return self.mean(self._taus(name))
 
-    def tau_over(self, other: str, name: str) -> Measured:
+    def tau_over(self, other: str, name: str) -> Measurement:
         """Measure τ of a setting over τ of another, scene by scene."""
         ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
         ratio = self.mean(ratios)
-        return Measured(ratio.value, ratio.low, ratio.high, ratio.n, f"{ratio.setting}; {name} over {other}")
+        return Measurement(ratio.value, ratio.low, ratio.high, ratio.n, f"{ratio.setting}; {name} over {other}")
 
-    def speed(self, name: str) -> Measured:
+    def speed(self, name: str) -> Measurement:
         """Measure the speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
         method = registry.get(self.method).with_params(depth=DEPTH, **_setting(name).params)
         plain = registry.get("autoregressive").with_params()
         engine = Engine(_models(), record=False)
-        contenders = [_Seeing(engine, configured, SamplingParams(), CAPTION_TOKENS) for configured in (plain, method)]
+        contenders = [
+            _ImageContender(engine, configured, SamplingParams(), CAPTION_TOKENS) for configured in (plain, method)
+        ]
         samples = measure(contenders, _captions()[:TIMED], REPEATS)[0]
         plain_rates, method_rates = (rates(s for s in samples if s.contender == c.name) for c in contenders)
-        return of_speedup(speedup(method_rates, plain_rates), _note(TIMED, ", decoding only"))
+        return speedup_figure(speedup(method_rates, plain_rates), _note(TIMED, ", decoding only"))
 
     def _taus(self, name: str) -> list[float]:
         return [metrics.tau(trace.rounds) or 0.0 for trace in self.traces(name)]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.bench import board
-from workbench.bench.markdown import markdown as table
-from workbench.bench.markdown import span
+from workbench.bench.markdown import format_interval
+from workbench.bench.markdown import markdown_table as table
 from workbench.bench.statistics import mean
 from workbench.bench.vision_settings import (
     CAPTION,
@@ -28,7 +28,7 @@ from workbench.bench.vision_settings import (
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Models, Request
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.methods import registry
 from workbench.models.bundle import VISION_TARGET as TARGET
 from workbench.models.chat_markers import ASSISTANT, IMAGE, USER
@@ -74,22 +74,29 @@ def run_suite(
     return board.read(BOARD)
 
 
-def plain_texts(models: Models, asked: Sequence[SceneQuestion]) -> list[list[int]]:
+def plain_texts(models: Models, scene_questions: Sequence[SceneQuestion]) -> list[list[int]]:
     """Return the tokens that plain decoding generates for each question."""
     engine, plain = Engine(models), registry.get("autoregressive").with_params()
-    return [engine.generate(request(models, question, plain)).token_ids for question in asked]
+    return [engine.generate(request(models, question, plain)).token_ids for question in scene_questions]
 
 
-def request(models: Models, one: SceneQuestion, configured: Any) -> Request:
+def request(models: Models, scene_question: SceneQuestion, configured: Any) -> Request:
     """Return the request for one question."""
-    prompt, images = read(models, f"{USER}{IMAGE}{one.question}{ASSISTANT}", [one.image])
+    prompt, images = process_prompt(
+        models, f"{USER}{IMAGE}{scene_question.question}{ASSISTANT}", [scene_question.image]
+    )
     return Request(
-        prompt, configured, max_new_tokens=CAPTION_TOKENS, images=images, pictures=(one.image,), models=models
+        prompt,
+        configured,
+        max_new_tokens=CAPTION_TOKENS,
+        images=images,
+        pictures=(scene_question.image,),
+        models=models,
     )
 
 
 def measure(
-    setting: Setting, models: Models, asked: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
+    setting: Setting, models: Models, scene_questions: Sequence[SceneQuestion], plain: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
     """Return one row: figures by group of questions; None if the models lack a part that the setting needs.
 
@@ -100,18 +107,19 @@ def measure(
         plain: plain decoding's tokens for each.
     """
     try:
-        traces = traces_of(setting, models, asked)
+        traces = traces_of(setting, models, scene_questions)
     except (MethodUnavailableError, ModelError):
         return None
     vision = next(iter(_vision(traces)), {})
     equal = sum(t.token_ids == list(text) for t, text in zip(traces, plain, strict=True))
     groups = {
         "all": traces,
-        CAPTION: [t for t, question in zip(traces, asked, strict=True) if question.kind == "caption"],
-        SHORT: [t for t, question in zip(traces, asked, strict=True) if question.kind != "caption"],
+        CAPTION: [t for t, question in zip(traces, scene_questions, strict=True) if question.kind == "caption"],
+        SHORT: [t for t, question in zip(traces, scene_questions, strict=True) if question.kind != "caption"],
     }
     groups |= {
-        kind: [t for t, question in zip(traces, asked, strict=True) if question.kind == kind] for kind in QUESTIONS
+        kind: [t for t, question in zip(traces, scene_questions, strict=True) if question.kind == kind]
+        for kind in QUESTIONS
     }
     return {
         "method": setting.method,
@@ -127,7 +135,7 @@ def measure(
     }
 
 
-def traces_of(setting: Setting, models: Models, asked: Sequence[SceneQuestion]) -> list[Trace]:
+def traces_of(setting: Setting, models: Models, scene_questions: Sequence[SceneQuestion]) -> list[Trace]:
     """Run a setting on questions and return the traces.
 
     Raises:
@@ -138,7 +146,7 @@ def traces_of(setting: Setting, models: Models, asked: Sequence[SceneQuestion]) 
         models = models.with_drafter(setting.drafter)
     configured = registry.get(setting.method).with_params(depth=DEPTH, **setting.params)
     engine = Engine(models)
-    return [engine.generate(request(models, question, configured)) for question in asked]
+    return [engine.generate(request(models, question, configured)) for question in scene_questions]
 
 
 def _vision(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
@@ -201,8 +209,8 @@ Row = tuple[str, Mapping[str, Any]]
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "drafter": lambda r: r[0],
     "vision tokens": lambda r: f"{_tokens(r[1]):.4g}",
-    "τ, captions": lambda r: span(r[1]["groups"][CAPTION]["tau"]),
-    "τ, short answers": lambda r: span(r[1]["groups"][SHORT]["tau"]),
+    "τ, captions": lambda r: format_interval(r[1]["groups"][CAPTION]["tau"]),
+    "τ, short answers": lambda r: format_interval(r[1]["groups"][SHORT]["tau"]),
     "accepted": lambda r: _share(r[1], "acceptance"),
     "accepted: facts": lambda r: _share(r[1], "facts"),
     "other words": lambda r: _share(r[1], "others"),

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from workbench.bench import boardfiles
-from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import markdown_table as table
 from workbench.trace.speedup import estimate
 
 BOARD = "whatif"
@@ -32,7 +32,7 @@ TIMED = ("speeds", "plain", "formula")
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class ErrorEstimate:
     """Error of a prediction.
 
     Attributes:
@@ -69,7 +69,7 @@ class Error:
         )
 
 
-def error_of(key: str, row: Mapping[str, Any]) -> Error | None:
+def error_of(key: str, row: Mapping[str, Any]) -> ErrorEstimate | None:
     """Return the error of a saved row; None if it has too few pairs."""
     ratios = dict[str, list[float]]()
     for pair in row.get("pairs", ()):
@@ -80,7 +80,7 @@ def error_of(key: str, row: Mapping[str, Any]) -> Error | None:
         return None
     all_ratios = [ratio for group in ratios.values() for ratio in group]
     typical = median(abs(math.exp(abs(math.log(ratio))) - 1) for ratio in all_ratios)
-    return Error(
+    return ErrorEstimate(
         key, overall.value, overall.low, overall.high, typical, overall.prompts, overall.n, row.get("target", "")
     )
 
@@ -95,7 +95,7 @@ def errors(rows: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, str
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the board as a page."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
-    columns: dict[str, Callable[[Error], Any]] = {
+    columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.what],
         "predicted / measured": lambda e: f"{e.bias:.3f} [{e.low:.3f}–{e.high:.3f}]",
         "a single one is off by": lambda e: f"{e.typical:.1%}".replace("%", " %"),

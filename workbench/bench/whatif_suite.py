@@ -33,7 +33,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class PromptRuns:
     """Greedy runs of one prompt."""
 
     engine: Engine
@@ -52,7 +52,7 @@ def measure(
     models: Models,
     prompts: Sequence[BenchPrompt],
     tokens: int = TOKENS,
-    told: Progress = lambda *_: None,
+    progress: Progress = lambda *_: None,
     timed: bool | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Predict and measure on every prompt.
@@ -70,37 +70,37 @@ def measure(
     keys = [key for key in PREDICTIONS if timed is None or (key in TIMED) is timed]
     engine, rows = Engine(models), {key: [] for key in keys}
     for number, prompt in enumerate(prompts):
-        told(number, len(prompts), prompt.name)
+        progress(number, len(prompts), prompt.name)
         ids = prompt.encode(models.tokenizer)
         if len(ids) + tokens > models.target.context:
             continue
-        for key, setting, predicted, measured in of_prompt(Runs(engine, ids, tokens), keys):
+        for key, setting, predicted, measured in predictions_for_prompt(PromptRuns(engine, ids, tokens), keys):
             rows[key].append({"prompt": prompt.name, "of": setting, "predicted": predicted, "measured": measured})
     facts = {"target": models.target_name, "drafter": models.drafter_name, "tokens": tokens}
     return {key: {"predicts": PREDICTIONS[key], **facts, "pairs": pairs} for key, pairs in rows.items()}
 
 
-def of_prompt(runs: Runs, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
+def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[tuple[str, str, float, float]]:
     """Yield, for one prompt and the named predictions: key, setting, predicted figure, measured figure."""
     for prediction in _of_chains(runs):
         if prediction[0] in keys:
             yield prediction
     if "width" in keys:
         narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
-        predicted = whatif.widths(narrow.rounds, 2)[1].tau
+        predicted = whatif.estimate_widths(narrow.rounds, 2)[1].tau
         yield "width", "draft-model → draft-tree", predicted, metrics.tau(wide.rounds) or 1.0
     if "combination" in keys:
         yield "combination", "draft-model, prompt-lookup", *_combination(runs)
 
 
-def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
+def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
     plain = runs.make("autoregressive")
     for method, params in CHAINS.items():
         recorded = runs.make(method, depth=DEPTH, **params)
         base = _speed(recorded)
-        lengths, rates = whatif.draft_lengths(recorded, plain), whatif.distributions(recorded.rounds)
-        budget = whatif.budget(recorded, plain)
-        lengths_without_plain = whatif.draft_lengths(recorded)  # without the plain run, for users who have none
+        lengths, rates = whatif.predict_draft_lengths(recorded, plain), whatif.predict_tau(recorded.rounds)
+        budget = whatif.time_breakdown(recorded, plain)
+        lengths_without_plain = whatif.predict_draft_lengths(recorded)  # without the plain run, for users who have none
         yield "plain", method, lengths_without_plain.fixed[0].relative, _speed(plain) / base
         if budget.predicted and budget.measured:
             yield "formula", method, budget.predicted, budget.measured
@@ -114,7 +114,7 @@ def _of_chains(runs: Runs) -> Iterator[tuple[str, str, float, float]]:
                 yield "iid", setting, theory.expected_tau(rates["rate"], k), tau
 
 
-def _combination(runs: Runs) -> tuple[float, float]:
+def _combination(runs: PromptRuns) -> tuple[float, float]:
     """Return τ of the better of two drafters: predicted from two runs, and measured by runs from every position."""
     drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
     first, second = (runs.make(method, **params) for method, params in drafters.items())

@@ -14,17 +14,17 @@ from typing import Any
 from workbench.bench import board, contest, kinds
 from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
-from workbench.bench.markdown import markdown as table
-from workbench.bench.markdown import shown, span
+from workbench.bench.markdown import format_interval, format_value
+from workbench.bench.markdown import markdown_table as table
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.errors import PromptError
 from workbench.core.sampling import SamplingParams
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import known, registry
-from workbench.models.machine import describe, machine_facts, make
+from workbench.models.machine import describe, describe_hardware, machine_facts
 from workbench.trace.speedup import FASTER, speedup
 
 BOARD = "work"
@@ -44,12 +44,12 @@ def training_free() -> list[str]:
 
 def measure(
     models: Models,
-    methods: Sequence[Configured],
+    methods: Sequence[ConfiguredMethod],
     suite: Mapping[str, Sequence[BenchPrompt]],
     max_new_tokens: int = TOKENS,
-    done: Mapping[str, Row] | None = None,
-    saved: Callable[[str, Row], None] = lambda key, row: None,
-    told: Progress = lambda *_: None,
+    finished_rows: Mapping[str, Row] | None = None,
+    save_row: Callable[[str, Row], None] = lambda key, row: None,
+    progress: Progress = lambda *_: None,
 ) -> tuple[dict[str, Row], bool]:
     """Measure all methods, kind by kind.
 
@@ -69,8 +69,8 @@ def measure(
     lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
     is_warm, rows, limit = False, dict[str, Row](), models.target.context - max_new_tokens
     for number, (kind, prompts) in enumerate(suite.items()):
-        if (key := key_of(kind, models.target_name)) in (done or {}):
-            rows[key] = (done or {})[key]
+        if (key := key_of(kind, models.target_name)) in (finished_rows or {}):
+            rows[key] = (finished_rows or {})[key]
             continue
         ids = {p.name: p.encode(models.tokenizer) for p in prompts}
         fitting = {name: token_ids for name, token_ids in ids.items() if len(token_ids) <= limit}
@@ -78,7 +78,7 @@ def measure(
             raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
 
         def tell(_: int, __: int, what: str, number: int = number, kind: str = kind) -> None:
-            told(number, len(suite), f"{kind} · {what}")
+            progress(number, len(suite), f"{kind} · {what}")
 
         inputs, facts = list(fitting.values()), machine_facts()
         if not is_warm:
@@ -97,7 +97,7 @@ def measure(
             "methods": {lane.name: _of_lane(lane, samples) for lane in lanes},
             "date": facts["date"], "commit": board.commit(), "machine": facts,
         }  # fmt: skip
-        saved(key, rows[key])
+        save_row(key, rows[key])
     return rows, True
 
 
@@ -123,8 +123,8 @@ def save(key: str, row: Row) -> None:
     board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
 
 
-def still_holds(
-    saved: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
+def reusable_rows(
+    saved_rows: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
     tokens: int,
 ) -> dict[str, Row]:  # fmt: skip
     """Return the saved rows of a target that a new measurement would repeat: same settings, commit and machine.
@@ -137,11 +137,11 @@ def still_holds(
         prompts: names of the prompts that would be used, by kind.
         tokens: length limit of every run.
     """
-    machine, commit = make(machine_facts()), board.commit()
+    machine, commit = describe_hardware(machine_facts()), board.commit()
     required = {"target": target, "dtype": dtype, "tokens": tokens, "commit": commit}
     return {
-        key: row for key, row in saved.items()
-        if all(row.get(name) == value for name, value in required.items()) and make(row["machine"]) == machine
+        key: row for key, row in saved_rows.items()
+        if all(row.get(name) == value for name, value in required.items()) and describe_hardware(row["machine"]) == machine
         and set(row["methods"]) == {BASELINE, *names} and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
         and len(row["prompts"]) + row["left_out"] == len(prompts[row["kind"]])
     }  # fmt: skip
@@ -150,7 +150,7 @@ def still_holds(
 # -- figures of the rows -----------------------------------------------------------------------------------------------
 
 
-def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
+def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
     """Return the board: an entry for each target, with its methods by their speed over all kinds.
 
     Each has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params, `all`,
@@ -160,7 +160,7 @@ def targets(saved: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
     Args:
         saved: the saved rows; by default those of the repository.
     """
-    rows = list((board.read(BOARD) if saved is None else saved).values())
+    rows = list((board.read(BOARD) if saved_rows is None else saved_rows).values())
     titles = {method.name: method.title for method in known.methods()}
     names = dict.fromkeys(row["target"] for row in rows)
     return [_target([row for row in rows if row["target"] == name], titles) for name in names]
@@ -189,9 +189,9 @@ def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
     return {"method": name, "title": title, "params": params, "all": _cell(name, with_method), "cells": cells}
 
 
-def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
+def _cell(name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
     """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
-    runs, plain_runs = (_runs(side, having) for side in (name, BASELINE))
+    runs, plain_runs = (_runs(side, rows) for side in (name, BASELINE))
     ratio = speedup(
         *({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (runs, plain_runs))
     )
@@ -199,11 +199,11 @@ def _cell(name: str, having: Mapping[str, Row]) -> dict[str, Any]:
     return {"speedup": ratio and ratio.to_wire() | {"verdict": ratio.verdict}, "tau": tau}
 
 
-def _runs(name: str, having: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
+def _runs(name: str, rows: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
     """Return [tokens, passes, seconds] by ((kind, prompt), repeat), without runs that generated nothing."""
     return {
         ((kind, prompt), 0): run
-        for kind, row in having.items() if name in row["methods"]
+        for kind, row in rows.items() if name in row["methods"]
         for prompt, run in zip(row["prompts"], row["methods"][name]["runs"], strict=True) if run[0] and run[1]
     }  # fmt: skip
 
@@ -214,7 +214,7 @@ def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
     return best if best is not None and values[best] > 1 else None
 
 
-def markdown(found: Sequence[dict[str, Any]]) -> str:
+def markdown(entries: Sequence[dict[str, Any]]) -> str:
     """Return the board as Markdown: a table per target."""
     lines = [
         "# Choosing a method for your workload",
@@ -227,7 +227,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "prompts, which no bundled model was trained on. Generated by `workbench recommend --kinds --report --target "
         "NAME`, which goes on where it was stopped; `workbench recommend` asks the same of your own prompts.",
     ]
-    for entry in found:
+    for entry in entries:
         columns: dict[str, Callable[[dict[str, Any]], str]] = {
             "method": lambda m: f"`{m['method']}`",
             "all kinds": lambda m: _words(m["all"]),
@@ -248,6 +248,6 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
 def _words(cell: dict[str, Any] | None, best: bool = False) -> str:
     if not cell or not cell["speedup"]:
         return "–"
-    tau = shown(cell["tau"] and cell["tau"]["value"], ".2f")
-    text = span(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
+    tau = format_value(cell["tau"] and cell["tau"]["value"], ".2f")
+    text = format_interval(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
     return f"{f'**{text}**' if best else text} τ {tau}"

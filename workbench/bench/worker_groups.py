@@ -13,7 +13,7 @@ from typing import Any
 from workbench.bench.comparison import Comparison
 from workbench.bench.conditions import Conditions
 from workbench.bench.estimates import estimates
-from workbench.bench.grid import Cell, Host
+from workbench.bench.grid import Cell, SweepBackend
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, Result
 from workbench.bench.waiting import RetriedAction
 from workbench.core.errors import WorkbenchError
@@ -23,24 +23,26 @@ POLL_S = 0.3
 """Seconds between two checks for new cells."""
 
 
-def result_of(cell: Cell, made: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
+def result_of(cell: Cell, comparison: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
     """Return the result of a cell from a comparison, and the trace to display: the lane's, of the first prompt."""
-    lane, plain = _sides(cell, made)
+    lane, plain = _sides(cell, comparison)
     problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
     state = FAILED if problem or not lane.samples else DONE
-    result = Result(cell.id, state, "", estimates(lane, plain), problem, round(seconds, 3), None, worker, made.machine)
+    result = Result(
+        cell.id, state, "", estimates(lane, plain), problem, round(seconds, 3), None, worker, comparison.machine
+    )
     return result, lane.traces.get(0)
 
 
-def so_far(cell: Cell, made: Comparison) -> dict[str, Any]:
+def partial_estimates(cell: Cell, comparison: Comparison) -> dict[str, Any]:
     """Return the figures of a cell from its runs so far; empty before both sides have runs."""
-    lane, plain = _sides(cell, made)
+    lane, plain = _sides(cell, comparison)
     return estimates(lane, plain) if lane.samples and plain is not None else {}
 
 
-def _sides(cell: Cell, made: Comparison) -> tuple[Any, Any]:
+def _sides(cell: Cell, comparison: Comparison) -> tuple[Any, Any]:
     """Return the cell's lane, and plain decoding if it has runs."""
-    return next((m for m in made.lanes if m.lane == cell.lane), made.lanes[-1]), made.reference
+    return next((m for m in comparison.lanes if m.lane == cell.lane), comparison.lanes[-1]), comparison.reference
 
 
 BEGIN, STEP, END = "begin", "step", "end"
@@ -65,19 +67,19 @@ class WorkerGroup:
 
 
 def measure_cell(
-    host: Host, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
+    backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
 ) -> Iterator[Event]:
     """Measure one cell on a backend."""
     start, comparison, figures = time.monotonic(), None, {}
     yield BEGIN, cell, ""
     try:
-        for step in _let_in(host, cell, stopped, user):
+        for step in _steps_when_admitted(backend, cell, stopped, user):
             if isinstance(step, str):
                 yield STEP, cell, Result(cell.id, RUNNING, step, figures)
                 continue
             if step.comparison is not None:
                 comparison = step.comparison
-                figures = so_far(cell, comparison)
+                figures = partial_estimates(cell, comparison)
             text = step.waiting or f"{step.done} of {step.total} runs · {step.text}"
             yield STEP, cell, Result(cell.id, RUNNING, text, figures)
     except WorkbenchError as error:
@@ -87,13 +89,13 @@ def measure_cell(
         yield END, cell, result_of(cell, comparison, time.monotonic() - start, worker)
 
 
-def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
+def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
     """Yield the steps of a measurement; while the user's rate limit delays it, yield messages.
 
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    action = RetriedAction(lambda: cell.measured(host, user, stopped))
+    action = RetriedAction(lambda: cell.measured(backend, user, stopped))
     while (steps := action.once()) is None:
         yield action.said
         if stopped():
@@ -102,13 +104,13 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
     yield from steps
 
 
-def here(host: Host, user: str = "local") -> WorkerGroup:
+def backend_workers(backend: SweepBackend, user: str = "local") -> WorkerGroup:
     """Return a worker group of one backend, which measures cell by cell; each run has its device to itself."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:
             if stopped():
                 return
-            yield from measure_cell(host, cell, stopped, user, "this backend")
+            yield from measure_cell(backend, cell, stopped, user, "this backend")
 
-    return WorkerGroup(work, lambda cell: host.conditions(cell.lane, cell.plan.target))
+    return WorkerGroup(work, lambda cell: backend.conditions(cell.lane, cell.plan.target))

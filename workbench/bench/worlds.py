@@ -22,10 +22,10 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
         layers: decoder layers.
         spread: standard deviation of the weights.
     """
-    return drawn(LlamaForCausalLM(llama(vocabulary, width, layers)), seed, spread)
+    return randomise_weights(LlamaForCausalLM(tiny_llama_config(vocabulary, width, layers)), seed, spread)
 
 
-def llama(vocabulary: int, width: int, layers: int) -> LlamaConfig:
+def tiny_llama_config(vocabulary: int, width: int, layers: int) -> LlamaConfig:
     """Return the configuration of a tiny Llama without special tokens."""
     return LlamaConfig(
         vocab_size=vocabulary,
@@ -41,7 +41,7 @@ def llama(vocabulary: int, width: int, layers: int) -> LlamaConfig:
     )
 
 
-def drawn(model: Any, seed: int, spread: float) -> Any:
+def randomise_weights(model: Any, seed: int, spread: float) -> Any:
     """Return the model in float64 with random weights of standard deviation `spread`."""
     model = model.double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)

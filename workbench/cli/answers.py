@@ -26,18 +26,18 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
     Raises:
         BadParameter: a file has another suffix.
     """
-    checks.kinds_of("answers", out, KINDS)
+    checks.check_suffixes("answers", out, KINDS)
     from workbench.bench import answers_suite
-    from workbench.trace.files import write_whole
+    from workbench.trace.files import write_atomically
 
     report = answers_suite.run_suite(
-        load(), answers_suite.Scale(**scale), told=lambda words: typer.echo(words, err=True)
+        load(), answers_suite.Scale(**scale), progress=lambda words: typer.echo(words, err=True)
     )
     for path in out:
         if path.suffix == ".md":
-            write_whole(path, answers_suite.page([report]).encode())
+            write_atomically(path, answers_suite.page([report]).encode())
         else:
             reports = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
             reports = [other for other in reports if other["target"] != report["target"]] + [report]
-            write_whole(path, f"{json.dumps(reports, ensure_ascii=False, indent=1)}\n".encode())
+            write_atomically(path, f"{json.dumps(reports, ensure_ascii=False, indent=1)}\n".encode())
     print(json.dumps(report, ensure_ascii=False) if as_json else answers_suite.page([report]))

@@ -33,7 +33,7 @@ from workbench.cli.options import (
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
 from workbench.kernels.devices import check_gpu
 from workbench.methods import known
-from workbench.service.checks import about, check_models
+from workbench.service.checks import check_models, set_error_option
 
 
 class Against(str, Enum):
@@ -164,8 +164,8 @@ def bench(
     for path in out or ():
         if path.suffix not in KINDS and suite != HOST:
             raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
-        checks.file_to_write(path, "out")
-    checks.folder_to_write(answers, "answers")
+        checks.check_output_file(path, "out")
+    checks.check_output_folder(answers, "answers")
     if suite == VERIFIERS:
         return verifiercosts.measure(device, repeats, out or [], as_json)
     if suite == HOST:
@@ -179,11 +179,11 @@ def bench(
         _check_gpu(device, [name for name, is_set in ignored.items() if is_set], method or ())
     is_flat = prompts is not None or suite in (ACCEPTANCE, GPU, WHATIF)
     chosen = load_prompts(prompts) if is_flat else load_suite(suite, data)
-    checks.groups(group or (), chosen)
+    checks.check_groups(group or (), chosen)
     chosen = [p for p in chosen if not group or p.group in group]
     chosen = chosen[:limit] if limit else chosen
     sampling_values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    checks.sampling(sampling_values)
+    checks.check_sampling(sampling_values)
     pair = check_models(target, drafter, device, dtype, drafter_dtype)
     if suite == ANSWERS and not method and prompts is None:
         scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
@@ -194,7 +194,7 @@ def bench(
         return whatifs.measure(lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json)
     values = _settle(method, parse_settings(settings))
     for name in method or ():
-        checks.method(name, values[name], pair)
+        checks.resolve_method(name, values[name], pair)
     from workbench.bench.suites import Plan, bench_forced_acceptance, bench_methods
     from workbench.core.sampling import SamplingParams
     from workbench.methods import registry
@@ -267,7 +267,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
             raise typer.BadParameter(
                 f"{name} needs more than a target and a draft model: {needs[0]}", param_hint="--method"
             )
-    with about("device"):
+    with set_error_option("device"):
         check_gpu(device, "The suite gpu")
 
 
@@ -276,13 +276,13 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.models.loading import load_models
     from workbench.models.pretrained import resolve_device
-    from workbench.models.published import SMOLLM2, here, packaged_file
+    from workbench.models.published import SMOLLM2, local_folder, packaged_file
 
     resolved_device = resolve_device(device)
     _check_gpu(str(resolved_device))  # checked again: "auto" may resolve to the CPU if there is a driver without a card
 
     def real() -> Any:
-        if here(SMOLLM2) is None and packaged_file(SMOLLM2) is None:
+        if local_folder(SMOLLM2) is None and packaged_file(SMOLLM2) is None:
             raise ModelError(f"{SMOLLM2.title} is not on this machine.", "")
         return load_models(SMOLLM2.name, "auto", device)
 
@@ -295,7 +295,7 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:
     """Measure the vision drafters; each row is saved to `assets/boards/vision.json` as soon as it is measured."""
     from workbench.bench import vision_suite
-    from workbench.trace.files import write_whole
+    from workbench.trace.files import write_atomically
 
     rows: dict[str, Any] = {}
     forms = {
@@ -303,18 +303,18 @@ def _vision(limit: int, out: list[Path], as_json: bool) -> None:
         ".md": lambda: vision_suite.markdown(rows),
         ".html": lambda: vision_suite.figure(rows).to_html(include_plotlyjs="cdn"),
     }
-    checks.kinds_of("vision", out, forms)
+    checks.check_suffixes("vision", out, forms)
     with progress_bar() as progress:
         rows = vision_suite.run_suite(scenes=limit or vision_suite.SCENES, progress=progress)
     for path in out:
-        write_whole(path, forms[path.suffix]().encode())
+        write_atomically(path, forms[path.suffix]().encode())
     print(forms[".json"]() if as_json else forms[".md"]())
 
 
 def _write(report: Any, path: Path) -> None:
     """Write a report to a file, in the format of its suffix."""
     from workbench.bench.saved import to_parquet
-    from workbench.trace.files import write_whole
+    from workbench.trace.files import write_atomically
     from workbench.views.report import page
 
     forms = {
@@ -325,7 +325,7 @@ def _write(report: Any, path: Path) -> None:
         ".html": lambda: page(report.to_wire()).encode(),
     }
     try:
-        write_whole(path, forms[path.suffix]())
+        write_atomically(path, forms[path.suffix]())
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
@@ -354,11 +354,11 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
 
 def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Return the checked settings of each method, by its name."""
-    with about("method"):
+    with set_error_option("method"):
         methods = [known.get(name) for name in names] if names else known.methods()
     used: set[str] = set()
     values_by_method = {}
-    with about("set"):
+    with set_error_option("set"):
         for method in methods:
             values = {}
             for key, value in settings.items():

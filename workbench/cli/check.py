@@ -23,7 +23,7 @@ from workbench.cli.options import (
     Head,
     Json,
     Target,
-    take_heads,
+    use_heads,
 )
 from workbench.service.checks import check_models
 
@@ -82,7 +82,7 @@ def check(
     target in float64, then on SmolLM2 in its stored number format, with shorter texts and fewer samples. After
     --minutes no further one is started.
     """
-    take_heads(head, target)
+    use_heads(head, target)
     if families:
         raise typer.Exit(_families(fresh, as_json))
     from workbench.methods import known
@@ -94,13 +94,13 @@ def check(
     if not report:
         check_models(target, drafter, device, "float64")
     from workbench.bench import board
-    from workbench.bench.check import FAIL, check_method, picture_prompts
+    from workbench.bench.check import FAIL, check_method, image_prompts
     from workbench.bench.families import FAMILIES
     from workbench.methods import registry
 
     chosen = [registry.get(name) for name in (names or registry.names())]
     if report and not fresh:
-        known = {row["method"]: row["standing"] for row in board.exactness()}
+        known = {row["method"]: row["standing"] for row in board.exactness_rows()}
         on_board = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
         chosen = [method for method in chosen if method.name not in on_board]
         if on_board:
@@ -122,7 +122,7 @@ def check(
         if number and time.monotonic() > deadline and not models.why_not(method.needs):
             left_out.append(method.name)
             continue
-        prompts = picture_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
+        prompts = image_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
         n_remaining = sum(not models.why_not(other.needs) for other in chosen[number:])
         time_share = max(0.0, deadline - time.monotonic()) / max(n_remaining, 1)
         tried = tuple(FAMILIES) if report else ()
@@ -179,42 +179,43 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
     The bundled targets come first, then the published ones on this machine: some heads exist only for these.
     """
-    from workbench.models.names import own_drafter
+    from workbench.models.names import bundled_drafter
 
     return [
-        (name, own_drafter(name, method.drafter.blind) or "none") for name in _targets(DEFAULT_TARGET, VISION_TARGET)
+        (name, bundled_drafter(name, method.drafter.blind) or "none")
+        for name in _targets(DEFAULT_TARGET, VISION_TARGET)
     ]
 
 
 def _text_pairs() -> list[tuple[str, str]]:
     """Return the text targets, each with its draft model: the bundled one, then the published ones on this machine."""
-    from workbench.models.names import own_drafter
+    from workbench.models.names import bundled_drafter
 
-    return [(name, own_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
+    return [(name, bundled_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
 
 
 def _targets(*own: str) -> list[str]:
     from workbench.models.bundle import bundled
-    from workbench.models.published import PUBLISHED
-    from workbench.service.inventory import TO_FETCH, state
+    from workbench.models.published import MODEL_INDEX
+    from workbench.service.inventory import TO_FETCH, availability
 
     return [
         *(name for name in own if name in bundled()),
-        *(name for name, model in PUBLISHED.items() if state(model) != TO_FETCH),
+        *(name for name, model in MODEL_INDEX.items() if availability(model) != TO_FETCH),
     ]
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
     """Add a board row for each choice on each target that has none yet; return 1 if a promise is broken, else 0."""
     from workbench.bench import board
-    from workbench.bench.choices import check_choice, every
+    from workbench.bench.choices import all_choices, check_choice
     from workbench.bench.finding import FAIL
     from workbench.core.errors import WorkbenchError
     from workbench.methods import registry
     from workbench.models.bundle import bundled
 
     deadline, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
-    chosen = every(registry.get(name) for name in names or registry.names())
+    chosen = all_choices(registry.get(name) for name in names or registry.names())
     saved = {} if fresh else board.read("exactness")
     loaded: dict[str, Any] = {}
     order = itertools.product(
@@ -257,11 +258,11 @@ def _families(fresh: bool, as_json: bool) -> int:
     from workbench.bench import board, census
     from workbench.models.pretrained import load_tokenizer
 
-    tokenizer, saved_entries = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
+    tokenizer, saved_entries = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved_entries()
     for name in census.families():
         if name in saved_entries:
             continue
-        saved_entries[name] = entry = census.examine(name, tokenizer)
+        saved_entries[name] = entry = census.check_family(name, tokenizer)
         line = f"{entry.verdict:<16} {name:<26} {entry.why}".rstrip()
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
         census.save(list(saved_entries.values()))

@@ -13,7 +13,7 @@ from workbench.cli import output
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import known
-from workbench.service.checks import about, check_method, check_model, choose_method
+from workbench.service.checks import check_method, check_model, choose_method, set_error_option
 from workbench.service.choices import static_reasons
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from workbench.bench.prompts import BenchPrompt
 
 
-def sampling(values: Mapping[str, Any]) -> None:
+def check_sampling(values: Mapping[str, Any]) -> None:
     """Check the sampling parameters, which have options of their own.
 
     Raises:
         ParameterError: a value is out of range.
     """
     for name, value in values.items():
-        with about(name.replace("_", "-")):
+        with set_error_option(name.replace("_", "-")):
             known.sampling()[name].parse(value)
 
 
-def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: int | None = None) -> str:
+def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_images: int | None = None) -> str:
     """Check that a method can run with its parameters on these models; choose a method if none is named.
 
     Args:
@@ -50,12 +50,12 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
         WorkbenchError: the method cannot run; `option` names the option at fault.
     """
     if name is None:
-        name, reason = _with_own_heads(pair, pictures) or choose_method(pair)
+        name, reason = _with_own_heads(pair, n_images) or choose_method(pair)
         if reason:
             output.note(f"{reason} Decoding with {name}; --method or --drafter change that.")
-    with about("method"):
+    with set_error_option("method"):
         known.get(name)
-        if known.get(name).draws_on_pictures and pictures == 0:
+        if known.get(name).draws_on_pictures and n_images == 0:
             raise PromptError(
                 f"{name} needs a prompt with images, and this one has none.",
                 "Give an image with --image FILE and --target vision-target, or use another --method.",
@@ -69,7 +69,7 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
     return name
 
 
-def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
+def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
     """Choose the method that drafts with the first of the user's own heads that fits the target.
 
     Own heads are those of `--head` and of `WORKBENCH_HEADS`; some of the latter may be for other targets.
@@ -80,7 +80,7 @@ def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
     from workbench.models.checkpoints import user_heads
     from workbench.models.names import folder_of
 
-    if not user_heads.places():
+    if not user_heads.head_folders():
         return None
     reason, target = static_reasons(*pair), pair[0] or ""
     for heads in user_heads.own_heads():
@@ -89,12 +89,12 @@ def _with_own_heads(pair: Pair, pictures: int | None) -> tuple[str, str] | None:
         methods = known.drafting_with(heads.kind)
         for name in sorted(methods, key=lambda name: name != heads.kind):
             method = known.get(name)
-            if not (method.draws_on_pictures and pictures == 0) and not reason(method.needs):
+            if not (method.draws_on_pictures and n_images == 0) and not reason(method.needs):
                 return name, f"{heads.folder} has {heads.kind} heads for {target}."
     return None
 
 
-def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list[str]:
+def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: Pair) -> list[str]:
     """Check the lanes of `--lane`; without any, return the usual lanes that can run on these models.
 
     Raises:
@@ -102,21 +102,21 @@ def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list
     """
     from workbench.bench.lanes import Lane
 
-    with about("lane"):
-        for lane in given or ():
+    with set_error_option("lane"):
+        for lane in requested or ():
             parsed = Lane.parse(lane)
             if parsed.drafter not in (None, "auto", "none"):
                 check_model(str(parsed.drafter))
-    if given:
-        return list(given)
+    if requested:
+        return list(requested)
     reason = static_reasons(*pair)
-    left_out = {name: reason_text for name in usual if (reason_text := reason(known.get(name).needs))}
+    left_out = {name: reason_text for name in defaults if (reason_text := reason(known.get(name).needs))}
     for name, reason_text in left_out.items():
         output.note(f"{name} was left out: {reason_text}")
-    return [name for name in usual if name not in left_out]
+    return [name for name in defaults if name not in left_out]
 
 
-def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
+def check_groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
     """Refuse a group to which no prompt belongs.
 
     Raises:
@@ -124,13 +124,13 @@ def groups(names: Sequence[str], prompts: Sequence[BenchPrompt]) -> None:
     """
     from workbench.bench.prompts import groups_of
 
-    with about("group"):
+    with set_error_option("group"):
         for name in names:
             if name not in (known_groups := groups_of(prompts)):
                 raise UnknownNameError.of("group of prompts", name, known_groups)
 
 
-def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
+def check_request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
     """Check a prompt, a length and stop strings against the limits of every backend.
 
     Raises:
@@ -138,13 +138,13 @@ def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
     """
     limits = Limits()
     limits.check_prompt(prompt)
-    with about("max-new-tokens"):
+    with set_error_option("max-new-tokens"):
         limits.check_tokens(max_new_tokens)
-    with about("stop"):
+    with set_error_option("stop"):
         limits.check_stops(stop)
 
 
-def pictures(paths: Sequence[Path], target: str) -> None:
+def check_images(paths: Sequence[Path], target: str) -> None:
     """Check that the target accepts images, and that each image can be decoded.
 
     Raises:
@@ -152,14 +152,14 @@ def pictures(paths: Sequence[Path], target: str) -> None:
     """
     if not paths:
         return
-    from workbench.service.choices import reads_pictures
-    from workbench.service.pictures import MAX_PICTURES, decode
+    from workbench.service.choices import accepts_images
+    from workbench.service.pictures import MAX_IMAGES, decode
 
-    with about("image"):
-        if reads_pictures(target) is False:
+    with set_error_option("image"):
+        if accepts_images(target) is False:
             raise PromptError(f"{target} reads text only.", "Leave out --image, or use --target vision-target.")
-        if len(paths) > MAX_PICTURES:
-            raise PromptError(f"{len(paths)} images were given; the limit is {MAX_PICTURES}.", "Give fewer images.")
+        if len(paths) > MAX_IMAGES:
+            raise PromptError(f"{len(paths)} images were given; the limit is {MAX_IMAGES}.", "Give fewer images.")
         for path in paths:
             _named(path, decode)
 
@@ -172,7 +172,7 @@ def _named(path: Path, decode: Callable[[Path], Any]) -> None:
         raise PromptError(message, error.remedy) from None
 
 
-def kinds_of(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
+def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
     """Refuse output files with a suffix that a suite does not write.
 
     Raises:
@@ -183,7 +183,7 @@ def kinds_of(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> None:
         raise typer.BadParameter(f"the suite {suite} writes {', '.join(others)} or {last}", param_hint="--out")
 
 
-def file_to_write(path: Path | None, option: str) -> None:
+def check_output_file(path: Path | None, option: str) -> None:
     """Check before the work that an output file can be written; its content is not changed.
 
     Raises:
@@ -191,14 +191,14 @@ def file_to_write(path: Path | None, option: str) -> None:
     """
     if path is None:
         return
-    with about(option):
+    with set_error_option(option):
         try:
             check_writable(path)
         except OSError as error:
             raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
 
-def folder_to_write(path: Path | None, option: str) -> None:
+def check_output_folder(path: Path | None, option: str) -> None:
     """Check before the work that an output folder exists or can be created, and is writable.
 
     Raises:
@@ -209,5 +209,5 @@ def folder_to_write(path: Path | None, option: str) -> None:
     existing = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         reason = "it is not writable" if existing.is_dir() else f"{existing} is a file"
-        with about(option):
+        with set_error_option(option):
             raise WorkbenchError(f"{path} cannot be used: {reason}.", "Choose another folder.")

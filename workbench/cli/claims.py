@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from workbench.cli import complete, output
-from workbench.cli.loading import quiet
+from workbench.cli.loading import silence_transformers
 from workbench.cli.options import DEFAULT_TARGET, Debug, Json
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods.known import get as get_method
-from workbench.models.local_models import named
-from workbench.service.checks import about, check_models
+from workbench.models.local_models import short_name
+from workbench.service.checks import check_models, set_error_option
 
 if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim
@@ -72,7 +72,7 @@ def claims(
     Example: workbench claims --method token-recycling
     """
     if key is not None and (everything or not method):
-        with about("key"):
+        with set_error_option("key"):
             raise WorkbenchError("A key selects one claim of one method.", "Name the method with --method.")
     scale_options = {
         "dtype": dtype,
@@ -91,19 +91,19 @@ def claims(
         print(json.dumps(rows, ensure_ascii=False, indent=2) if as_json else claimsboard.markdown(rows))
         return
     for name in method or ():
-        with about("method"):
+        with set_error_option("method"):
             get_method(name)
         if key is not None:
             _check_key(name, key)
     check_models(target or DEFAULT_TARGET, "none", "cpu", dtype or "auto")
-    target = target and named(target)  # heads record the name of the model that they were trained for
+    target = target and short_name(target)  # heads record the name of the model that they were trained for
     from workbench.bench import claims as known
 
     if report and target is not None and target not in (*known.COLUMNS, *known.SCALES):
-        with about("target"):
+        with set_error_option("target"):
             raise WorkbenchError(f"The board has no column for {target}.", "Leave --report out.")
-    quiet()
-    chosen = known.claims() if everything else [c for name in method or () for c in known.of(name, key)]
+    silence_transformers()
+    chosen = known.claims() if everything else [c for name in method or () for c in known.claims_of(name, key)]
     chosen = [c for c in chosen if timed in (None, c.timed)]
     measured, failed = [], []
     for claim in chosen:
@@ -146,12 +146,12 @@ def _measure(
     if not missing:
         output.note(f"{claim.name}: measuring {claim.quantity}")
     figure = None if missing else measure(claim, scale)
-    row = claimsboard.of(claim, figure, column)
+    row = claimsboard.claim_entry(claim, figure, column)
     if report and figure:
         claimsboard.save(claim, figure, column)
     if not as_json:
-        measured_text = claimsboard.figure_words(row["measured"]) if figure else claim.lacks or missing
-        paper = claimsboard.paper_figure(claim.low, claim.high, claim.neutral)
+        measured_text = claimsboard.format_figure(row["measured"]) if figure else claim.lacks or missing
+        paper = claimsboard.format_paper_figure(claim.low, claim.high, claim.neutral)
         seconds = time.perf_counter() - start
         words = f"{claim.quantity}: paper {paper}, {row['target']} {measured_text}: {row['verdict']} [{seconds:.0f} s]"
         print(f"{claim.name}: {words}", flush=True)
@@ -173,5 +173,5 @@ def _check_key(method: str, key: str) -> None:
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return
-    with about("key"):
+    with set_error_option("key"):
         raise UnknownNameError.of(f"claim of {method}", key, keys_by_method[method])

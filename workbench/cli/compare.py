@@ -30,9 +30,9 @@ from workbench.cli.options import (
     TopK,
     TopP,
     check_key,
-    only_here,
-    refuse_idle_heads,
-    take_heads,
+    refuse_server_options,
+    refuse_unused_heads,
+    use_heads,
 )
 from workbench.core.errors import PromptError
 from workbench.service.checks import check_models
@@ -91,8 +91,8 @@ def compare(
     --target vision-target --lane vlm-draft --lane specvlm
     """
     check_key(connect, api_key)
-    take_heads(head, target, connect)
-    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
+    use_heads(head, target, connect)
+    refuse_server_options(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")
     from workbench.bench.lanes import Lane
@@ -105,20 +105,20 @@ def compare(
     chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(texts)]
     if prompts is not None or group:
         loaded = load_prompts(prompts)
-        checks.groups(group or (), loaded)
+        checks.check_groups(group or (), loaded)
         chosen += [p for p in loaded if not group or p.group in group]
     if not chosen:
         remedy = "Give a prompt, --chat MESSAGE, --prompts FILE or --group copy."
         raise PromptError("No prompt was given.", remedy)
     defaults = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    checks.sampling(sampling)
-    checks.file_to_write(out, "out")
+    checks.check_sampling(sampling)
+    checks.check_output_file(out, "out")
     lanes = lane or defaults
     if connect is None:
-        lanes = checks.lanes(lane, defaults, check_models(target, drafter, device, dtype))
-        refuse_idle_heads(head, [Lane.parse(lane_text).method for lane_text in lanes])
-    checks.pictures(image or (), target if connect is None else "")
+        lanes = checks.check_lanes(lane, defaults, check_models(target, drafter, device, dtype))
+        refuse_unused_heads(head, [Lane.parse(lane_text).method for lane_text in lanes])
+    checks.check_images(image or (), target if connect is None else "")
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench, progress_bar() as bar:
         result = bench.compare(
             chosen[:limit] if limit else chosen, lanes, target=target,
@@ -132,33 +132,33 @@ def compare(
         raise typer.Exit(130)
 
 
-def write(found: Any, path: Path) -> None:
+def write(comparison: Any, path: Path) -> None:
     """Write a comparison to a file, in the format of its suffix."""
     if path.suffix == ".json":
-        write_file(path, json.dumps(found.to_wire(), ensure_ascii=False, indent=2))
+        write_file(path, json.dumps(comparison.to_wire(), ensure_ascii=False, indent=2))
     elif path.suffix == ".md":
-        write_file(path, to_markdown(found))
+        write_file(path, to_markdown(comparison))
     else:
         from workbench.bench.tables import write_rows
 
-        write_rows(found.rows(), path)
+        write_rows(comparison.rows(), path)
 
 
-def to_markdown(found: Any) -> str:
+def to_markdown(comparison: Any) -> str:
     """Return a comparison as a Markdown table: a row per lane, with the exactness of its text in the last column."""
-    from workbench.bench.markdown import markdown, shown
+    from workbench.bench.markdown import format_value, markdown_table
     from workbench.models.machine import describe
 
-    data = found.to_wire()
+    data = comparison.to_wire()
     settings = data["settings"]
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "lane": lambda lane: lane["name"],
-        "speed-up": lambda lane: "reference" if lane["plain"] else _faster(lane["figures"]["speedup"]),
-        "τ": lambda lane: shown(lane["figures"]["tau"], ".2f"),
-        "accepted / tested": lambda lane: shown(lane["figures"]["acceptance_rate"], ".2f"),
-        "tokens/s": lambda lane: shown((lane["figures"]["tokens_per_second"] or {}).get("value"), ".0f"),
+        "speed-up": lambda lane: "reference" if lane["plain"] else _speedup_text(lane["figures"]["speedup"]),
+        "τ": lambda lane: format_value(lane["figures"]["tau"], ".2f"),
+        "accepted / tested": lambda lane: format_value(lane["figures"]["acceptance_rate"], ".2f"),
+        "tokens/s": lambda lane: format_value((lane["figures"]["tokens_per_second"] or {}).get("value"), ".0f"),
         "ms per token: draft + verify + overhead": lambda lane: " + ".join(
-            shown(lane["figures"]["ms_per_token"][part], ".2f") for part in ("draft", "verify", "overhead")
+            format_value(lane["figures"]["ms_per_token"][part], ".2f") for part in ("draft", "verify", "overhead")
         ),
         (text := f"text compared with {data['reference']}"): lambda lane: lane["error"] or text_note(lane, data),
     }
@@ -170,7 +170,7 @@ def to_markdown(found: Any) -> str:
     stop_note = "" if data["complete"] else "Stopped before the end. "
     if not any(lane["figures"]["tau"] or lane["error"] for lane in data["lanes"]):
         return f"{stop_note}Nothing was measured.\n"
-    table = markdown(columns, data["lanes"], left=(text,))
+    table = markdown_table(columns, data["lanes"], left=(text,))
     return "\n".join([table, "", f"{stop_note}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
 
 
@@ -193,7 +193,7 @@ def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
     return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{place}{margin}"
 
 
-def _faster(found: dict[str, Any] | None) -> str:
+def _speedup_text(estimate: dict[str, Any] | None) -> str:
     from workbench.trace.speedup import Estimate
 
-    return Estimate(**found).sentence if found else "–"
+    return Estimate(**estimate).sentence if estimate else "–"

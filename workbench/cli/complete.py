@@ -12,7 +12,7 @@ from workbench.kernels import devices
 from workbench.methods import known
 from workbench.models.local_models import trained_for
 from workbench.models.names import known_targets
-from workbench.models.published import PUBLISHED
+from workbench.models.published import MODEL_INDEX
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:
@@ -23,7 +23,7 @@ def methods(incomplete: str) -> Iterator[tuple[str, str]]:
 def targets(incomplete: str) -> Iterator[str]:
     """Complete bundled and published targets; the shell completes folders and files."""
     return _beginning(
-        incomplete, (*(name for name, _, config in known_targets() if not trained_for(config)), *PUBLISHED)
+        incomplete, (*(name for name, _, config in known_targets() if not trained_for(config)), *MODEL_INDEX)
     )
 
 
@@ -41,7 +41,7 @@ def dtypes(incomplete: str) -> Iterator[str]:
 
 def device_names(incomplete: str) -> Iterator[str]:
     """Complete device names."""
-    return _beginning(incomplete, ("auto", *devices.kinds()))
+    return _beginning(incomplete, ("auto", *devices.available_device_types()))
 
 
 def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:

@@ -151,10 +151,10 @@ def _check_value(text: str, table: str, key: str, command: Any, parameter: Any, 
         _refuse(text, table, key, ParameterError(f"{key} = {json.dumps(value)}: {' '.join(message.split())}"))
 
 
-def _put(found: dict[str, Any], names: list[str], parameter: str, value: Any) -> None:
+def _put(defaults: dict[str, Any], names: list[str], parameter: str, value: Any) -> None:
     for name in names:
-        found = found.setdefault(name, {})
-    found[parameter] = value
+        defaults = defaults.setdefault(name, {})
+    defaults[parameter] = value
 
 
 def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None:

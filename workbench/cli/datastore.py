@@ -40,15 +40,15 @@ def build(
 
     Example: workbench datastore build notes/*.txt --out notes-store --target smollm2
     """
-    checks.folder_to_write(out.absolute().parent, "out")
+    checks.check_output_folder(out.absolute().parent, "out")
     from workbench.cli.bench import progress_bar
-    from workbench.cli.loading import Waiting, quiet
+    from workbench.cli.loading import LoadingProgress, silence_transformers
 
-    with Waiting(f"the tokenizer of {target}"):
+    with LoadingProgress(f"the tokenizer of {target}"):
         from workbench.engine import datastore_builder
         from workbench.models.pretrained import load_tokenizer
 
-        quiet()
+        silence_transformers()
         tokenizer = load_tokenizer(target)
     with progress_bar() as bar:
         store = datastore_builder.build(files, out, tokenizer, target, bar or (lambda *_: None), force)
@@ -71,13 +71,13 @@ def show(
 ) -> None:
     """Show a store: size, tokens, tokenizer, texts and a sample. The files are checked against their checksums."""
     from workbench.engine.datastore import open_store
-    from workbench.models.checksums import what_is_wrong
+    from workbench.models.checksums import checksum_problem
     from workbench.models.pretrained import load_tokenizer
 
     store = open_store(folder)
     card, files = store.card, sorted(store.card.sha256)
     for name in files:
-        if Path(name).name == name and (problem := what_is_wrong(folder / name, card.sha256[name])):
+        if Path(name).name == name and (problem := checksum_problem(folder / name, card.sha256[name])):
             raise ModelError(f"{folder / name} {problem}.", "Build the store again: workbench datastore build.")
     at = min(at, len(store) - 1)
     ids = [int(token) for token in store.tokens[at : at + SAMPLE] if token < card.vocabulary]

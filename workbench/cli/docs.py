@@ -13,11 +13,11 @@ from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.trace.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
-    from workbench.methods.known import Known
+    from workbench.methods.known import MethodInfo
 
 SPEED = "speed.md"
 """Board with reports of `workbench bench`."""
@@ -67,7 +67,7 @@ def docs(
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
-            write_whole(source.FILE, content.encode())
+            write_atomically(source.FILE, content.encode())
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
@@ -91,10 +91,10 @@ def docs(
             continue
         if check:
             raise WorkbenchError(f"{file} is stale.", "Run `workbench docs`.")
-        write_whole(file, text.encode())
+        write_atomically(file, text.encode())
 
 
-def pages(methods: Sequence[Known]) -> dict[str, str]:
+def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
     """Return the text of each page that is generated completely, by its file name in the folder of boards."""
     from workbench.methods.known import PROMISES
 
@@ -104,7 +104,7 @@ def pages(methods: Sequence[Known]) -> dict[str, str]:
     }
 
 
-def differences(methods: Sequence[Known]) -> str:
+def differences(methods: Sequence[MethodInfo]) -> str:
     """Return a Markdown list for each method that differs from its paper."""
     lines = ["## What differs from the papers"]
     for method in methods:
@@ -113,7 +113,7 @@ def differences(methods: Sequence[Known]) -> str:
     return "\n".join(lines)
 
 
-def methods_by_need(methods: Sequence[Known]) -> str:
+def methods_by_need(methods: Sequence[MethodInfo]) -> str:
     """Return the methods' names grouped by their needs in addition to the target, as Markdown."""
     names_by_kind: dict[str, list[str]] = {}
     for method in methods:
@@ -123,7 +123,7 @@ def methods_by_need(methods: Sequence[Known]) -> str:
     )
 
 
-def _kind(method: Known) -> str:
+def _kind(method: MethodInfo) -> str:
     if method.promise == "simulation":
         return "simulation"
     if "pictures" in method.needs or "sight" in method.needs:

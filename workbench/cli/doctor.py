@@ -26,7 +26,7 @@ from workbench.cli.options import (
 from workbench.cli.stream import harmless
 from workbench.cli.traces import read_trace
 from workbench.methods import known
-from workbench.service.checks import about, check_models
+from workbench.service.checks import check_models, set_error_option
 
 PROMPTS = ("Once upon a time there was a little", "Write a story about Mia and Tom.", "1, 2, 3, 4, 5, 6,")
 SIGNS = {"identical": "✓ identical", "numerics": "≈ numerics", "bug": "✕ BUG"}
@@ -61,14 +61,14 @@ def doctor(
     """
     values, recorded = parse_settings(settings), None
     if trace is not None:
-        with about("trace"):
+        with set_error_option("trace"):
             recorded = read_trace(trace)
         check_models(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
     else:
         pair = check_models(target, drafter, device, dtype)
         if method is not None:
             known.get(method)  # the method is an argument of this command, not the option --method
-        method = checks.method(method, values, pair)
+        method = checks.resolve_method(method, values, pair)
     from workbench.bench.doctor import BUG, diagnose, examine
     from workbench.methods import registry
 

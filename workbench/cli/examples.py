@@ -39,7 +39,7 @@ def compare(target: str, report: Progress) -> dict[str, Any]:
 def sweep(target: str, report: Progress) -> dict[str, Any]:
     """Measure the example sweep, with the labels of its figures: the page may show it before it has loaded them."""
     from workbench.bench.estimates import METRICS, THEORY
-    from workbench.bench.sweep import Sweep, here, run
+    from workbench.bench.sweep import Sweep, backend_workers, run
     from workbench.client import Workbench
 
     with Workbench(target=target) as bench:
@@ -47,7 +47,7 @@ def sweep(target: str, report: Progress) -> dict[str, Any]:
             "Once upon a time", "autoregressive", max_new_tokens=TOKENS
         )  # the first run of a process is slow
         last = None
-        for last in run(Sweep.of(AXES, target=target, **SWEEP), here(bench)):
+        for last in run(Sweep.of(AXES, target=target, **SWEEP), backend_workers(bench)):
             report(last.done, last.total, last.text)
     if last is None or not last.complete:
         raise KeyboardInterrupt

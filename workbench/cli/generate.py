@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli import checks, output
-from workbench.cli.loading import open_workbench, sizes, wait_for_models, waiting_for
+from workbench.cli.loading import describe_models, loading_progress, open_workbench, wait_for_models
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -34,17 +34,17 @@ from workbench.cli.options import (
     TopK,
     TopP,
     check_key,
-    only_here,
     parse_settings,
-    refuse_idle_heads,
-    take_heads,
+    refuse_server_options,
+    refuse_unused_heads,
+    use_heads,
 )
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.service.checks import check_models
-from workbench.trace.events import STOPPED, Trace
-from workbench.trace.files import read_regular, write_whole
-from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST, summary
+from workbench.trace.events import ABORT_REASONS, Trace
+from workbench.trace.files import read_regular, write_atomically
+from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND, summary
 
 
 def generate(
@@ -98,21 +98,21 @@ def generate(
     """
     text = read_prompt(prompt, prompt_file)
     check_key(connect, api_key)
-    take_heads(head, target, connect)
-    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
+    use_heads(head, target, connect)
+    refuse_server_options(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     values = parse_settings(settings)
-    checks.sampling(sampling)
-    checks.request(text, max_new_tokens, stop or ())
+    checks.check_sampling(sampling)
+    checks.check_request(text, max_new_tokens, stop or ())
     if connect is None:
         pair = check_models(target, drafter, device, dtype)
-        method = checks.method(method, values, pair, len(image or ()))
-        refuse_idle_heads(head, [method])
-    checks.pictures(image or (), target if connect is None else "")
-    checks.file_to_write(trace, "trace")
-    checks.folder_to_write(store, "store")
+        method = checks.resolve_method(method, values, pair, len(image or ()))
+        refuse_unused_heads(head, [method])
+    checks.check_images(image or (), target if connect is None else "")
+    checks.check_output_file(trace, "trace")
+    checks.check_output_folder(store, "store")
     memory = read_state(state)
-    checks.file_to_write(state, "state")
+    checks.check_output_file(state, "state")
     images = [str(path) for path in image or ()]
     content = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
     printer = None if as_json else TokenPrinter(marks)
@@ -130,7 +130,7 @@ def generate(
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
         start_text: Any = text
         if chat:
-            with waiting_for(bench, target, drafter) if connect is None else nullcontext():
+            with loading_progress(bench, target, drafter) if connect is None else nullcontext():
                 start_text = bench.chat_prompt([{"role": "user", "content": content}], target)
         run = bench.start(
             start_text,
@@ -146,7 +146,7 @@ def generate(
         )
         try:
             if connect is None:
-                wait_for_models(run, sizes(target, drafter))
+                wait_for_models(run, describe_models(target, drafter))
             if printer is not None:
                 _stream(run, printer, text.rstrip() + "\n" if chat or images else text)
             result = run.wait()
@@ -166,11 +166,11 @@ def generate(
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     elif not output.is_quiet():
         _print_figures(result)
-    if result.footer.reason in STOPPED and as_json:
+    if result.footer.reason in ABORT_REASONS and as_json:
         raise typer.Exit(130)  # an error would print a second JSON object
     if not_saved:
         raise typer.Exit(1)
-    if result.footer.reason in STOPPED:
+    if result.footer.reason in ABORT_REASONS:
         raise KeyboardInterrupt
 
 
@@ -221,7 +221,7 @@ def write_state(run: Any, path: Path) -> None:
     """
     state = run.memory("save")
     try:
-        write_whole(path, state["data"])
+        write_atomically(path, state["data"])
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
     if not output.is_quiet():
@@ -229,38 +229,43 @@ def write_state(run: Any, path: Path) -> None:
         print(f"state: {size}; {state['hits']:,} of {state['asked']:,} lookups found a draft", file=sys.stderr)
 
 
-def approximates(done: Trace) -> str:
+def approximation_note(trace: Trace) -> str:
     """Return a note on text whose distribution may differ from the target's, with its measured distance.
 
     Returns:
         "" for a lossless run, and for greedy text if the verifier changed no distribution in any round.
     """
-    if done.header.promise != "approximate":
+    if trace.header.promise != "approximate":
         return ""
     signals = [
-        {name: r.signals[name] for name in (PAID, PAID_AT_MOST, BOUGHT) if name in r.signals} for r in done.rounds
+        {
+            name: r.signals[name]
+            for name in (DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND, ACCEPTANCE_GAIN)
+            if name in r.signals
+        }
+        for r in trace.rounds
     ]
-    paid = [values.get(PAID, values.get(PAID_AT_MOST)) for values in signals]
+    paid = [values.get(DISTRIBUTION_ERROR, values.get(DISTRIBUTION_ERROR_BOUND)) for values in signals]
     total = sum(x for x in paid if x is not None)
-    greedy = not done.header.params.get("temperature")
+    greedy = not trace.header.params.get("temperature")
     if not any(signals) or (greedy and not total):
         return ""
-    params = done.header.params
+    params = trace.header.params
     settings = ", ".join(f"{name}={params[name]}" for name in ("verifier", "grower") if name in params)
-    bound = "at most " if any(PAID_AT_MOST in values for values in signals) else ""
+    bound = "at most " if any(DISTRIBUTION_ERROR_BOUND in values for values in signals) else ""
     has_price = any(x is not None for x in paid)
     price = (
-        f" (total variation distance {bound}{total / max(1, len(done.token_ids)):.3f} per token)" if has_price else ""
+        f" (total variation distance {bound}{total / max(1, len(trace.token_ids)):.3f} per token)" if has_price else ""
     )
-    return f"with {settings or done.header.method}, the text may not follow the target's distribution{price}"
+    return f"with {settings or trace.header.method}, the text may not follow the target's distribution{price}"
 
 
-def to_object(done: Trace) -> dict[str, Any]:
+def to_object(trace: Trace) -> dict[str, Any]:
     """Return a generation as the JSON object of `--json`."""
-    header = done.header
+    header = trace.header
     return {
-        "text": done.text,
-        "token_ids": done.token_ids,
+        "text": trace.text,
+        "token_ids": trace.token_ids,
         "method": header.method,
         "promise": header.promise,
         "parameters": header.params,
@@ -271,23 +276,23 @@ def to_object(done: Trace) -> dict[str, Any]:
         "seed": header.seed,
         "prompt": header.prompt,
         "prompt_tokens": len(header.prompt_tokens),
-        "finish_reason": done.footer.reason,
-        "warnings": done.footer.warnings,
-        "metrics": summary(done),
+        "finish_reason": trace.footer.reason,
+        "warnings": trace.footer.warnings,
+        "metrics": summary(trace),
     }
 
 
-def write_trace(done: Trace, path: Path) -> None:
+def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as JSON Lines (`workbench.trace.export`)."""
-    from workbench.trace.export import json_lines  # brings Polars
+    from workbench.trace.export import to_json_lines  # brings Polars
 
-    write_file(path, json_lines(done))
+    write_file(path, to_json_lines(trace))
 
 
-def _save_run(done: Trace, tags: Sequence[str], folder: Path | None) -> None:
+def _save_run(trace: Trace, tags: Sequence[str], folder: Path | None) -> None:
     from workbench.trace.store import RunStore  # brings Polars
 
-    run_id = RunStore(folder).save(done, tags)
+    run_id = RunStore(folder).save(trace, tags)
     if not output.is_quiet():
         print(f"saved as {run_id}", file=sys.stderr)
 
@@ -299,7 +304,7 @@ def write_file(path: Path, text: str) -> None:
         WorkbenchError: the file cannot be written.
     """
     try:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
@@ -313,11 +318,11 @@ def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
     printer.end(legend=not output.is_quiet())
 
 
-def _print_figures(done: Trace) -> None:
+def _print_figures(trace: Trace) -> None:
     from rich.console import Console
 
-    figures = summary(done)
-    parts = [f"{figures['tokens']} tokens in {figures['rounds']} rounds", done.footer.reason]
+    figures = summary(trace)
+    parts = [f"{figures['tokens']} tokens in {figures['rounds']} rounds", trace.footer.reason]
     if figures["tau"] is not None:
         parts.append(f"τ {figures['tau']:.2f}")
     if figures["acceptance_rate"] is not None:
@@ -325,8 +330,8 @@ def _print_figures(done: Trace) -> None:
     if figures["tokens_per_second"] is not None:
         parts.append(f"{figures['tokens_per_second']:.0f} tokens/s")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[{done.header.method} · {' · '.join(parts)}]", style="dim", markup=False)
-    if remark := approximates(done):
+    console.print(f"[{trace.header.method} · {' · '.join(parts)}]", style="dim", markup=False)
+    if remark := approximation_note(trace):
         console.print(f"note: {remark}", markup=False)
-    for warning in done.footer.warnings:
+    for warning in trace.footer.warnings:
         console.print(f"note: {warning}", markup=False)

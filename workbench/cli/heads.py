@@ -103,26 +103,26 @@ def _short(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def _lines(found: Any, target: str) -> list[Any]:
+def _lines(heads: Any, target: str) -> list[Any]:
     from workbench.models.bundle import config_of
-    from workbench.models.checkpoints.compatibility import HeadRequirements, Line, lines
+    from workbench.models.checkpoints.compatibility import CheckResult, HeadRequirements, check_compatibility
     from workbench.models.checkpoints.user_heads import problem
     from workbench.models.names import folder_of
-    from workbench.service.checks import about, check_model
+    from workbench.service.checks import check_model, set_error_option
 
-    with about("target"):
+    with set_error_option("target"):
         check_model(target)
     folder = folder_of(target)
     if folder is None:
         raise ModelError(f"{target} is not on this machine yet.", "Load it once, or give a folder.")
-    if found.checkpoint is None:
-        reason = problem(found, target, folder)
-        return [Line("target", not reason, reason or f"the heads were trained for {target}")]
+    if heads.checkpoint is None:
+        reason = problem(heads, target, folder)
+        return [CheckResult("target", not reason, reason or f"the heads were trained for {target}")]
     try:
         requirements = HeadRequirements.of(target, config_of(folder))
     except (KeyError, TypeError):
         raise ModelError(f"The config.json of {target} has no layer sizes.", "Give a language model.") from None
-    return lines(found.checkpoint, requirements)
+    return check_compatibility(heads.checkpoint, requirements)
 
 
 @app.command()
@@ -197,7 +197,7 @@ def compare(
 
     check_models(target, "none", "cpu", "auto")
     models = load(target, "none", "cpu")
-    if not headsboard.measured_with(models):
+    if not headsboard.settings_by_head(models):
         raise ModelError(f"There are no heads for {target} yet.", "Train heads: workbench train eagle-3 --target …")
     prompts = first_of_each_group(load_suite("bundled"), per_group)
     with progress_bar() as bar:

@@ -20,10 +20,10 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.
     """
-    checks.kinds_of("host", out, KINDS)
+    checks.check_suffixes("host", out, KINDS)
     from workbench.bench import hostcosts
     from workbench.models.pretrained import load_tokenizer
-    from workbench.trace.files import write_whole
+    from workbench.trace.files import write_atomically
 
     json_file = next((path for path in out if path.suffix == ".json"), None)
     earlier: dict[str, Any] | None = None
@@ -33,7 +33,7 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
 
     def save(report: dict[str, Any]) -> None:
         if json_file is not None:
-            write_whole(json_file, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
+            write_atomically(json_file, f"{json.dumps(report, ensure_ascii=False, indent=1)}\n".encode())
 
     report = hostcosts.run_suite(
         load_tokenizer(target), earlier, save, lambda words: typer.echo(words, err=True), rounds=100 * repeats
@@ -42,5 +42,5 @@ def measure(target: str, repeats: int, out: list[Path], as_json: bool) -> None:
     forms = {".md": hostcosts.page(report), ".svg": hostcosts.plot(report)}
     for path in out:
         if path.suffix in forms:
-            write_whole(path, forms[path.suffix].encode())
+            write_atomically(path, forms[path.suffix].encode())
     print(json.dumps(report, ensure_ascii=False) if as_json else forms[".md"])

@@ -13,12 +13,12 @@ from typing import Any
 from workbench.cli import output
 from workbench.cli.options import drafter_or_none
 from workbench.models.converted import is_gguf
-from workbench.models.names import own_drafter, weight_bytes
-from workbench.models.published import PUBLISHED
+from workbench.models.names import bundled_drafter, weight_bytes
+from workbench.models.published import MODEL_INDEX
 from workbench.service.progress import Progress
 
 
-class Waiting:
+class LoadingProgress:
     """Progress line on standard error with the models that are loaded, their size and the time.
 
     On a terminal the line is updated in place and erased at the end. With -v every new stage gets a line of its own,
@@ -35,9 +35,9 @@ class Waiting:
         self._shown: str | None = None
         self._thread = threading.Thread(target=self._watch, name="workbench-waiting", daemon=True)
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> LoadingProgress:
         self._began = time.monotonic()
-        self._moves = output.moves(sys.stderr) and not output.is_quiet()
+        self._moves = output.can_overwrite(sys.stderr) and not output.is_quiet()
         self._verbose = output.is_verbose()  # read here, because a new thread does not inherit this context variable
         if self._moves or self._verbose:
             self._thread.start()
@@ -67,15 +67,15 @@ class Waiting:
                 return
 
 
-def sizes(target: str, drafter: str | None) -> str:
+def describe_models(target: str, drafter: str | None) -> str:
     """Return the names of the models and the total size of their files here: "text-target + text-drafter, 55.9 MB"."""
-    drafter_name = own_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
+    drafter_name = bundled_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
     names = [target, *([drafter_name] if drafter_name else [])]
     n_bytes = sum(map(weight_bytes, names))
     return " + ".join(names) + (f", {n_bytes / 1e6:.1f} MB" if n_bytes else "")
 
 
-def quiet() -> None:
+def silence_transformers() -> None:
     """Turn off transformers' progress bars and warnings; errors are still shown."""
     from transformers.utils import logging
 
@@ -88,15 +88,15 @@ def open_workbench(
 ) -> Any:
     """Return the backend of a command: one in this process, or with `--connect` that of a running app."""
     if connect is not None:
-        return connected(connect, api_key)
+        return connect_to_app(connect, api_key)
     from workbench.client import Workbench
 
-    with Waiting("PyTorch"):
-        quiet()
+    with LoadingProgress("PyTorch"):
+        silence_transformers()
         return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
 
 
-def connected(url: str, api_key: str | None = None) -> Any:
+def connect_to_app(url: str, api_key: str | None = None) -> Any:
     """Return the backend of a running app, and print warnings about the connection.
 
     Args:
@@ -114,9 +114,9 @@ def connected(url: str, api_key: str | None = None) -> Any:
                 print(f"warning: {warning.message}", file=sys.stderr)
 
 
-def waiting_for(bench: Any, target: str, drafter: str) -> Waiting:
+def loading_progress(bench: Any, target: str, drafter: str) -> LoadingProgress:
     """Return a progress line for a blocking call that makes a backend in this process load its models."""
-    return Waiting(sizes(target, drafter), lambda: bench.health()["loading"])
+    return LoadingProgress(describe_models(target, drafter), lambda: bench.health()["loading"])
 
 
 def wait_for_models(run: Any, what: str) -> None:
@@ -125,18 +125,20 @@ def wait_for_models(run: Any, what: str) -> None:
     def stage() -> str | None:
         return run.since(0)["message"].partition(": ")[2] if run.state == "loading" else None
 
-    with Waiting(what, stage):
+    with LoadingProgress(what, stage):
         while run.state == "loading":
             time.sleep(0.02)
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
     """Call `load_models` with a progress line, which includes the download or conversion of the target."""
-    progress, fetches = Progress(target), target in PUBLISHED or is_gguf(target)
-    with Waiting(sizes(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None):
+    progress, fetches = Progress(target), target in MODEL_INDEX or is_gguf(target)
+    with LoadingProgress(
+        describe_models(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None
+    ):
         from workbench.engine import load_models
 
-        quiet()
+        silence_transformers()
         if fetches:
             from workbench.service import hub
 

@@ -35,7 +35,7 @@ from workbench.cli.sweep import sweep
 from workbench.cli.train import train
 from workbench.cli.whatif import whatif
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.models.local_models import with_paths
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         keep_memory()
     try:
-        with no_panic():
+        with convert_panics():
             status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort, common.InterruptError):

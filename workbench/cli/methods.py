@@ -22,11 +22,11 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import harmless
 from workbench.core.errors import UnknownNameError
-from workbench.methods.known import needed
+from workbench.methods.known import describe_needs
 from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
-    from workbench.methods.known import Known
+    from workbench.methods.known import MethodInfo
 
 
 def methods(
@@ -54,7 +54,7 @@ def methods(
         return
     if name is not None and connect is None:
         known.get(name)
-    rows = [to_row(method) for method in described(target, drafter, connect, api_key)]
+    rows = [to_row(method) for method in describe_methods(target, drafter, connect, api_key)]
     if name is not None:
         rows = [row for row in rows if row["name"] == name]
         if not rows:
@@ -68,12 +68,14 @@ def methods(
         _print_lines(rows, target)
 
 
-def described(target: str, drafter: str, connect: str | None, api_key: str | None = None) -> list[dict[str, Any]]:
+def describe_methods(
+    target: str, drafter: str, connect: str | None, api_key: str | None = None
+) -> list[dict[str, Any]]:
     """Return the API's descriptions of the methods: from local files, or from the server at `connect`."""
     if connect is not None:
-        from workbench.cli.loading import connected
+        from workbench.cli.loading import connect_to_app
 
-        with connected(connect, api_key) as bench:
+        with connect_to_app(connect, api_key) as bench:
             bench.load(target, drafter)
             return bench.methods(target, drafter)
     from workbench.methods import known
@@ -89,10 +91,10 @@ def to_row(method: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in method.items() if name != "params"} | {"parameters": method["params"]}
 
 
-def markdown_table(found: Sequence[Any]) -> str:
+def markdown_table(known_methods: Sequence[Any]) -> str:
     """Return a Markdown table of methods with their parameters and papers."""
     lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
-    for method in found:
+    for method in known_methods:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
         paper = _paper(method.source)
         paper = f"[{paper}]({_link(method.source['url'])})" if method.source["url"] else paper
@@ -122,26 +124,26 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
     print(f"\n{runs} of {len(rows)} can run on {target}. `workbench methods NAME` shows one in full.")
 
 
-def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
+def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:
     """Print one method in full: idea, verifier, promise, paper, needs, differences from the paper, and parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {
-        "idea": here.idea if here else "",
-        "rule": here.formula if here else "",
+        "idea": local_method.idea if local_method else "",
+        "rule": local_method.formula if local_method else "",
         "promise": row["promise"],
         "from": paper,
         "at": _link(source["url"]),
-        "needs": needed(row["needs"]),
+        "needs": describe_needs(row["needs"]),
         "here": f"runs on {target}" if row["available"] else row["reason"],
     }
     print(f"{row['name']}: {row['title']}\n{row['teaches']}\n")
     for fact, words in facts.items():
         if words:
             print(f"{fact:<8} {words}")
-    if here and here.differs:
+    if local_method and local_method.differs:
         print("\ndiffers from the paper")
-        for words in here.differs:
+        for words in local_method.differs:
             print(f"  · {words}")
     print("\nparameters (--set NAME=VALUE)" if row["parameters"] else "\nno parameters")
     for spec in row["parameters"]:

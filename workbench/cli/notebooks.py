@@ -36,5 +36,5 @@ def notebooks(
             raise WorkbenchError(f"{'; '.join(messages)}.", "Run `workbench notebooks`.")
         return
     for name in chosen:
-        for path in pairs.tidy(name, target_folder):
+        for path in pairs.synchronise(name, target_folder):
             print(path.name)

@@ -106,41 +106,41 @@ def check_key(connect: str | None, api_key: str | None) -> None:
         raise typer.BadParameter("the key is empty", param_hint="--api-key")
 
 
-def take_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
+def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = None) -> None:
     """Use the user's own heads in this process; refuse at once those that do not fit the target."""
     from workbench.models.checkpoints import user_heads
     from workbench.models.names import folder_of
-    from workbench.service.checks import about
+    from workbench.service.checks import set_error_option
 
     if heads and connect is not None:
         raise typer.BadParameter(f"the server at {connect} sets it", param_hint="--head")
-    with about("head"):
+    with set_error_option("head"):
         for folder in heads or ():
             user_heads.check(folder, target, folder_of(target))
-    user_heads.choose(*(heads or ()))
+    user_heads.use_heads(*(heads or ()))
 
 
-def refuse_idle_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
+def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
     """Refuse the user's own heads that none of these methods uses: they would be ignored silently.
 
     Heads that a verifier or policy reads (`judge`, `acceptance`) belong to no single method and are accepted.
     """
     from workbench.methods import known
     from workbench.models.checkpoints import user_heads
-    from workbench.service.checks import about
+    from workbench.service.checks import set_error_option
 
     for folder in heads or ():
         kind = user_heads.open_heads(folder).kind
         usable = known.drafting_with(kind)
         if usable and not set(usable) & set(methods):
-            with about("head"):
+            with set_error_option("head"):
                 raise ParameterError(
                     f"{folder} has {kind} heads, which {', '.join(methods)} does not draft with.",
                     f"Use a method that does: {', '.join(usable)}.",
                 )
 
 
-def only_here(connect: str | None, **options: tuple[str, str]) -> None:
+def refuse_server_options(connect: str | None, **options: tuple[str, str]) -> None:
     """Refuse options that a connected server sets for itself. `options`: name → (value, default)."""
     for name, (value, default) in options.items():
         if connect is not None and value != default:

@@ -46,6 +46,6 @@ def detail(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def moves(stream: Any) -> bool:
+def can_overwrite(stream: Any) -> bool:
     """Return whether a line on the stream can be overwritten: only on a terminal that is not dumb."""
     return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

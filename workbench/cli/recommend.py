@@ -75,11 +75,11 @@ def recommend(
     texts = [] if last else load_prompts(prompts)
     pair = check_models(target, drafter, device, dtype)
     for name in method or ():
-        checks.method(name, {}, pair)
+        checks.resolve_method(name, {}, pair)
     from workbench.bench import recommend as measuring
     from workbench.bench.datasets import first_of_each_group
 
-    saved_prompts = measuring.of_kept_runs(target, last) if last else []
+    saved_prompts = measuring.saved_run_prompts(target, last) if last else []
     models = load(target, drafter, device, dtype)
     if prompts is None:
         texts = first_of_each_group(texts, 1) if texts else []
@@ -92,31 +92,37 @@ def recommend(
     with progress_bar() as bar:
         progress = (lambda spent, _, what: bar(int(spent), int(60 * minutes), what)) if bar else lambda *_: None
         result = measuring.recommend(
-            models, chosen_prompts, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, told=progress
+            models, chosen_prompts, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, progress=progress
         )
     print(json.dumps(result.to_wire(), ensure_ascii=False) if as_json else to_markdown(result))
     if not result.complete:
         raise typer.Exit(130)
 
 
-def to_markdown(found: Recommendation) -> str:
+def to_markdown(recommendation: Recommendation) -> str:
     """Return the recommendation as Markdown: the answer, the command for it, and the ranking."""
-    from workbench.bench.markdown import markdown, shown
+    from workbench.bench.markdown import format_value, markdown_table
     from workbench.models.local_models import with_paths
     from workbench.models.machine import describe
 
     columns: dict[str, Any] = {
         "method": lambda c: " ".join([c.method, *(f"{k}={v}" for k, v in c.params.items())]),
         "speed-up": lambda c: c.speedup.sentence,
-        "τ": lambda c: shown(c.tau, ".2f"),
-        "accepted / tested": lambda c: shown(c.acceptance, ".0%"),
-        "round / plain round": lambda c: shown(c.round_cost, ".2f"),
+        "τ": lambda c: format_value(c.tau, ".2f"),
+        "accepted / tested": lambda c: format_value(c.acceptance, ".0%"),
+        "round / plain round": lambda c: format_value(c.round_cost, ".2f"),
         "dropped after pass": lambda c: c.left or "–",
     }
-    prefix = "" if found.complete else "Stopped before the time was over. "
-    failures = "".join(f"{name} could not run: {harmless(reason)}\n" for name, reason in found.failed.items())
-    size = f"{len(found.prompts)} of {found.asked} prompts" if found.asked else f"{len(found.prompts)} prompts"
-    limits = f"{harmless(found.limits)}\n" if found.limits else ""
-    summary = f"{prefix}{size}, {found.passes} passes, {found.seconds:.0f} s, greedy, on {describe(found.machine)}."
-    table = f"{markdown(columns, found.ranking, left=('speed-up',))}\n\n" if found.ranking else ""
-    return f"{found.answer}\n\n  {with_paths(found.command)}\n\n{table}{failures}{limits}{summary}"
+    prefix = "" if recommendation.complete else "Stopped before the time was over. "
+    failures = "".join(f"{name} could not run: {harmless(reason)}\n" for name, reason in recommendation.failed.items())
+    size = (
+        f"{len(recommendation.prompts)} of {recommendation.asked} prompts"
+        if recommendation.asked
+        else f"{len(recommendation.prompts)} prompts"
+    )
+    limits = f"{harmless(recommendation.limits)}\n" if recommendation.limits else ""
+    summary = f"{prefix}{size}, {recommendation.passes} passes, {recommendation.seconds:.0f} s, greedy, on {describe(recommendation.machine)}."
+    table = (
+        f"{markdown_table(columns, recommendation.ranking, left=('speed-up',))}\n\n" if recommendation.ranking else ""
+    )
+    return f"{recommendation.answer}\n\n  {with_paths(recommendation.command)}\n\n{table}{failures}{limits}{summary}"

@@ -19,7 +19,7 @@ from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import Recording
 from workbench.models.bundle import VISION_TARGET
-from workbench.service.checks import about, check_models
+from workbench.service.checks import check_models, set_error_option
 from workbench.trace.events import Trace
 
 TOKENS = 56
@@ -27,44 +27,44 @@ SEEDS = 12
 """Seeds to try for a sampled recording."""
 
 
-SWITCH, SWITCHED = Recording(("copy ×3",)), (3, "prompt-lookup")
+SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
 """The recording "switch": it starts with `draft-model` and changes to `prompt-lookup` after three rounds."""
 QUESTION = "Describe every object, left to right."
 
 
-def shoot(name: str, take: Recording, models: Any, preset: str, seed: int) -> Trace:
+def record_run(name: str, recording: Recording, models: Any, preset: str, seed: int) -> Trace:
     """Run one recording alone and return its trace."""
     from workbench.engine import Engine, Request
     from workbench.methods import registry
     from workbench.service.params import split_params
     from workbench.service.presets import presets
 
-    method = registry.get("draft-model" if take is SWITCH else name)
-    method_params, sampling = split_params(method, dict(take.params))
+    method = registry.get("draft-model" if recording is SWITCH else name)
+    method_params, sampling = split_params(method, dict(recording.params))
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
     request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
     engine = Engine(models)
     row = engine.submit(request)
     while not engine.idle:
         engine.step()
-        if take is SWITCH and row.trace is not None and len(row.trace.rounds) == SWITCHED[0]:
-            row.change(registry.get(SWITCHED[1]), {})
+        if recording is SWITCH and row.trace is not None and len(row.trace.rounds) == SWITCH_TO[0]:
+            row.change(registry.get(SWITCH_TO[1]), {})
     assert row.trace is not None
     return on_this_machine(row.trace)
 
 
-def record_picture(name: str, take: Recording) -> Trace:
+def record_image(name: str, recording: Recording) -> Trace:
     """Record a description of a bundled image, with the patches to which each word is attributed."""
     from workbench.client import Workbench
     from workbench.views import scenes
 
-    url = next(scene["url"] for scene in scenes.gallery() if scene["name"] == take.scene)
+    url = next(scene["url"] for scene in scenes.gallery() if scene["name"] == recording.scene)
     parts = [{"type": "image"}, {"type": "text", "text": QUESTION}]
     with Workbench(target=VISION_TARGET) as wb:
         prompt = wb.chat_prompt([{"role": "user", "content": parts}])
         wb.generate(prompt, "autoregressive", images=[url], max_new_tokens=TOKENS)  # the first run of a process is slow
         options: dict[str, Any] = {"images": [url], "max_new_tokens": scenes.CAPTION_TOKENS}
-        run = wb.start(prompt, name, params=dict(take.params), **options)
+        run = wb.start(prompt, name, params=dict(recording.params), **options)
         trace = run.wait()
         trace.attribution = run.explain()
         return on_this_machine(trace)
@@ -79,17 +79,17 @@ def on_this_machine(trace: Trace) -> Trace:
     return trace
 
 
-def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
+def record_best(name: str, recording: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
     """Return the first try that supports the exercises of the guided tour, or the first try if none does."""
-    if take.scene is not None:
-        return record_picture(name, take)
-    seeds = range(SEEDS) if take.params.get("temperature") else range(1)
-    tries = (shoot(name, take, models, preset, seed) for preset in take.presets for seed in seeds)
+    if recording.scene is not None:
+        return record_image(name, recording)
+    seeds = range(SEEDS) if recording.params.get("temperature") else range(1)
+    tries = (record_run(name, recording, models, preset, seed) for preset in recording.presets for seed in seeds)
     first = next(tries)
-    return next((t for t in (first, *tries) if serves(name, {**others, name: t})), first)
+    return next((t for t in (first, *tries) if supports_tour(name, {**others, name: t})), first)
 
 
-def serves(name: str, recorded: Mapping[str, Trace]) -> bool:
+def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
     """Return whether the recording supports every tour step that shows it."""
     from workbench.views import tour
 
@@ -119,12 +119,12 @@ def record(
     from workbench.methods import known
     from workbench.views import recorded
 
-    with about("only"):
+    with set_error_option("only"):
         for name in only or ():
             if name != "switch" and name not in EXAMPLES:
                 known.get(name)
     check_models(target, DEFAULT_DRAFTER, "auto", "auto")
-    checks.folder_to_write(out, "out")
+    checks.check_output_folder(out, "out")
     from workbench.methods import registry
     from workbench.trace.metrics import summary
 
@@ -141,7 +141,7 @@ def record(
         return
     models = load(target, DEFAULT_DRAFTER, "auto")
     traces: dict[str, Trace] = {}
-    shoot("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
+    record_run("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
         take = SWITCH if name == "switch" else registry.get(name).recording
         reason = "" if take is SWITCH or take.scene else models.why_not(registry.get(name).needs)
@@ -153,10 +153,10 @@ def record(
         except WorkbenchError as error:
             print(f"{name:20} left out: {error}")
             continue
-        traces[name] = trace = best(name, take, models_of_take, traces)
+        traces[name] = trace = record_best(name, take, models_of_take, traces)
         n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         rate_text = "–" if rate is None else f"{rate:.0%}"
-        remark = "" if serves(name, traces) else "  (does not support every step of the tour)"
+        remark = "" if supports_tour(name, traces) else "  (does not support every step of the tour)"
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {rate_text}{remark}")

@@ -18,11 +18,11 @@ from workbench.cli.options import (
     Dtype,
     Head,
     Target,
-    take_heads,
+    use_heads,
 )
 from workbench.client.keys import KEY
-from workbench.models.local_models import named
-from workbench.service.checks import about, check_model, check_models, check_port, choose_method
+from workbench.models.local_models import short_name
+from workbench.service.checks import check_model, check_models, check_port, choose_method, set_error_option
 
 
 def serve(
@@ -75,24 +75,24 @@ def serve(
     Example: curl localhost:8000/v1/completions -H content-type:application/json
     -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
     """
-    take_heads(head, target)
+    use_heads(head, target)
     pair = check_models(target, drafter, device, dtype)
     for name in allow_model or ():
-        with about("allow-model"):
+        with set_error_option("allow-model"):
             check_model(name)
-    from workbench.server.door import door  # imports Starlette, which no other command needs
+    from workbench.server.door import make_access_control  # imports Starlette, which no other command needs
     from workbench.server.tls import certificate
 
     https = certificate(ssl_certfile, ssl_keyfile)
-    access = door(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
+    access = make_access_control(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
     check_port(host, port)
-    from workbench.cli.loading import quiet, waiting_for
+    from workbench.cli.loading import loading_progress, silence_transformers
     from workbench.client import Workbench
     from workbench.server.app import serve as run
     from workbench.service.limits import Limits
     from workbench.service.logs import write_plain_logs
 
-    quiet()
+    silence_transformers()
     write_plain_logs()
     limits = dataclasses.replace(
         Limits(),
@@ -109,10 +109,12 @@ def serve(
     for warning in access.warnings(host):
         print(f"warning: {warning}", file=sys.stderr)
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
-        with waiting_for(bench, target, drafter):
+        with loading_progress(bench, target, drafter):
             bench.load()
         if not output.is_quiet():
             default_method = choose_method(pair)[0]
             url = f"{'https' if https else 'http'}://{host}:{port}/v1"
-            print(f"Serving {named(target)} on {url}; default method: {default_method}", file=sys.stderr, flush=True)
+            print(
+                f"Serving {short_name(target)} on {url}; default method: {default_method}", file=sys.stderr, flush=True
+            )
         run(bench, host, port, access, **https)

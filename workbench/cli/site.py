@@ -24,6 +24,8 @@ def site(
         raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[docs]".') from error
 
     sources = [pairs.FOLDER / f"{name}.ipynb" for name in pairs.names()]
-    executed = execution.bring_up_to_date(sources, again=again, jobs=jobs, say=lambda line: print(line, flush=True))
+    executed = execution.bring_up_to_date(
+        sources, again=again, jobs=jobs, progress=lambda line: print(line, flush=True)
+    )
     pages = build.build(executed, out.resolve(), pairs.ROOT / "dist" / "site-source")
     print(f"{len(pages)} pages: {out / 'index.html'}")

@@ -25,8 +25,8 @@ from workbench.cli.options import (
     Settings,
     Target,
     check_key,
-    only_here,
     parse_settings,
+    refuse_server_options,
 )
 from workbench.core.errors import ParameterError
 from workbench.methods.choice import PREFERRED
@@ -87,17 +87,17 @@ def sweep(
     if export is not None and export.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--export")
     check_key(connect, api_key)
-    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
+    refuse_server_options(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if not axis and out is None:
         raise ParameterError(
             "No axis was given.", "Give one, for example --axis depth=1..6, or the folder of a sweep with --out."
         )
-    checks.file_to_write(export, "export")
-    checks.folder_to_write(out, "out")
+    checks.check_output_file(export, "export")
+    checks.check_output_folder(out, "out")
     if axis and connect is None:
         pair = check_models(target, drafter or "auto", device, dtype)
         if method is None and not any(a.strip().startswith(("method", "drafter", "target")) for a in axis):
-            method = checks.method(None, {}, pair)
+            method = checks.resolve_method(None, {}, pair)
     if axis:
         numbers = {"limit": limit, "max_new_tokens": max_new_tokens, "seed": seed, "repeats": repeats}
         texts = {"prompts": tuple(prompt or ()), "group": tuple(group or ())}
@@ -109,7 +109,7 @@ def sweep(
     backend: dict[str, Any] = {"device": device, "dtype": dtype}
     last: Any = None
     with progress_bar() as bar:
-        for last in run(grid, pool_of(connect, api_key, workers, ray, ray_gpus, backend), out):
+        for last in run(grid, create_workers(connect, api_key, workers, ray, ray_gpus, backend), out):
             if bar is not None:
                 bar(last.done, last.total, last.text)
     if export is not None:
@@ -121,19 +121,19 @@ def sweep(
         raise typer.Exit(130)
 
 
-def pool_of(
+def create_workers(
     connect: str | None, api_key: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]
 ) -> Any:
     """Return the workers that measure: processes on this machine, a Ray cluster, or a running app."""
     if connect is not None:
-        from workbench.bench.sweep import here
-        from workbench.cli.loading import connected
+        from workbench.bench.sweep import backend_workers
+        from workbench.cli.loading import connect_to_app
 
-        return here(connected(connect, api_key))
+        return backend_workers(connect_to_app(connect, api_key))
     if ray is not None:
-        from workbench.service.on_ray import on_ray
+        from workbench.service.on_ray import make_ray_workers
 
-        return on_ray(ray, gpus=gpus, **backend)
+        return make_ray_workers(ray, gpus=gpus, **backend)
     from workbench.service.workers import processes
 
     return processes(workers, **backend)
@@ -156,7 +156,7 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
 
     The last line is the command that measures the remaining cells, into the folder `out` if there is one.
     """
-    from workbench.bench.markdown import markdown
+    from workbench.bench.markdown import markdown_table
 
     first, *others = update.sweep.axes
     parts = []
@@ -169,7 +169,7 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
             columns[str(value)] = partial(
                 lambda metric, also, own: _cell(update.at(own, *also), metric), metric, second
             )
-        parts.append(markdown(columns, first.values))
+        parts.append(markdown_table(columns, first.values))
     errors = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(errors)]
     reuse_note = f"; {update.kept} were measured before" if update.kept else ""
@@ -182,7 +182,7 @@ def to_markdown(update: Any, out: Path | None = None) -> str:
 
 
 def _cell(result: Any, metric: str) -> str:
-    from workbench.bench.markdown import span
+    from workbench.bench.markdown import format_interval
 
     figure = result.figures.get(metric)
-    return f"{span(figure)}, {figure['n']}" if figure else "failed" if result.state == "failed" else "–"
+    return f"{format_interval(figure)}, {figure['n']}" if figure else "failed" if result.state == "failed" else "–"

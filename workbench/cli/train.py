@@ -13,7 +13,7 @@ from workbench.cli import complete
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.methods import known
-from workbench.service.checks import about
+from workbench.service.checks import set_error_option
 from workbench.training import known_recipes
 from workbench.training.options import KINDS, convert
 
@@ -43,10 +43,10 @@ def train(
     over and moves the old checkpoint aside.
     """
     recipes = known_recipes.recipes()
-    if known.has_others() and name not in recipes:
-        from workbench.training.recipe import of_heads
+    if known.has_user_methods() and name not in recipes:
+        from workbench.training.recipe import head_recipes
 
-        recipes |= {recipe.name: known_recipes.describe(recipe) for recipe in of_heads(recipes).values()}
+        recipes |= {recipe.name: known_recipes.describe(recipe) for recipe in head_recipes(recipes).values()}
     if name is None:
         listed_recipes = list(recipes.values())
         print(json.dumps(listed_recipes, indent=2) if as_json else "\n".join(map(_describe, listed_recipes)))
@@ -57,7 +57,7 @@ def train(
         print(json.dumps(recipes[name], indent=2) if as_json else _explain(recipes[name]))
         return
     values = parse_settings(settings) | ({} if target is None else {"target": target})
-    with about("set"):
+    with set_error_option("set"):
         for option in values:
             if option not in recipes[name]["options"]:
                 raise UnknownNameError.of(f"option of {name}", option, recipes[name]["options"])

@@ -19,12 +19,12 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     Raises:
         BadParameter: a file of `out` has a suffix that the suite does not write.
     """
-    checks.kinds_of("verifiers", out, KINDS)
+    checks.check_suffixes("verifiers", out, KINDS)
     from workbench.bench import verifier_suite
     from workbench.models.loading import load_models, resolve_device
     from workbench.models.pass_costs import measure
-    from workbench.models.published import SMOLLM2, here, packaged_file
-    from workbench.trace.files import write_whole
+    from workbench.models.published import SMOLLM2, local_folder, packaged_file
+    from workbench.trace.files import write_atomically
 
     def forward(dtype: str) -> tuple[str, int, float]:
         models = load_models(SMOLLM2.name, None, device, dtype)
@@ -32,7 +32,7 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
         name = f"{SMOLLM2.title}, {str(target.stored).removeprefix('torch.')}"
         return name, target.vocab_size, measure(models).target_s[verifier_suite.NODES]
 
-    is_here = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
+    is_here = local_folder(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
     if not is_here:
         typer.echo(
             f"note: {SMOLLM2.title} is not on this machine, so verifier times are not given as a share of its forward",
@@ -42,9 +42,9 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
         resolve_device(device),
         repeats,
         forwards=[functools.partial(forward, dtype) for dtype in ("bfloat16", "float32")] if is_here else (),
-        told=lambda words: typer.echo(words, err=True),
+        progress=lambda words: typer.echo(words, err=True),
     )
     forms = {".json": f"{json.dumps(report, ensure_ascii=False, indent=1)}\n", ".md": verifier_suite.page(report)}
     for path in out:
-        write_whole(path, forms[path.suffix].encode())
+        write_atomically(path, forms[path.suffix].encode())
     print(json.dumps(report, ensure_ascii=False) if as_json else forms[".md"])

@@ -67,39 +67,39 @@ def read(name: str) -> Trace:
     return read_trace(path)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for line in found["words"]:
+    for line in report["words"]:
         console.print(f"• {line}", markup=False)
-    lengths, theory = found["lengths"], found["theory"]
+    lengths, theory = report["lengths"], report["theory"]
     if lengths:
         fixed = [*lengths["fixed"], lengths["oracle"], lengths["recorded"]]
         rows = [(a["name"], _two(a["tau"]), f"{a['tokens_per_second']:.0f}", _two(a["relative"])) for a in fixed]
         _table(
             console, "Other draft lengths, with the times of this run", ("draft", "τ", "tokens/s", "× recorded"), rows
         )
-        _error(console, found, "τ", "lengths")
-        _error(console, found, "× recorded", "speeds")
-        _error(console, found, "no draft", "plain")
-    if found["rescues"]:
+        _error(console, report, "τ", "lengths")
+        _error(console, report, "× recorded", "speeds")
+        _error(console, report, "no draft", "plain")
+    if report["rescues"]:
         rows = [
             (e["depth"], e["tested"], *(e["ranks"].get(r, 0) for r in "123"), e["beyond"], e["unknown"])
-            for e in found["rescues"]
+            for e in report["rescues"]
         ]
         head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
         _table(console, "Rank of the target's token in the drafter's distribution", head, rows)
-        taus = ", ".join(f"width {w['width']} {w['tau']:.2f}" for w in found["widths"])
-        remark = "; unknown ranks count as rejected" if any(e["unknown"] for e in found["rescues"]) else ""
+        taus = ", ".join(f"width {w['width']} {w['tau']:.2f}" for w in report["widths"])
+        remark = "; unknown ranks count as rejected" if any(e["unknown"] for e in report["rescues"]) else ""
         console.print(f"τ of a tree, estimated from the acceptance rate at each depth: {taus}{remark}")
-        _error(console, found, "τ of a tree", "width")
-    for c in found["combinations"]:
+        _error(console, report, "τ of a tree", "width")
+    for c in report["combinations"]:
         console.print(
             f"{harmless(c['first'])} has τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
             f"better of the two at every position {c['tau']:.2f} ({c['tokens']} common tokens).",
             markup=False,
         )
-    if found["combinations"]:
-        _error(console, found, "the better of the two", "combination")
+    if report["combinations"]:
+        _error(console, report, "the better of the two", "combination")
     if theory["rate"] is not None:
         best = theory["best"]
         console.print(
@@ -112,9 +112,9 @@ def _print(found: dict[str, Any]) -> None:
                 else ""
             )
         )
-        _error(console, found, "with an acceptance rate per position", "by-position")
-        _error(console, found, "with one rate for all", "iid")
-        _error(console, found, "speed-up by the formula", "formula")
+        _error(console, report, "with an acceptance rate per position", "by-position")
+        _error(console, report, "with one rate for all", "iid")
+        _error(console, report, "speed-up by the formula", "formula")
         for b in theory["transport"]:
             console.print(
                 f"{b['siblings']} sampled siblings: one was accepted at {b['accepted']:.0%} of {b['places']} "
@@ -128,7 +128,7 @@ def _print(found: dict[str, Any]) -> None:
             f"{d['part']} / {d['whole']}",
             " ".join(map(_two, d["values"])) or _two(d["value"]),
         )
-        for d in found["definitions"]
+        for d in report["definitions"]
     ]
     _table(
         console,
@@ -138,9 +138,9 @@ def _print(found: dict[str, Any]) -> None:
     )
 
 
-def _error(console: Console, found: dict[str, Any], name: str, key: str) -> None:
+def _error(console: Console, report: dict[str, Any], name: str, key: str) -> None:
     """Print the measured error of a prediction, if it is known."""
-    if error := found["errors"].get(key):
+    if error := report["errors"].get(key):
         console.print(f"  {name}: {error}", markup=False)
 
 

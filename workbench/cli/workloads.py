@@ -40,7 +40,7 @@ def measure(
     """
     pair = check_models(target, "none", device, dtype)
     for name in methods:
-        checks.method(name, {}, pair)
+        checks.resolve_method(name, {}, pair)
     from workbench.bench import board, workboard
     from workbench.bench.datasets import first_of_each_group, load_suite
     from workbench.bench.kinds import KINDS, WORK
@@ -55,7 +55,7 @@ def measure(
     if report and not fresh:
         dtype_name = str(models.target.stored).removeprefix("torch.")
         names = {kind: [p.name for p in group] for kind, group in suite.items()}
-        board_rows = workboard.still_holds(
+        board_rows = workboard.reusable_rows(
             board.read(workboard.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens
         )
         if board_rows:

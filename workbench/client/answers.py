@@ -13,7 +13,7 @@ from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.trace.kinds import is_object
 
 
-def checked(answer: Any) -> dict[str, Any]:
+def check_answer(answer: Any) -> dict[str, Any]:
     """Return the answer of an endpoint.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.client import wire
 from workbench.client.handle import RunHandle
 from workbench.client.protocol import Client
-from workbench.client.remote import Remote
+from workbench.client.remote import RemoteBackend
 from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
 from workbench.trace.events import Trace
@@ -62,7 +62,7 @@ class Workbench(Client):
     ) -> None:
         self._backend: Client
         if url is not None:
-            self._backend = Remote(url, key)
+            self._backend = RemoteBackend(url, key)
         else:
             from workbench.service import Backend
 
@@ -186,7 +186,7 @@ class Workbench(Client):
         return self._backend.chat_prompt(messages, target)
 
     def start(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> RunHandle:
-        return self._backend.start(wire.prompt(prompt) if isinstance(prompt, str) else prompt, method, **options)
+        return self._backend.start(wire.check_prompt(prompt) if isinstance(prompt, str) else prompt, method, **options)
 
     def run(self, run_id: str) -> RunHandle:
         return self._backend.run(run_id)

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import httpx
 
-from workbench.client.answers import checked, unreachable
+from workbench.client.answers import check_answer, unreachable
 from workbench.client.keys import key_for
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.kinds import is_object
@@ -103,7 +103,7 @@ class Connection:
             answer = self.app.predict(*arguments, **named, api_name=f"/{name}")
         except Exception as problem:
             raise unreachable(self.url, problem) from problem
-        return checked(answer)
+        return check_answer(answer)
 
     def events(self, name: str, arguments: Sequence[Any]) -> Generator[dict[str, Any], None, None]:
         """Yield the messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
@@ -154,7 +154,7 @@ class Connection:
         answer: dict[str, Any] = {}
         try:
             for message in self.events("explain", [run_id]):
-                answer = checked(message)
+                answer = check_answer(message)
         except httpx.HTTPError as problem:
             raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:

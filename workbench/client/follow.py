@@ -16,11 +16,11 @@ AT_FULL_SPEED = 10.0
 """Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
 update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore
 measure runs that no page follows."""
-SIGN_OF_LIFE_S = 0.5
+KEEP_ALIVE_S = 0.5
 """Maximum time between messages, in seconds: Gradio notices a disconnected client only when it sends a message."""
 
 
-async def follow(run: RunHandle, *, seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+async def follow(run: RunHandle, *, n_rounds_seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
     """Yield updates of a run while it runs. The engine never waits for this; it polls the recorded rounds.
 
     Args:
@@ -33,17 +33,17 @@ async def follow(run: RunHandle, *, seen: int = 0) -> AsyncGenerator[dict[str, A
     """
     last_status, header, sent_at = None, None, time.monotonic()
     while True:
-        update = wire.news(run.since(seen))
+        update = wire.scrub_update(run.since(n_rounds_seen))
         status = {name: value for name, value in update.items() if name not in ("rounds", "seq")}
         if update["rounds"] or status != last_status:
             yield update | {"header": update["header"] if update["header"] != header else None}
             sent_at = time.monotonic()
-        elif time.monotonic() - sent_at >= SIGN_OF_LIFE_S:
+        elif time.monotonic() - sent_at >= KEEP_ALIVE_S:
             yield {}
             sent_at = time.monotonic()
         last_status, header = status, update["header"]
-        seen += len(update["rounds"])
-        if update["state"] in wire.ENDED and seen >= update["seq"]:
+        n_rounds_seen += len(update["rounds"])
+        if update["state"] in wire.ENDED and n_rounds_seen >= update["seq"]:
             return
         is_fast = update["state"] == "running" and not update.get("pace")
         await asyncio.sleep(1 / (AT_FULL_SPEED if is_fast else UPDATES_PER_SECOND))

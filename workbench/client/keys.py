@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
+def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
     """Return the key for a server: `given`, or the one in the environment, see `variables`.
 
     Warns if the key would be sent to another machine without encryption.
@@ -47,7 +47,7 @@ def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = 
     from httpx import URL  # the client's own parser; imported late for a fast start of the command line
 
     env = os.environ if env is None else env
-    candidates = (given or "", *(env.get(name, "") for name in variables(url)))
+    candidates = (explicit_key or "", *(env.get(name, "") for name in variables(url)))
     key = next((stripped for candidate in candidates if (stripped := candidate.strip())), None)
     parts = URL(url) if "://" in url else None  # else a Space, which uses https
     if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
-    from workbench.engine.request_options import Extras
+    from workbench.engine.request_options import RequestOptions
 
 
 @runtime_checkable
@@ -113,7 +113,7 @@ class Client(Protocol):
 
     # -- models --------------------------------------------------------------------------------------------------
 
-    def preload(self, also: Sequence[str] = ()) -> None:
+    def preload(self, extra_targets: Sequence[str] = ()) -> None:
         """Start loading the default models in the background, then the published targets in `also`."""
         ...
 
@@ -184,7 +184,7 @@ class Client(Protocol):
         pace: float = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
-        extras: Extras | None = None,
+        extras: RequestOptions | None = None,
         memory: bytes | None = None,
         keeps: bool = False,
     ) -> RunHandle:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from workbench.client import wire
-from workbench.client.answers import checked, unreachable
+from workbench.client.answers import check_answer, unreachable
 from workbench.client.connection import Connection
 from workbench.client.remoterun import RemoteRun
-from workbench.client.requests import Comparing, Generation, Recommending
+from workbench.client.requests import ComparisonRequest, Generation, RecommendationRequest
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from workbench.bench.advice import Advice
     from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
-    from workbench.engine.request_options import Extras
+    from workbench.engine.request_options import RequestOptions
 
 USE_V1 = "Use the app's /v1/completions instead."
 
 
-class Remote(Connection):
+class RemoteBackend(Connection):
     """Backend of a running app; a `workbench.client.protocol.Client`.
 
     Args:
@@ -122,7 +122,7 @@ class Remote(Connection):
         images: Sequence[Any] = (),
         user: str = LOCAL,
         lease_s: float | None = None,
-        extras: Extras | None = None,
+        extras: RequestOptions | None = None,
         memory: bytes | None = None,
         **options: Any,
     ) -> RemoteRun:
@@ -160,13 +160,16 @@ class Remote(Connection):
         comparison = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
         texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in comparison.prompts]
         lane_specs = [measured.lane.to_wire() for measured in comparison.lanes if not measured.added]
-        common = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
-        arguments, decoder = Comparing.arguments(prompts=texts, lanes=lane_specs, **common), StepDecoder(comparison)
+        common = {name: getattr(plan, name) for name in ComparisonRequest.model_fields if hasattr(plan, name)}
+        arguments, decoder = (
+            ComparisonRequest.arguments(prompts=texts, lanes=lane_specs, **common),
+            StepDecoder(comparison),
+        )
         last = Step(0, 0, "")
         try:
             with contextlib.closing(self.events("comparing", arguments)) as messages:
                 for message in messages:
-                    last = decoder.step(checked(message))
+                    last = decoder.step(check_answer(message))
                     if last.last:
                         break
                     yield last
@@ -200,7 +203,7 @@ class Remote(Connection):
         if any(isinstance(p, tuple) for p in prompts):
             raise PromptError("A running app takes prompts as text, not as token ids.", "Give the prompts as texts.")
         texts = [p if isinstance(p, str) else {"text": p.prompt, "name": p.name, "chat": p.chat} for p in prompts]
-        return self._recommending(Recommending.arguments(prompts=texts, **options), stopped)
+        return self._recommending(RecommendationRequest.arguments(prompts=texts, **options), stopped)
 
     def _recommending(self, arguments: list[Any], stopped: Callable[[], bool]) -> Iterator[Advice]:
         from workbench.bench.advice import Advice
@@ -209,7 +212,7 @@ class Remote(Connection):
         try:
             with contextlib.closing(self.events("recommending", arguments)) as messages:
                 for message in messages:
-                    last = Advice(**checked(message))
+                    last = Advice(**check_answer(message))
                     if last.last:
                         break
                     yield last

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from workbench.client import wire
-from workbench.client.answers import checked, unreachable
+from workbench.client.answers import check_answer, unreachable
 from workbench.client.connection import Connection
-from workbench.client.requests import Changing
+from workbench.client.requests import ChangeRequest
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
@@ -28,17 +28,17 @@ class RemoteRun:
         WorkbenchError: the run could not be started, or the backend has no such run.
     """
 
-    def __init__(self, line: Connection, events: Generator[dict[str, Any], None, None]) -> None:
-        self._line = line
+    def __init__(self, connection: Connection, events: Generator[dict[str, Any], None, None]) -> None:
+        self._line = connection
         self._events = events
         self._news = threading.Condition()
         self._trace: Trace | None = None
         self._last: dict[str, Any] = {}
         self._left = False
         try:
-            first = checked(next(events))
+            first = check_answer(next(events))
         except (httpx.HTTPError, StopIteration) as problem:
-            raise unreachable(line.url, problem) from problem
+            raise unreachable(connection.url, problem) from problem
         self.id: str = first["run"]
         self._take(first)
         threading.Thread(target=self._mirror, name=f"workbench-follow-{self.id[:6]}", daemon=True).start()
@@ -112,7 +112,7 @@ class RemoteRun:
             "sees": sees,
             "pace": pace,
         }
-        self._line.call("change", *Changing.arguments(run=self.id, **options))
+        self._line.call("change", *ChangeRequest.arguments(run=self.id, **options))
 
     def explain(self) -> dict[str, Any]:
         attribution = self._line.explained(self.id)
@@ -122,7 +122,7 @@ class RemoteRun:
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
         answer = self._line.call("memory", self.id, action, None if data is None else wire.base64_of(data))
-        return answer | ({"data": wire.packed("data", answer["data"])} if "data" in answer else {})
+        return answer | ({"data": wire.decode_base64("data", answer["data"])} if "data" in answer else {})
 
     def pause(self) -> None:
         self._line.call("control", self.id, "pause")
@@ -146,7 +146,7 @@ class RemoteRun:
         problem: WorkbenchError | None = None
         try:
             for message in self._events:
-                self._take(checked(message))
+                self._take(check_answer(message))
                 if self._left:
                     break
         except (WorkbenchError, httpx.HTTPError) as error:

@@ -16,16 +16,16 @@ from workbench.client import wire
 from workbench.client.values import (
     DRAFTER,
     IMAGES,
-    PAGES,
+    MAX_SAFE_INTEGER,
     TARGET,
     Anything,
+    Base64File,
     From0,
+    Images,
     Limits,
     Model,
     Name,
     Names,
-    Packed,
-    Pictures,
     Repeats,
     Seed,
     Stops,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def _text_or_none(name: str, value: Any) -> str | None:
-    return wire.text(name, value) if value else None
+    return wire.check_text(name, value) if value else None
 
 
 def _is_true(value: Any) -> bool:
@@ -95,18 +95,20 @@ class Request(BaseModel):
         return cls.model_validate(fields, context=models).keyword_arguments(client)
 
     @classmethod
-    def arguments(cls, **given: Any) -> list[Any]:
+    def arguments(cls, **fields: Any) -> list[Any]:
         """Return the arguments of an endpoint that takes all fields, as JSON; missing fields take their defaults."""
-        if unknown := set(given) - set(cls.model_fields):
+        if unknown := set(fields) - set(cls.model_fields):
             raise TypeError(f"unexpected keyword argument {', '.join(map(repr, sorted(unknown)))}")
-        values = [given.get(name, field.default) for name, field in cls.model_fields.items()]
+        values = [fields.get(name, field.default) for name, field in cls.model_fields.items()]
         return [list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value for value in values]
 
     @classmethod
     def numbers(cls) -> dict[str, dict[str, Any]]:
         """Return the number fields of a form, by name, with their limits and initial values."""
         specs = {
-            name: ParamSpec(name, "int", field.default, limit.ge, min(limit.le, PAGES), doc=field.description or "")
+            name: ParamSpec(
+                name, "int", field.default, limit.ge, min(limit.le, MAX_SAFE_INTEGER), doc=field.description or ""
+            )
             for name, field in cls.model_fields.items()
             for limit in field.metadata
             if isinstance(limit, Limits)
@@ -130,7 +132,7 @@ class Models(Target):
     drafter: Model = Field(None, description=DRAFTER)
 
 
-class Loaded(Request):
+class LoadedTargetRequest(Request):
     """Request that names a loaded target."""
 
     target: Annotated[str, PlainValidator(model_of)] = Field(description="name of a loaded target")
@@ -152,38 +154,38 @@ class Conditions(Request):
 class Conversation(Request):
     """Request to format a conversation as a prompt."""
 
-    messages: Annotated[list[dict[str, Any]], validator(wire.messages)] = Field(
+    messages: Annotated[list[dict[str, Any]], validator(wire.check_messages)] = Field(
         description='each with role ("system", "user" or "assistant") and content'
     )
     target: Model = Field(None, description=TARGET)
 
 
-class OfRun(Request):
+class RunRequest(Request):
     """Request that names a run."""
 
     run: Name = Field(description="id of the run")
 
 
-class News(OfRun):
+class UpdateRequest(RunRequest):
     """Request for the new rounds of a run."""
 
     number: From0 = Field(0, description="number of the first round to return, from 0")
 
 
-class Control(OfRun):
+class Control(RunRequest):
     """Request to pause, resume, step or cancel a run."""
 
     action: Annotated[str, validator(action_of)] = Field(description="pause, resume, step or cancel")
 
 
-class Remembering(OfRun):
+class DrafterStateRequest(RunRequest):
     """Request to inspect, save, load or reset the state of a run's drafter."""
 
     action: Annotated[str, validator(memory_action_of)] = Field("look", description="look, save, load or reset")
-    data: Packed = Field(None, description="for load: a file saved by `memory`, in base64")
+    data: Base64File = Field(None, description="for load: a file saved by `memory`, in base64")
 
 
-class Changing(OfRun):
+class ChangeRequest(RunRequest):
     """Request to change a run from its next round on."""
 
     method: Annotated[str | None, named_validator(_text_or_none)] = Field(
@@ -193,7 +195,7 @@ class Changing(OfRun):
         None, description="parameters of the method and of sampling by name; missing ones stay as they are"
     )
     drafter: Model = Field(None, description="name of a draft model; empty: no change")
-    images: Pictures = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
+    images: Images = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
     sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
     pace: Annotated[float | None, validator(unchecked)] = Field(
         None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
@@ -208,7 +210,7 @@ class Generation(Request):
     """Request to start a generation."""
 
     first = ("prompt",)
-    prompt: Annotated[str | list[int], validator(wire.prompt)] = Field(
+    prompt: Annotated[str | list[int], validator(wire.check_prompt)] = Field(
         "", description="text to continue, or a list of token ids"
     )
     method: Name = Field("draft-model", description="a name that `methods` lists")
@@ -221,11 +223,11 @@ class Generation(Request):
     seed: Seed = Field(0, description="seed of all random numbers of the run")
     stop: Stops = Field(None, description="strings that end the text")
     paused: Annotated[bool, validator(_is_true)] = Field(False, description="wait for `control` before the first round")
-    images: Pictures = Field(None, description=IMAGES)
+    images: Images = Field(None, description=IMAGES)
     pace: Annotated[float, validator(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="display rate in tokens per second: rounds are delayed for viewers; 0: no delay"
     )
-    memory: Packed = Field(None, description="initial state of the drafter: a file saved by `memory`, in base64")
+    memory: Base64File = Field(None, description="initial state of the drafter: a file saved by `memory`, in base64")
     keeps: Annotated[bool, validator(_is_true)] = Field(
         False, description="keep the drafter's state after the run, so that `memory` can save it"
     )
@@ -243,7 +245,7 @@ class Generation(Request):
         return named_values
 
 
-class Comparing(Request):
+class ComparisonRequest(Request):
     """Request for a comparison of methods."""
 
     first = ("prompts", "lanes")
@@ -258,7 +260,7 @@ class Comparing(Request):
     sampling: Values = Field(None, description="sampling parameters of all lanes by name, such as temperature")
     stop: Stops = Field(None, description="strings that end a text")
     repeats: Repeats = Field(3, description="repetitions of each lane and prompt")
-    images: Pictures = Field(None, description=f"{IMAGES}; they belong to every prompt")
+    images: Images = Field(None, description=f"{IMAGES}; they belong to every prompt")
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.comparing`."""
@@ -270,7 +272,7 @@ class Comparing(Request):
         return named_values | ({"images": tuple(pictures)} if pictures else {})
 
 
-class Recommending(Request):
+class RecommendationRequest(Request):
     """Request for a recommendation of a method, measured on prompts."""
 
     first = ("prompts",)
@@ -294,7 +296,7 @@ class Recommending(Request):
         }
 
 
-class Sweeping(Request):
+class SweepRequest(Request):
     """Numbers of a sweep that apply to every cell unless an axis varies them."""
 
     limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each group")
@@ -311,8 +313,8 @@ def lane(client: Client, value: Any) -> dict[str, Any]:
     """
     from workbench.bench.lanes import Lane  # brings PyTorch
 
-    parsed = Lane.of(wire.text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
-    wire.params(parsed.params)
+    parsed = Lane.of(wire.check_text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
+    wire.check_params(parsed.params)
     return parsed.to_wire() | {"drafter": Models.options(client, {"drafter": parsed.drafter})["drafter"]}
 
 
@@ -323,9 +325,11 @@ def _named_prompt(value: Any, index: int) -> Any:
     fields: dict[Any, Any] = value if is_object(value) else {"text": value}
     try:
         name, group = (
-            wire.text(field, fields.get(field) or default)
+            wire.check_text(field, fields.get(field) or default)
             for field, default in (("name", f"prompt {index + 1}"), ("group", "all"))
         )
-        return BenchPrompt(name, wire.text("A prompt", fields.get("text"), None), group, fields.get("chat") is True)
+        return BenchPrompt(
+            name, wire.check_text("A prompt", fields.get("text"), None), group, fields.get("chat") is True
+        )
     except ParameterError as error:
         raise PromptError(error.message, error.remedy) from None

@@ -66,7 +66,7 @@ def lanes_of(value: Any) -> list[Any]:
 
 def names_or_none(name: str, value: Any) -> list[str] | None:
     """Check a list of names; None if empty, which means all names."""
-    return wire.names(name, value) if value else None
+    return wire.check_names(name, value) if value else None
 
 
 def pace_of(value: Any) -> float:
@@ -97,14 +97,14 @@ DRAFTER = 'name of a draft model; empty: the target\'s own; "none": no draft mod
 IMAGES = "images as data-URLs, for a vision target"
 Anything = Annotated[Any, validator(unchecked)]
 Model = Annotated[str | None, PlainValidator(model_of)]
-Name = Annotated[str, named_validator(wire.text)]
+Name = Annotated[str, named_validator(wire.check_text)]
 Names = Annotated[list[str] | None, named_validator(names_or_none)]
-Values = Annotated[dict[str, Any] | None, validator(wire.params)]
-Stops = Annotated[list[str] | None, validator(wire.stops)]
-Pictures = Annotated[list[str] | None, validator(wire.images)]
-Packed = Annotated[str | None, named_validator(wire.packed)]
-From0 = Annotated[int, named_validator(wire.whole)]
-PAGES = 2**53 - 1
+Values = Annotated[dict[str, Any] | None, validator(wire.check_params)]
+Stops = Annotated[list[str] | None, validator(wire.check_stops)]
+Images = Annotated[list[str] | None, validator(wire.check_images)]
+Base64File = Annotated[str | None, named_validator(wire.decode_base64)]
+From0 = Annotated[int, named_validator(wire.check_integer)]
+MAX_SAFE_INTEGER = 2**53 - 1
 """Largest safe integer of JavaScript, hence of the pages. Other clients may send larger seeds."""
 
 
@@ -124,7 +124,7 @@ class Whole(Limits):
         """Validate with `wire.whole`, for the workbench's own error messages."""
 
         def checked(value: Any, info: ValidationInfo) -> int:
-            return wire.whole(str(info.field_name), value, self.ge, self.le)
+            return wire.check_integer(str(info.field_name), value, self.ge, self.le)
 
         return core_schema.with_info_plain_validator_function(checked)
 

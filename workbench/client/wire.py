@@ -36,7 +36,7 @@ _SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
+def check_text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
     """Check a string.
 
     Raises:
@@ -53,7 +53,7 @@ def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
     return value
 
 
-def whole(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> int:
+def check_integer(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> int:
     """Check an integer that fits 64 bits.
 
     Raises:
@@ -66,7 +66,7 @@ def whole(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> in
     return int(value)
 
 
-def prompt(value: Any) -> str | list[int]:
+def check_prompt(value: Any) -> str | list[int]:
     """Check a prompt: text, or token ids. The backend checks its length.
 
     Raises:
@@ -74,7 +74,7 @@ def prompt(value: Any) -> str | list[int]:
     """
     if isinstance(value, str):
         try:
-            return text("The prompt", value, None)
+            return check_text("The prompt", value, None)
         except ParameterError as error:
             raise PromptError(error.message, error.remedy) from None
     if not is_list(value) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
@@ -82,7 +82,7 @@ def prompt(value: Any) -> str | list[int]:
     return value
 
 
-def params(value: Any) -> dict[str, Any]:
+def check_params(value: Any) -> dict[str, Any]:
     """Check an object of parameters; the method checks names and ranges.
 
     Raises:
@@ -93,15 +93,15 @@ def params(value: Any) -> dict[str, Any]:
     if not is_object(value) or len(value) > ITEMS:
         raise ParameterError("params is not an object of names and values.", 'For example: {"depth": 4}.')
     for name, item in value.items():
-        text("A parameter's name", name)
+        check_text("A parameter's name", name)
         if isinstance(item, str):
-            text(name, item)
+            check_text(name, item)
         elif not isinstance(item, int | float):
             raise ParameterError(f"{name} is {_kind(item)}.", "A parameter is a number, a string, true or false.")
     return value
 
 
-def names(name: str, value: Any, most: int = ITEMS) -> list[str]:
+def check_names(name: str, value: Any, most: int = ITEMS) -> list[str]:
     """Check a list of one or more strings.
 
     Raises:
@@ -110,20 +110,20 @@ def names(name: str, value: Any, most: int = ITEMS) -> list[str]:
     items = cast("Sequence[Any]", value)
     if not isinstance(value, list | tuple) or not 0 < len(items) <= most:
         raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} names.")
-    return [text(name, item) for item in items]
+    return [check_text(name, item) for item in items]
 
 
-def stops(value: Any) -> tuple[str, ...]:
+def check_stops(value: Any) -> tuple[str, ...]:
     """Check the stop strings: one, a list, or none.
 
     Raises:
         ParameterError: the value is something else.
     """
     strings = [value] if isinstance(value, str) else value or []
-    return tuple(names("stop", strings)) if strings else ()
+    return tuple(check_names("stop", strings)) if strings else ()
 
 
-def images(value: Any) -> list[str]:
+def check_images(value: Any) -> list[str]:
     """Check images as data-URLs; `workbench.service.pictures` checks their content.
 
     Raises:
@@ -143,12 +143,12 @@ def base64_of(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def remembered(answer: dict[str, Any]) -> dict[str, Any]:
+def state_to_wire(answer: dict[str, Any]) -> dict[str, Any]:
     """Convert the answer of `RunHandle.memory` to JSON data: the file becomes base64."""
     return answer | ({"data": base64_of(answer["data"])} if "data" in answer else {})
 
 
-def packed(name: str, value: Any) -> bytes | None:
+def decode_base64(name: str, value: Any) -> bytes | None:
     """Decode the base64 file of a drafter's state; None for None.
 
     Raises:
@@ -166,23 +166,23 @@ def packed(name: str, value: Any) -> bytes | None:
         raise ParameterError(f"{name} is not in base64.", "Send the unchanged file that `save` returned.") from None
 
 
-def data_url(picture: Any) -> str:
+def data_url(image: Any) -> str:
     """Convert an image to a data-URL: bytes of a file, a data-URL, a path, or a PIL image.
 
     Raises:
         PromptError: the file cannot be read.
     """
-    if isinstance(picture, str) and picture.startswith("data:"):
-        return picture
-    if isinstance(picture, bytes):
-        raw = picture
-    elif not isinstance(picture, (str, Path)) and hasattr(picture, "save"):
+    if isinstance(image, str) and image.startswith("data:"):
+        return image
+    if isinstance(image, bytes):
+        raw = image
+    elif not isinstance(image, (str, Path)) and hasattr(image, "save"):
         out = io.BytesIO()
-        picture.save(out, "PNG")
+        image.save(out, "PNG")
         raw = out.getvalue()
     else:
         try:
-            raw = read_regular(Path(picture).expanduser())
+            raw = read_regular(Path(image).expanduser())
         except (OSError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not a path"
             raise PromptError(f"The image cannot be read: {reason}.", "Give a file, or its bytes.") from None
@@ -194,7 +194,7 @@ def _format(raw: bytes) -> str:
     return next((name for signature, name in signatures.items() if raw.startswith(signature)), "png")
 
 
-def messages(value: Any) -> list[dict[str, Any]]:
+def check_messages(value: Any) -> list[dict[str, Any]]:
     """Check a conversation: messages with a role and a content, which is a text or a list of text and image parts.
 
     A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; `images_of` returns its image.
@@ -214,13 +214,13 @@ def images_of(value: list[dict[str, Any]]) -> list[str]:
         PromptError: an image is not a data-URL.
     """
     parts = [part for item in value if is_list(item["content"]) for part in item["content"]]
-    return images([part.get("url", "") for part in parts if part["type"] == "image"])
+    return check_images([part.get("url", "") for part in parts if part["type"] == "image"])
 
 
 def _part(value: Any) -> dict[str, Any]:
     kind = value.get("type") if is_object(value) else None
     if kind == "text":
-        return {"type": "text", "text": prompt(value.get("text"))}
+        return {"type": "text", "text": check_prompt(value.get("text"))}
     if kind == "image_url" and isinstance(value.get("image_url"), dict):
         return {"type": "image", "url": value["image_url"].get("url")}
     if kind == "image":
@@ -240,7 +240,7 @@ def _message(value: Any) -> dict[str, Any]:
         content = "".join(part["text"] for part in parts)
     if not isinstance(content, str):
         raise PromptError("The content of a message is not text.", "Give a text, or a list of parts.")
-    return {"role": role, "content": prompt(content)}
+    return {"role": role, "content": check_prompt(content)}
 
 
 def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
@@ -263,7 +263,7 @@ def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = Fal
     """
     if value is None or value == "":
         return None
-    model = text(name, value)
+    model = check_text(name, value)
     is_id = _HUB_NAME.fullmatch(model) and ".." not in model and not is_gguf(model)
     if model in known or (is_id and (hub_only or not _is_place(model))):
         return model
@@ -323,7 +323,7 @@ def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
     return problem
 
 
-def news(since: dict[str, Any]) -> dict[str, Any]:
+def scrub_update(since: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of `Run.since` with its messages scrubbed for clients."""
     footer, problem = since["footer"], since.get("problem")
     if footer is not None and footer.get("error"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def cells(name: str, rows: Mapping[str, Sequence[float]], columns: Sequence[object] | None = None) -> dict[str, float]:
+def make_table_signals(
+    name: str, rows: Mapping[str, Sequence[float]], columns: Sequence[object] | None = None
+) -> dict[str, float]:
     """Return signals named "name [row, column]", one per table cell.
 
     Args:

@@ -33,7 +33,7 @@ class Purpose(IntEnum):
     """Initial guesses of a drafter without information, and random search steps."""
 
 
-class Draw:
+class RandomStream:
     """Uniforms of one request, from a counter-based generator (Philox 4×64, Salmon et al. 2011) on the host.
 
     Host numbers need no synchronisation: they are copied to the device with the tensors that use them. Two requests
@@ -66,6 +66,6 @@ class Draw:
         return self._generator.random(n)
 
 
-def numbers(seed: int, n: int) -> np.ndarray:
+def seeded_uniforms(seed: int, n: int) -> np.ndarray:
     """Return `n` numbers in [0, 1), float64 [n], that depend on the seed and on no position."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

@@ -92,7 +92,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and matches
 
 
-def as_said(error: Exception) -> WorkbenchError:
+def to_workbench_error(error: Exception) -> WorkbenchError:
     """Return the user-facing form of an error: itself if it is a `WorkbenchError`, else a request to report a bug."""
     if isinstance(error, WorkbenchError):
         return error

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import Fans
+from workbench.core.places import SiblingGroups
 
 
-def following(
-    fans: Fans, p: Float[Tensor, "R V"], spent: bool = False
+def match_sampled_token(
+    fans: SiblingGroups, p: Float[Tensor, "R V"], inplace: bool = False
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
@@ -35,16 +35,16 @@ def following(
     absent, first = ~fans.there, fans.token[:, :1]
     token = torch.where(absent, first, fans.token)
     p_x = p.gather(1, token)
-    weights = p.scatter_(1, token, 0.0) if spent else p.scatter(1, token, 0.0)
+    weights = p.scatter_(1, token, 0.0) if inplace else p.scatter(1, token, 0.0)
     weights.scatter_(1, first, torch.where(absent[:, :1], p_x[:, :1], 0.0))
     others = weights.sum(1, keepdim=True)
     # If the children hold all of p, one of them is always accepted; `pick` still needs weights with a positive sum.
     weights.scatter_(1, first, torch.where(others > 0, weights.gather(1, first), 1.0))
-    return *shares(fans, p_x, others), weights
+    return *child_acceptance(fans, p_x, others), weights
 
 
-def shares(
-    fans: Fans, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
+def child_acceptance(
+    fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
     """Return the first two results of `following`: acceptance probability and remaining mass of each child.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthRule:
+class TreeBuilderRule:
     """Rule by which a tree builder adds a node.
 
     Attributes:
@@ -38,12 +38,12 @@ class GrowthRule:
         return asdict(self)
 
 
-Chances = Sequence[Sequence[float]]
+RankProbs = Sequence[Sequence[float]]
 """Probability by level and by rank among siblings; the last level also serves all deeper ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class TreeExplanation:
     """Explanation of a tree's shape.
 
     Attributes:
@@ -54,10 +54,10 @@ class Grown:
         after: second value of each node, in the same forms.
     """
 
-    rules: tuple[GrowthRule, ...]
+    rules: tuple[TreeBuilderRule, ...]
     of: Int[Tensor, " N"] | None = None
-    before: Float[Tensor, " N"] | Int[Tensor, " N"] | Chances | None = None
-    after: Float[Tensor, " N"] | Int[Tensor, " N"] | Chances | None = None
+    before: Float[Tensor, " N"] | Int[Tensor, " N"] | RankProbs | None = None
+    after: Float[Tensor, " N"] | Int[Tensor, " N"] | RankProbs | None = None
 
     @property
     def columns(self) -> list[Tensor]:
@@ -80,14 +80,14 @@ class Grown:
             if isinstance(value, Tensor)
             else []
             if value is None
-            else products(value, parents)
+            else path_products(value, parents)
             for value in (self.before, self.after)
         ]
         before, after = ([value if math.isfinite(value) else None for value in column] for column in values)
         return of, before, after
 
 
-def products(chances: Chances, parents: Sequence[int]) -> list[float]:
+def path_products(rank_probs: RankProbs, parents: Sequence[int]) -> list[float]:
     """Return the product of `chances` along each node's path; 0 for a rank that `chances` does not list.
 
     Example:
@@ -97,7 +97,7 @@ def products(chances: Chances, parents: Sequence[int]) -> list[float]:
     depths, values, n_children = list[int](), list[float](), Counter[int]()
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
-        level, rank = chances[min(depths[-1], len(chances)) - 1], n_children[parent]
+        level, rank = rank_probs[min(depths[-1], len(rank_probs)) - 1], n_children[parent]
         values.append((level[rank] if rank < len(level) else 0.0) * (values[parent] if parent >= 0 else 1.0))
         n_children[parent] += 1
     return values

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from workbench.core.transfer import listed, to_host
+from workbench.core.transfer import to_host, to_list
 
 T = TypeVar("T", int, float)
 M = TypeVar("M")
 
 
-class Late(Sequence[T], Generic[T]):
+class LazySequence(Sequence[T], Generic[T]):
     """Sequence of n numbers, each computed at its first use and then cached.
 
     Args:
@@ -39,7 +39,7 @@ class Late(Sequence[T], Generic[T]):
         """Return the numbers at these indices; compute the missing ones in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
-            self._cache.update(zip(new, listed(self._make(torch.tensor(new))), strict=True))
+            self._cache.update(zip(new, to_list(self._make(torch.tensor(new))), strict=True))
         return [self._cache[i] for i in at]
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Late(Sequence[T], Generic[T]):
         return self[:]
 
 
-class Once(Generic[M]):
+class LazyValue(Generic[M]):
     """Value that is computed at its first use and then cached.
 
     Example:
@@ -78,12 +78,12 @@ class Once(Generic[M]):
         return self._cache[0]
 
 
-def carry(numbers: Sequence[Tensor | Late[Any]]) -> list[Any]:
+def to_host_lazily(numbers: Sequence[Tensor | LazySequence[Any]]) -> list[Any]:
     """Copy tensors to lists with one synchronisation, as `to_host` does; leave lazy sequences unevaluated."""
-    lists = iter(to_host([item for item in numbers if not isinstance(item, Late)]))
-    return [item if isinstance(item, Late) else next(lists) for item in numbers]
+    lists = iter(to_host([item for item in numbers if not isinstance(item, LazySequence)]))
+    return [item if isinstance(item, LazySequence) else next(lists) for item in numbers]
 
 
-def some(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
+def take(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
     """Return a sequence's numbers at some indices; a lazy sequence computes them in one call."""
-    return numbers.some(at) if isinstance(numbers, Late) else [numbers[i] for i in at]
+    return numbers.some(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]

@@ -24,7 +24,7 @@ def is_panic(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def no_panic() -> Generator[None, None, None]:
+def convert_panics() -> Generator[None, None, None]:
     """Convert a Rust panic inside the block to a `PanicError`; let other exceptions pass.
 
     Without it a panic passes every `except Exception` and ends its thread, and a caller that waits for the thread waits
@@ -47,7 +47,7 @@ _PANIC = re.compile(rb"\n?thread '[^\n]*panicked at .*", re.DOTALL)
 
 
 @contextmanager
-def quiet() -> Generator[None, None, None]:
+def suppress_panic_output() -> Generator[None, None, None]:
     """Remove the backtraces of Rust panics from standard error.
 
     Rust prints them before Python sees the error, and no Python call turns that off. The block's output to the file

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.late import Late
-from workbench.core.sampling import WIDE, pick, pieces
+from workbench.core.late import LazySequence
+from workbench.core.sampling import WIDE, iter_row_chunks, pick
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 
@@ -26,21 +26,23 @@ def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
     return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
 
 
-def by_row(which: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+def where_rows(
+    mask: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]
+) -> Float[Tensor, "n V"]:
     """Return rows of `one` where `which` is true, else rows of `other`. On the host `one` is overwritten."""
     if not on_host(one.device):
-        return torch.where(which.unsqueeze(1), one, other)
-    if which.all():
+        return torch.where(mask.unsqueeze(1), one, other)
+    if mask.all():
         return one
-    rows = (~which).nonzero().squeeze(1)
+    rows = (~mask).nonzero().squeeze(1)
     return one.index_copy_(0, rows, other[rows])
 
 
-def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
     """Divide each row by its sum, in place; replace a row of sum 0 (reached with probability 0) by `otherwise`."""
     total = weights.sum(1, keepdim=True)
     weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
-    return by_row(total.squeeze(1) > 0, weights, otherwise)
+    return where_rows(total.squeeze(1) > 0, weights, fallback)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class SelectedRows:
     @cached_property
     def taken(self) -> Float[Tensor, "R V"]:
         """The selected rows, possibly as a view."""
-        return rows(self.distributions, self.at)
+        return select_rows(self.distributions, self.at)
 
     def of(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
         """Return each row's probabilities of some tokens."""
@@ -66,7 +68,7 @@ class SelectedRows:
 
 
 @dataclass(frozen=True)
-class Fans:
+class SiblingGroups:
     """Tree positions, one row each, with their children. Distributions may be views of the originals.
 
     Attributes:
@@ -98,15 +100,17 @@ class Fans:
         """
         return self.drafter.taken.to(self.target.distributions.dtype)
 
-    def emitted(self, kept: Float[Tensor, "R F"], left: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    def emitted(self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return the distribution of the token emitted at each position, given the drafts there.
 
         Args:
             kept: probability that the verifier accepts this child [R, F]; 0 where there is none.
             left: distribution of the token if no child is accepted [R, V]; overwritten.
         """
-        probs = by_row(self.there[:, 0], left, self.p)
-        return probs.mul_((1 - kept.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(1, self.token, kept)
+        probs = where_rows(self.there[:, 0], residual_probs, self.p)
+        return probs.mul_((1 - accept_probs.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(
+            1, self.token, accept_probs
+        )
 
 
 class Layout(NamedTuple):
@@ -134,13 +138,13 @@ class Layout(NamedTuple):
         return self.child[place, 0] < len(self.child) - 1
 
 
-def fans_of(
+def iter_sibling_groups(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
     layout: Layout | None = None,
-    place: Int[Tensor, " R"] | None = None,
-    whole: bool = False,
-) -> Iterator[Fans]:
+    positions: Int[Tensor, " R"] | None = None,
+    in_one_piece: bool = False,
+) -> Iterator[SiblingGroups]:
     """Yield the positions of a tree with at least one node, in pieces.
 
     On the host, leaves are skipped. On a GPU, where that would need a synchronisation, they are rows without children,
@@ -155,19 +159,19 @@ def fans_of(
     """
     n, device = len(tree), tree.tokens.device
     layout = layout or Layout.of(tree)
-    if place is None:
-        place = torch.arange(n + 1, device=device)
+    if positions is None:
+        positions = torch.arange(n + 1, device=device)
     if on_host(device):
-        place = place[layout.is_inner(place)]
-    child = layout.child[place]
+        positions = positions[layout.is_inner(positions)]
+    child = layout.child[positions]
     exists, child = child < n, child.clamp(max=n - 1)
     token = torch.where(exists, tree.tokens[child], 0)
-    for part in (slice(0, len(place)),) if whole else pieces(len(place), p.shape[1], device):
-        at = place[part]
+    for part in (slice(0, len(positions)),) if in_one_piece else iter_row_chunks(len(positions), p.shape[1], device):
+        at = positions[part]
         target = drafter = SelectedRows(p, at)
         if layout.row is not None and tree.q is not None:
             drafter = SelectedRows(tree.q, layout.row[at].clamp_min(0))
-        yield Fans(at, child[part], exists[part], token[part], target, drafter)
+        yield SiblingGroups(at, child[part], exists[part], token[part], target, drafter)
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
@@ -177,7 +181,7 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
     return tree.probs_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.probs_of, "amax")
 
 
-def rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
     """Return at least one row of a table; on the host consecutive rows are returned as a view."""
     if on_host(distributions.device):
         first, n = int(at[0]), len(at)
@@ -186,21 +190,21 @@ def rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Te
     return distributions[at]
 
 
-Judge = Callable[[Fans, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
+PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
 """Verification of some positions: (positions, whether weights are needed) → (columns, weights).
 
 Columns are values per child [R, F], any number of them. Weights [R, V], with a positive sum, are those of the token
 that is emitted if the walk ends at the position; if they are not needed, the second result is ignored."""
 
 
-def place_by_place(
+def verify_positions(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"],
-    judge: Judge,
-    late: bool = False,
-    whole: bool = False,
-) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | Late[int]]:
+    u_bonus: Float[Tensor, " N_plus_1"],
+    verify: PositionVerifier,
+    lazy: bool = False,
+    in_one_piece: bool = False,
+) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
     """Verify a tree with at least one node: return `judge`'s values of each node, and the token to emit per position.
 
     Args:
@@ -216,16 +220,16 @@ def place_by_place(
     tables: list[Tensor] = []
     places: list[Tensor] = []
     wide = on_host(p.device) and p.shape[1] >= WIDE
-    late = may_wait(p, late)
-    stop = _stops_of_leaves(tree, p, u_stop) if wide and not late else None
-    for fans in fans_of(tree, p, layout, whole=whole and late):
-        values, weights = judge(fans, not late)
+    lazy = should_be_lazy(p, lazy)
+    stop = _stops_of_leaves(tree, p, u_bonus) if wide and not lazy else None
+    for fans in iter_sibling_groups(tree, p, layout, in_one_piece=in_one_piece and lazy):
+        values, weights = verify(fans, not lazy)
         tables.append(torch.stack(list(values)))
         places.append(fans.place)
         if stop is not None:
-            stop[fans.place] = pick(weights, u_stop[fans.place])
-        elif not late:
-            stop = pick(weights if len(weights) == len(p) else p.index_copy(0, fans.place, weights), u_stop)
+            stop[fans.place] = pick(weights, u_bonus[fans.place])
+        elif not lazy:
+            stop = pick(weights if len(weights) == len(p) else p.index_copy(0, fans.place, weights), u_bonus)
     place, rank = torch.cat(places), ranks(tree.parents).clamp_(max=tree.fanout)
     row_of = torch.empty(len(p), dtype=torch.long, device=p.device).index_copy_(
         0, place, torch.arange(len(place), device=p.device)
@@ -238,23 +242,25 @@ def place_by_place(
     def emitted(at: Int[Tensor, " k"]) -> Int[Tensor, " k"]:
         tokens, inner = torch.empty_like(at), layout.is_inner(at)
         if not inner.all():
-            tokens[~inner] = pick(rows(p, at[~inner]), u_stop[at[~inner]])
+            tokens[~inner] = pick(select_rows(p, at[~inner]), u_bonus[at[~inner]])
         if inner.any():
-            ends = [pick(judge(fans, True)[1], u_stop[fans.place]) for fans in fans_of(tree, p, layout, at)]
+            ends = [
+                pick(verify(fans, True)[1], u_bonus[fans.place]) for fans in iter_sibling_groups(tree, p, layout, at)
+            ]
             tokens[inner] = torch.cat(ends)
         return tokens
 
-    return columns, Late[int](len(p), emitted)
+    return columns, LazySequence[int](len(p), emitted)
 
 
-def may_wait(p: Float[Tensor, "n V"], late: bool) -> bool:
+def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
     """Return whether lazy evaluation pays off: only on the host, where one wide distribution costs more than a call."""
-    return late and on_host(p.device) and p.shape[1] >= WIDE
+    return lazy and on_host(p.device) and p.shape[1] >= WIDE
 
 
-def later(
-    n: int, paid: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], late: bool
-) -> Float[Tensor, " N"] | Late[float]:
+def compute_node_errors(
+    n: int, errors_of: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], lazy: bool
+) -> Float[Tensor, " N"] | LazySequence[float]:
     """Return the distribution error of each of n nodes (`AcceptanceDecision.paid`); lazy if that pays off.
 
     Args:
@@ -263,16 +269,16 @@ def later(
         p: distributions that it reads; their device and width decide whether lazy evaluation pays off.
         late: whether lazy evaluation is allowed.
     """
-    return Late[float](n, paid) if may_wait(p, late) else paid(torch.arange(n, device=p.device))
+    return LazySequence[float](n, errors_of) if should_be_lazy(p, lazy) else errors_of(torch.arange(n, device=p.device))
 
 
-def drawn(
-    p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
-) -> Int[Tensor, " N_plus_1"] | Late[int]:
+def sample_bonus_tokens(
+    p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
+) -> Int[Tensor, " N_plus_1"] | LazySequence[int]:
     """Sample a token from p at each position, lazily if `late` allows it and it pays off."""
-    if may_wait(p, late):
-        return Late[int](len(p), lambda at: pick(rows(p, at), u_stop[at]))
-    return pick(p, u_stop)
+    if should_be_lazy(p, lazy):
+        return LazySequence[int](len(p), lambda at: pick(select_rows(p, at), u_bonus[at]))
+    return pick(p, u_bonus)
 
 
 def _stops_of_leaves(
@@ -286,4 +292,4 @@ def _stops_of_leaves(
     leaf = is_leaf.nonzero().squeeze(1)
     if 4 * len(leaf) > len(p):
         return pick(p, u_stop)
-    return torch.zeros(len(p), dtype=torch.long).index_copy_(0, leaf, pick(rows(p, leaf), u_stop[leaf]))
+    return torch.zeros(len(p), dtype=torch.long).index_copy_(0, leaf, pick(select_rows(p, leaf), u_stop[leaf]))

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.tree import DraftTree, ancestors
+from workbench.core.tree import DraftTree, tree_attention_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Entering:
+class LayerInput:
     """Layer at which probes enter the forward pass, if they are computed from the draft's hidden states there.
 
     Attributes:
@@ -53,7 +53,7 @@ class Probes:
     farthest: int
     source: str = ""
     states: Float[Tensor, "P D"] | None = None
-    entering: Entering | None = None
+    entering: LayerInput | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -71,12 +71,12 @@ class Probes:
         n, p = len(tree), tokens.shape[0]
         previous = torch.arange(n, n + p, device=tokens.device) - 1
         parents = torch.cat([previous.new_full((min(p, 1),), node), previous[1:]])
-        mask = ancestors(torch.cat([tree.parents, parents]), n + p)[n:]
+        mask = tree_attention_mask(torch.cat([tree.parents, parents]), n + p)[n:]
         return cls(tokens, parents, mask.sum(1), mask, tree.depth + p, source)
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeOutput:
     """Output of the target at probe positions.
 
     Attributes:
@@ -90,7 +90,7 @@ class Probed:
     hidden: Float[Tensor, "P D"]
 
 
-def joined(tree: DraftTree, several: list[Probes]) -> Probes:
+def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
     """Concatenate several components' probes into one block; attention stays within each component's probes.
 
     With more than one component, `states`, `entering` and `source` are dropped.
@@ -99,20 +99,20 @@ def joined(tree: DraftTree, several: list[Probes]) -> Probes:
         tree: draft with N nodes.
         several: probes to concatenate; at least one.
     """
-    if len(several) == 1:
-        return several[0]
-    n, total = len(tree), sum(map(len, several))
-    sees = several[0].sees.new_zeros(total, n + total)
+    if len(parts) == 1:
+        return parts[0]
+    n, total = len(tree), sum(map(len, parts))
+    sees = parts[0].sees.new_zeros(total, n + total)
     parents, offset = list[Tensor](), 0
-    for probes in several:
+    for probes in parts:
         sees[offset : offset + len(probes), :n] = probes.sees[:, :n]
         sees[offset : offset + len(probes), n + offset : n + offset + len(probes)] = probes.sees[:, n:]
         parents.append(torch.where(probes.parents < n, probes.parents, probes.parents + offset))
         offset += len(probes)
     return Probes(
-        torch.cat([probes.tokens for probes in several]),
+        torch.cat([probes.tokens for probes in parts]),
         torch.cat(parents),
-        torch.cat([probes.places for probes in several]),
+        torch.cat([probes.places for probes in parts]),
         sees,
-        max(probes.farthest for probes in several),
+        max(probes.farthest for probes in parts),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def uncollected() -> Generator[None]:
+def pause_gc() -> Generator[None]:
     """Switch garbage collection off inside this block, for imports of PyTorch and transformers.
 
     The collector would scan modules, classes and functions again and again while imports create them: a quarter of
@@ -27,19 +27,19 @@ def uncollected() -> Generator[None]:
 
 def import_name(module: str, name: str) -> Any:
     """Return a name of a module of this package, for example of "models.loading"; import the module if necessary."""
-    with uncollected():
+    with pause_gc():
         return getattr(importlib.import_module(f"workbench.{module}"), name)
 
 
 @contextlib.contextmanager
-def uncollected_and_frozen() -> Generator[None]:
+def pause_and_freeze_gc() -> Generator[None]:
     """Do the same, and exclude all objects that exist at the end of the block from later collections.
 
     Use it at the start of a long-running program. Every later full collection, which may fall into a timed round, would
     scan its modules again. Scanning took 2.0 of the 9.8 seconds of CPU time from `python app.py` to the first token
     (AMD EPYC with AVX-512, Python 3.11).
     """
-    with uncollected():
+    with pause_gc():
         try:
             yield
         finally:

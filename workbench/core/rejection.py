@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.following import following
-from workbench.core.late import Late
-from workbench.core.places import Fans, by_row, normalised, place_by_place
+from workbench.core.following import match_sampled_token
+from workbench.core.late import LazySequence
+from workbench.core.places import SiblingGroups, normalise_rows, verify_positions, where_rows
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
-WITHOUT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
+WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings that are drawn without replacement."""
 
 
@@ -59,10 +59,10 @@ class AcceptanceDecision:
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"] | Late[int]
+    stop: Int[Tensor, " N_plus_1"] | LazySequence[int]
     score: Float[Tensor, " N"] | None = None
     reason: Reason | None = None
-    paid: Float[Tensor, " N"] | Late[float] | None = None
+    paid: Float[Tensor, " N"] | LazySequence[float] | None = None
     at_most: bool = False
 
     @property
@@ -108,7 +108,7 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
     """
     excess = (p - q).clamp_(min=0)
     if excess.dim() == 2:
-        return normalised(excess, p)
+        return normalise_rows(excess, p)
     total = excess.sum(-1, keepdim=True)
     return torch.where(total > 0, excess / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
@@ -122,15 +122,15 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
     return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
 
 
-Tests = Callable[[Fans, bool], tuple[Sequence[Tensor], Tensor]]
+Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
 """A `Judge` for `place_by_place` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
 
 
 def recursive_rejection(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"],
-    late: bool = False,
+    u_bonus: Float[Tensor, " N_plus_1"],
+    lazy: bool = False,
     tests: Tests | None = None,
 ) -> AcceptanceDecision:
     """Test siblings one after the other, each against the residual distribution after its earlier siblings.
@@ -152,19 +152,21 @@ def recursive_rejection(
     """
     n = len(tree)
     if n == 0:
-        return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
+        return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_bonus))
     if tree.q is None or (tree.q_of is None and tree.probs_of is None):
-        return _point_rejection(tree, p, u_stop, late)
+        return _point_rejection(tree, p, u_bonus, lazy)
 
-    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         return _tested(tree, fans, ends)
 
-    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, tests or at, late, whole=tests is not None)
+    (accept, r, q_left), stop = verify_positions(tree, p, u_bonus, tests or at, lazy, in_one_piece=tests is not None)
     inputs = {"q": _initial_prob(tree).to(p.dtype), "residual": r, "q_left": q_left}
     return AcceptanceDecision(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
 
 
-def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+def _tested(
+    tree: DraftTree, fans: SiblingGroups, ends: bool
+) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Return acceptance probability, r and q′ of the siblings at some positions, and the residual weights at the end.
 
     r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
@@ -179,8 +181,8 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
     for k in range(tree.fanout):
         has, x = fans.there[:, k : k + 1], fans.token[:, k : k + 1]
         if free is not None:
-            q = own_distribution(tree, fans.child[:, k], x, free)
-            free = by_row(has.squeeze(1), free.scatter(1, x, 0.0), free)
+            q = node_draft_probs(tree, fans.child[:, k], x, free)
+            free = where_rows(has.squeeze(1), free.scatter(1, x, 0.0), free)
         p_x, q_x = weights.gather(1, x) / total, q.gather(1, x) / mass
         r.append(p_x if k else torch.zeros_like(p_x))
         q_left.append(q_x if k else torch.zeros_like(q_x))
@@ -191,12 +193,12 @@ def _tested(tree: DraftTree, fans: Fans, ends: bool) -> tuple[list[Float[Tensor,
         rest = torch.addcmul(weights, q, total / mass, value=-1).clamp_(min=0)
         rest_mass = rest.sum(1, keepdim=True)
         goes_on = has & (rest_mass > 0)
-        weights, total = by_row(goes_on.squeeze(1), rest, weights), torch.where(goes_on, rest_mass, total)
-        if tree.sampling in WITHOUT and not is_last:
+        weights, total = where_rows(goes_on.squeeze(1), rest, weights), torch.where(goes_on, rest_mass, total)
+        if tree.sampling in WITHOUT_REPLACEMENT and not is_last:
             others = q.scatter(1, x, 0.0)
             others_mass = others.sum(1, keepdim=True)
             is_removed = has & (others_mass > 0)
-            q, mass = by_row(is_removed.squeeze(1), others, q), torch.where(is_removed, others_mass, mass)
+            q, mass = where_rows(is_removed.squeeze(1), others, q), torch.where(is_removed, others_mass, mass)
     return [torch.cat(column, 1) for column in (accept, r, q_left)], weights
 
 
@@ -209,7 +211,7 @@ def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
     return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
 
 
-def own_distribution(
+def node_draft_probs(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
     """Return the distribution from which each of some nodes of a mixed tree was drawn, given its earlier siblings.
@@ -225,8 +227,8 @@ def own_distribution(
     row = tree.probs_of[node]
     probs = tree.q[row.clamp_min(0)].to(free.dtype)
     if tree.without is not None:
-        probs = by_row(tree.without[node], normalised(probs * free, probs), probs)
-    return by_row(row >= 0, probs, torch.zeros_like(probs).scatter_(1, x, 1.0))
+        probs = where_rows(tree.without[node], normalise_rows(probs * free, probs), probs)
+    return where_rows(row >= 0, probs, torch.zeros_like(probs).scatter_(1, x, 1.0))
 
 
 def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
@@ -242,18 +244,18 @@ def _point_rejection(
 ) -> AcceptanceDecision:
     """Test deterministic siblings; see `following`."""
 
-    def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:
             accept = torch.where(fans.there, fans.p.gather(1, fans.token), 0.0)
             return [accept, torch.zeros_like(accept)], fans.p
-        accept, _, weights = following(fans, fans.p)
+        accept, _, weights = match_sampled_token(fans, fans.p)
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], weights
 
-    (accept, r), stop = place_by_place(tree, p, u_stop, at, late)
+    (accept, r), stop = verify_positions(tree, p, u_stop, at, late)
     return AcceptanceDecision(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
-def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
+def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:
     """Return the expected number of nodes that `walk` accepts.
 
     Args:
@@ -272,7 +274,7 @@ def expected_kept(parents: Sequence[int], accept: Sequence[float]) -> float:
 
 
 def walk(
-    parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
+    parents: Sequence[int], accept: Sequence[float], bonus: Sequence[int], uniform: Sequence[float] | None
 ) -> VerificationResult:
     """Follow accepted nodes from the root; if no child is accepted, emit the token of that position.
 
@@ -302,4 +304,4 @@ def walk(
             break
         path.append(accepted)
         at = accepted + 1
-    return VerificationResult(tuple(path), int(stop[at]), corrected, tuple(tested), uniforms)
+    return VerificationResult(tuple(path), int(bonus[at]), corrected, tuple(tested), uniforms)

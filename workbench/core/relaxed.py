@@ -15,8 +15,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.late import Late
-from workbench.core.places import Fans, by_row, fans_of, normalised, place_by_place, ranks
+from workbench.core.late import LazySequence
+from workbench.core.places import (
+    SiblingGroups,
+    iter_sibling_groups,
+    normalise_rows,
+    ranks,
+    verify_positions,
+    where_rows,
+)
 from workbench.core.sampling import pick
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
@@ -61,13 +68,13 @@ class Lift(NamedTuple):
         return left if self.share == 1.0 else left / self.share
 
 
-Tests = Callable[[Fans, bool, bool], tuple[Sequence[Tensor], Tensor]]
+Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
 """A `Judge` for `place_by_place` whose columns are acceptance probability, r, q, q′ and raised probability; and, if the
 third argument is true, `apart`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxed:
+class RelaxedResult:
     """Result of relaxed rejection, on the device. x is the token of node i.
 
     Attributes:
@@ -84,23 +91,23 @@ class Relaxed:
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"] | Late[int]
+    stop: Int[Tensor, " N_plus_1"] | LazySequence[int]
     residual: Float[Tensor, " N"]
     q: Float[Tensor, " N"]
     q_left: Float[Tensor, " N"]
     lifted: Float[Tensor, " N"]
-    apart: Float[Tensor, " N"] | Late[float] | None = None
+    apart: Float[Tensor, " N"] | LazySequence[float] | None = None
 
 
 def relaxed_rejection(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"],
+    u_bonus: Float[Tensor, " N_plus_1"],
     lift: Lift,
-    late: bool = False,
-    priced: bool = False,
+    lazy: bool = False,
+    with_total_variation: bool = False,
     tests: Tests | None = None,
-) -> Relaxed:
+) -> RelaxedResult:
     """Test siblings one after the other, each against `lift` applied to the residual r after its earlier siblings.
 
     x is accepted with probability min(1, lift(r)(x) / q(x)); else r ← (lift(r) − q)₊, normalised. A deterministic
@@ -120,30 +127,34 @@ def relaxed_rejection(
     """
     if not len(tree):
         none = p.new_zeros(0)
-        return Relaxed(none, pick(p, u_stop), none, none, none, none, none if priced else None)
+        return RelaxedResult(none, pick(p, u_bonus), none, none, none, none, none if with_total_variation else None)
 
     judge, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
 
-    def at(fans: Fans, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
-        return judge(fans, ends, priced and ends)
+    def at(fans: SiblingGroups, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
+        return judge(fans, ends, with_total_variation and ends)
 
     def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if is_first.any():
-            places = fans_of(tree, p, place=tree.parents[node[is_first]] + 1, whole=in_one_piece)
+            places = iter_sibling_groups(tree, p, positions=tree.parents[node[is_first]] + 1, in_one_piece=in_one_piece)
             distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
-    columns, stop = place_by_place(tree, p, u_stop, at, late, in_one_piece)
+    columns, stop = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece)
     distance_column = (
-        None if not priced else Late[float](len(tree), distances) if isinstance(stop, Late) else columns.pop()
+        None
+        if not with_total_variation
+        else LazySequence[float](len(tree), distances)
+        if isinstance(stop, LazySequence)
+        else columns.pop()
     )
     accept, r, q_own, q_left, lifted = columns
-    return Relaxed(accept, stop, r, q_own, q_left, lifted, distance_column)
+    return RelaxedResult(accept, stop, r, q_own, q_left, lifted, distance_column)
 
 
 def _tested(
-    tree: DraftTree, lift: Lift, fans: Fans, ends: bool, priced: bool
+    tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Return the columns of `Relaxed` for the siblings at some positions (with `apart` last if `priced`).
 
@@ -156,7 +167,7 @@ def _tested(
         has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
-            q = by_row(_without(tree, node), normalised(full_q * free, full_q), full_q)
+            q = where_rows(_without(tree, node), normalise_rows(full_q * free, full_q), full_q)
         lifted = lift(weights, node, x)
         ratio = (lifted.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
         per_sibling.append((ratio, *(probs.gather(1, x) for probs in (weights, full_q, q, lifted))))
@@ -171,7 +182,7 @@ def _tested(
             if is_last:
                 excess.ended(goes_on, rest, rest_mass, weights)
         # The last residual need not be normalised: `pick` takes any weights.
-        weights = by_row(goes_on.squeeze(1), rest if is_last else rest.div_(rest_mass.clamp_min(tiny)), weights)
+        weights = where_rows(goes_on.squeeze(1), rest if is_last else rest.div_(rest_mass.clamp_min(tiny)), weights)
         if free is not None:
             free.scatter_(1, x, torch.where(has, 0.0, free.gather(1, x)))
     columns = [torch.cat(column, 1) for column in zip(*per_sibling, strict=True)]
@@ -235,7 +246,9 @@ class _Excess:
         return self._sum.abs_().sum(1, keepdim=True) / 2
 
 
-def _draft_probs(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
+def _draft_probs(
+    tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
+) -> Float[Tensor, "R V"]:
     """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
     of, probs = None, fans.q
     if tree.q is not None and tree.probs_of is not None:
@@ -246,7 +259,7 @@ def _draft_probs(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Te
     if of is not None and on_host(of.device) and bool((of >= 0).all()):
         return probs
     point = torch.zeros_like(probs).scatter_(1, x, 1.0)
-    return point if of is None else by_row(of < 0, point, probs)
+    return point if of is None else where_rows(of < 0, point, probs)
 
 
 def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
@@ -257,10 +270,10 @@ def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     return torch.full((len(node),), is_without, device=node.device)
 
 
-def price_of_keeping(
+def threshold_rule_error(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    least: Float[Tensor, " N_plus_1"],
+    threshold: Float[Tensor, " N_plus_1"],
     node: Int[Tensor, " k"] | None = None,
 ) -> Float[Tensor, " k"] | None:
     """Return the distribution error of a rule that accepts a token if p exceeds a threshold, and else samples from p.
@@ -289,7 +302,7 @@ def price_of_keeping(
         return None
     at = torch.arange(len(tree), device=p.device) if node is None else node  # in a chain node i follows position i
     p = p[at]
-    accepts = p > least[at].unsqueeze(1)
+    accepts = p > threshold[at].unsqueeze(1)
     token = tree.tokens[at].unsqueeze(1)
     deterministic = (accepts.gather(1, token) * (1 - p.gather(1, token))).squeeze(1)
     if tree.q is None:

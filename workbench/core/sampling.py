@@ -13,21 +13,21 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.transfer import of_numpy, on_host
+from workbench.core.transfer import from_numpy, on_host
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
 
 
-WARM = "temperature > 0"
-COLDEST = 1e-6
+WHEN_SAMPLING = "temperature > 0"
+MIN_TEMPERATURE = 1e-6
 """Smallest divisor of logits: below about 1e-36 the quotients overflow and the distribution would be NaN. With this
 divisor a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
 """Number of columns from which rows of a distribution are processed in blocks, and the columns of a block."""
 TINY = torch.finfo(torch.float64).tiny
-PIECE = 1 << 20
+CHUNK_ENTRIES = 1 << 20
 """Number of entries of wide distributions that are processed at a time, so that they stay in the processor's caches."""
 
 
@@ -40,12 +40,20 @@ class SamplingParams:
     """
 
     temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy decoding; 1 samples from the unscaled logits")
-    top_k: int = param(0, ge=0, le=1000, doc="keep the k most likely tokens; 0 keeps all", when=WARM)
+    top_k: int = param(0, ge=0, le=1000, doc="keep the k most likely tokens; 0 keeps all", when=WHEN_SAMPLING)
     top_p: float = param(
-        1.0, ge=0.0, le=1.0, doc="keep the smallest token set with at least this probability; 1 keeps all", when=WARM
+        1.0,
+        ge=0.0,
+        le=1.0,
+        doc="keep the smallest token set with at least this probability; 1 keeps all",
+        when=WHEN_SAMPLING,
     )
     min_p: float = param(
-        0.0, ge=0.0, le=1.0, doc="drop tokens below this fraction of the most likely token's probability", when=WARM
+        0.0,
+        ge=0.0,
+        le=1.0,
+        doc="drop tokens below this fraction of the most likely token's probability",
+        when=WHEN_SAMPLING,
     )
     repetition_penalty: float = param(
         1.0, ge=0.5, le=5.0, doc="divide positive logits of earlier tokens by this, multiply negative ones; 1 is off"
@@ -60,7 +68,7 @@ class SamplingParams:
     @property
     def heat(self) -> float:
         """Divisor of the logits: the temperature, but at least `COLDEST`; 1 in greedy decoding."""
-        return 1.0 if self.greedy else max(self.temperature, COLDEST)
+        return 1.0 if self.greedy else max(self.temperature, MIN_TEMPERATURE)
 
     @property
     def needs_history(self) -> bool:
@@ -80,7 +88,7 @@ def penalise_repetition(
     return scores.scatter(1, history, values)
 
 
-def with_history(
+def apply_logits_processors(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " _"]]
 ) -> Float[Tensor, "n V"]:
     """Apply the repetition penalty and the processors to each row with its own history, of any length."""
@@ -97,7 +105,7 @@ def with_history(
     return torch.stack(rows)
 
 
-def sayable(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+def replace_all_masked_rows(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
     """Replace rows of −inf in a drafter's logits by zeros (a uniform distribution).
 
     They occur if a drafter with a reduced vocabulary has none of the few tokens that a logits processor allows. Any
@@ -119,10 +127,10 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.greedy:
         return torch.zeros_like(logits, dtype=dtype).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
-    if logits.numel() <= PIECE or logits.requires_grad:
+    if logits.numel() <= CHUNK_ENTRIES or logits.requires_grad:
         return _scores(logits.to(dtype), sampling).softmax(1)
     out = torch.empty_like(logits, dtype=dtype)
-    for rows in pieces(len(logits), logits.shape[1], logits.device):
+    for rows in iter_row_chunks(len(logits), logits.shape[1], logits.device):
         torch.softmax(_scores(logits[rows].to(dtype), sampling), 1, out=out[rows])
     return out
 
@@ -144,9 +152,9 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
     return scores
 
 
-def pieces(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
+def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
     """Yield slices of rows to process at a time: a few wide rows on the host, else all. Yields at least one slice."""
-    at_once = max(1, PIECE // width) if on_host(device) and width >= WIDE else max(1, n_rows)
+    at_once = max(1, CHUNK_ENTRIES // width) if on_host(device) and width >= WIDE else max(1, n_rows)
     for first in range(0, max(1, n_rows), at_once):
         yield slice(first, min(n_rows, first + at_once))
 
@@ -157,7 +165,7 @@ def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
     On a CPU it uses NumPy, whose argmax is vectorised: 3 µs instead of 18 µs for one row of 4,096.
     """
     if on_host(logits.device) and logits.dtype in (torch.float32, torch.float64):
-        return of_numpy(logits.detach().numpy().argmax(1))
+        return from_numpy(logits.detach().numpy().argmax(1))
     return logits.argmax(1)
 
 
@@ -177,7 +185,7 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
     return top.values, columns.gather(1, top.indices)
 
 
-def nats(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
+def entropy_nats(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
     """Return the entropy in nats of each distribution."""
     logs = p.clamp_min(torch.finfo(p.dtype).tiny).log_()  # `torch.special.entr` takes twice as long on a CPU
     return logs.mul_(p).sum(-1).abs_()
@@ -201,7 +209,7 @@ def entropy_of(
     """
     means: list[Tensor] = [
         torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30))  # pyright: ignore[reportUnknownMemberType]
-        for at in pieces(len(p), p.shape[1], p.device)
+        for at in iter_row_chunks(len(p), p.shape[1], p.device)
     ]
     score = logits.gather(1, some).squeeze(1)
     return ((score - torch.cat(means)) / sampling.heat - p_some.log()).clamp_min_(0)

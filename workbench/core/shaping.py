@@ -49,7 +49,7 @@ class LogitBias:
 
 
 @dataclass(frozen=True, slots=True)
-class NotBefore:
+class MinNewTokens:
     """Set the probability of some tokens to 0 until `least` tokens have been generated."""
 
     prompt_length: int

@@ -27,21 +27,21 @@ def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dt
 def to_host(tensors: Sequence[Tensor]) -> list[Any]:
     """Copy any number of tensors to lists with one synchronisation."""
     if not tensors or on_host(tensors[0].device):
-        return [listed(t) for t in tensors]
+        return [to_list(t) for t in tensors]
     flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
     lists, at = list[Any](), 0
     for tensor in tensors:
         part = flat[at : at + tensor.numel()].reshape(tensor.shape)
-        lists.append(listed(part if tensor.is_floating_point() else part.long()))
+        lists.append(to_list(part if tensor.is_floating_point() else part.long()))
         at += tensor.numel()
     return lists
 
 
-def listed(tensor: Any) -> Any:
+def to_list(tensor: Any) -> Any:
     """Return a tensor or an array as nested lists; typed as Any, because neither library types its elements."""
     return tensor.tolist()
 
 
-def of_numpy(numbers: np.ndarray) -> Tensor:
+def from_numpy(numbers: np.ndarray) -> Tensor:
     """Return a tensor that shares the array's memory."""
     return torch.from_numpy(numbers)  # pyright: ignore[reportUnknownMemberType]

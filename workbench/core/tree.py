@@ -17,7 +17,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.transfer import to_device
 
 if TYPE_CHECKING:
-    from workbench.core.grown import Grown
+    from workbench.core.grown import TreeExplanation
 
 
 class Sampling(str, Enum):
@@ -79,7 +79,7 @@ class DraftTree:
     without: Bool[Tensor, " N"] | None = None
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
-    grown: Grown | None = None
+    grown: TreeExplanation | None = None
     states: Float[Tensor, "N D"] | None = None
 
     def __len__(self) -> int:
@@ -176,7 +176,7 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
     return children
 
 
-def ancestors(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"]:
+def tree_attention_mask(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"]:
     """Return the attention mask of a tree: each node sees itself and its ancestors.
 
     Transitive closure by repeated squaring: log₂(depth) tensor operations and no loop over nodes on the host.

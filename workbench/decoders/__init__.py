@@ -13,9 +13,9 @@ from workbench.core.quick_start import import_name
 
 if TYPE_CHECKING:
     from workbench.core.promise import Promise
-    from workbench.decoders.method import Configured, Method, Source
+    from workbench.decoders.method import ConfiguredMethod, Method, Source
 
-__all__ = ["Configured", "Method", "Promise", "Source"]
+__all__ = ["ConfiguredMethod", "Method", "Promise", "Source"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 from workbench.models.bundle import DEFAULT_TARGET, VISION_TARGET
 from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
-from workbench.models.names import heads_of, own_drafter
+from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
 """Requirements that a draft model meets."""
@@ -30,15 +30,15 @@ WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Reasons why a claim is contradicted or undecided: models or samples too small; settings that differ from the paper's;
 a bug of the workbench."""
-KEPT = 0.95
+MIN_RETAINED = 0.95
 """Share of the exact rule's correct answers that an approximate rule has to retain before its speed-up counts."""
-LONGEST_WHY = 160
+MAX_REASON_CHARS = 160
 """Most characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured figure counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
 """Training recipe of heads that one command trains for any target."""
-AGREES = "its likeliest token is the target's, of all tokens"
+DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
 """Default definition of agreement at a position of held-out text: see `Head.agrees`."""
 
 
@@ -48,7 +48,7 @@ def heads_in(needs: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """A figure measured with this workbench.
 
     Attributes:
@@ -71,12 +71,12 @@ class Measured:
     @property
     def keeps_answers(self) -> bool | None:
         """Whether at least `KEPT` of the correct answers are retained; None: the interval contains that share."""
-        if self.answers is None or self.answers["low"] < KEPT <= self.answers["high"]:
+        if self.answers is None or self.answers["low"] < MIN_RETAINED <= self.answers["high"]:
             return None
-        return self.answers["low"] >= KEPT
+        return self.answers["low"] >= MIN_RETAINED
 
     @classmethod
-    def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measured:
+    def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measurement:
         """Return a figure of `workbench.bench.statistics` as `Measured`; one observation is its own interval.
 
         Raises:
@@ -130,7 +130,7 @@ class Claim:
     low: float | None
     high: float | None
     source: str
-    measure: Callable[[Any], Measured] | None
+    measure: Callable[[Any], Measurement] | None
     key: str = "main"
     neutral: float = 1.0
     timed: bool = False
@@ -171,7 +171,7 @@ class Claim:
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
             return "a method for images"
-        if DRAFTERS & set(self.needs) and own_drafter(target) is None:
+        if DRAFTERS & set(self.needs) and bundled_drafter(target) is None:
             return f"no draft model for {target} yet"
         missing = [kind for kind in heads_in(self.needs) if not heads_of(target, (kind,))]
         return f"no {missing[0]} heads for {target} yet" if missing else ""
@@ -266,7 +266,7 @@ class Head:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     options: tuple[str, ...] = ()
     called: str = ""
-    agrees: str = AGREES
+    agrees: str = DEFAULT_AGREEMENT
     train: Callable[..., Any] | None = None
 
     @property

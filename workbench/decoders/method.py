@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import abc
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,12 @@ from workbench.core.soundness import why_unsound
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.parts import Drafter, Part, Policy, TreeBuilder, Verifier, siblings_of
-from workbench.decoders.own_rounds import OwnRounds
+from workbench.decoders.own_rounds import DecoderParams
 
 if TYPE_CHECKING:
     from workbench.core.sampling import SamplingParams
     from workbench.engine.decoder import Decoder, EngineContext
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.kernels.segment import CaptureSelection
     from workbench.models.loading import Models
 
@@ -76,7 +77,7 @@ class Method:
     policies: tuple[Policy, ...]
     tree_builders: tuple[TreeBuilder, ...] = ()
     other_verifiers: tuple[Verifier, ...] = ()
-    rounds: OwnRounds | None = None
+    rounds: DecoderParams | None = None
     idea: str = ""
     formula: str = ""
     differs: tuple[str, ...] = ()
@@ -140,7 +141,10 @@ class Method:
         return {self.verifier.name: self.promise} | alternatives
 
     def unsound(
-        self, verifier: Verifier, drafter: Drafter | None = None, grower: TreeBuilder | type[TreeBuilder] | None = None
+        self,
+        verifier: Verifier,
+        drafter: Drafter | None = None,
+        tree_builder: TreeBuilder | type[TreeBuilder] | None = None,
     ) -> str:
         """Return why sampled output with `verifier` would not follow the target's distribution; "" if it does.
 
@@ -149,8 +153,8 @@ class Method:
             drafter: the method's drafter, with parameters other than the defaults.
             grower: another tree builder than the default one.
         """
-        drafter, grower = drafter or self.drafter, grower or next(iter(self.tree_builders), None)
-        siblings = siblings_of(drafter, grower)
+        drafter, tree_builder = drafter or self.drafter, tree_builder or next(iter(self.tree_builders), None)
+        siblings = siblings_of(drafter, tree_builder)
         return why_unsound(self.name, siblings, verifier.name or type(verifier).__name__, verifier.exact_for)
 
     @property
@@ -191,7 +195,7 @@ class Method:
         return tuple(part for _, parts, _ in self._parts for part in parts)
 
     @property
-    def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
+    def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
         """Parts of the method: (kind, alternatives, description of the choice)."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
         return (
@@ -202,7 +206,7 @@ class Method:
             *rounds,
         )
 
-    def with_params(self, **values: Any) -> Configured:
+    def with_params(self, **values: Any) -> ConfiguredMethod:
         """Return the method with some parameters set, checked against their ranges.
 
         Raises:
@@ -218,11 +222,11 @@ class Method:
             kind: _replace(next(p for p in parts if p.name == param_values.get(kind, parts[0].name)), param_values)
             for kind, parts, _ in self._parts
         }
-        return Configured(self, **chosen_parts, values=param_values)
+        return ConfiguredMethod(self, **chosen_parts, values=param_values)
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredMethod:
     """A method with all parameters set, as a sequence runs it."""
 
     method: Method
@@ -231,7 +235,7 @@ class Configured:
     policy: Policy
     values: Mapping[str, Any]
     grower: TreeBuilder | None = None
-    rounds: OwnRounds | None = None
+    rounds: DecoderParams | None = None
 
     def taps(self, models: Models) -> set[int]:
         """Return the target layers whose hidden states the parts need from a verification, by index.
@@ -283,9 +287,9 @@ class Configured:
         """Return the hidden states that are captured in prefill for the drafter."""
         return self.drafter.captures(models)
 
-    def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
+    def why_not(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
         """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
-        return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(row, sampling))
+        return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(sequence, sampling))
 
     def lacking(self, models: Models) -> str:
         """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
@@ -327,7 +331,7 @@ class Configured:
         """Reason why sampled output would not follow the target's distribution; "" if it does."""
         return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
 
-    def changed(self, **values: Any) -> Configured:
+    def changed(self, **values: Any) -> ConfiguredMethod:
         """Return the same method with some parameters changed."""
         return self.method.with_params(**{**self.values, **values})
 

@@ -9,10 +9,10 @@ from workbench.decoders.draft_verify.parts import Part
 if TYPE_CHECKING:
     from workbench.core.sampling import SamplingParams
     from workbench.engine.decoder import Decoder, EngineContext
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
 
 
-class OwnRounds(Part):
+class DecoderParams(Part):
     """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
 
     The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
@@ -25,13 +25,13 @@ class OwnRounds(Part):
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 
-    def refusal(self, row: Row, sampling: SamplingParams) -> str:
+    def refusal(self, sequence: Sequence, sampling: SamplingParams) -> str:
         """Return why the decoder does not support a request, or "". By default refuse features that need a tree."""
         if self.drafts:
             return ""
         features = {
-            "pictures": row.images is not None,
-            "log-probabilities of its tokens": row.request.extras.logprobs is not None,
+            "pictures": sequence.images is not None,
+            "log-probabilities of its tokens": sequence.request.extras.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }

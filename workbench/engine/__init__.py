@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.quick_start import import_name
 
 if TYPE_CHECKING:
-    from workbench.engine.request import Request, Row
+    from workbench.engine.request import Request, Sequence
     from workbench.engine.scheduler import Engine
     from workbench.models.loading import Models, load_models
     from workbench.models.runner import Runner
 
-__all__ = ["Engine", "Models", "Request", "Row", "Runner", "load_models"]
+__all__ = ["Engine", "Models", "Request", "Sequence", "Runner", "load_models"]
 
 _HOMES = {
     "engine.scheduler": ("Engine",),

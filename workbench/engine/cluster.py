@@ -10,7 +10,7 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 
 
-def cluster(address: str | None, without: str) -> Any:
+def connect_ray(address: str | None, without: str) -> Any:
     """Return the module `ray`, connected to a cluster.
 
     Args:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from workbench.core.sampling import SamplingParams
     from workbench.decoders.declarations import Head
     from workbench.engine.decoder import Decoder, EngineContext
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.kernels.segment import CaptureSelection
     from workbench.models.loading import Models
 
 
 @runtime_checkable
-class Choice(Protocol):
+class MethodProtocol(Protocol):
     """A method that can be chosen; implemented by `Method`."""
 
     @property
@@ -50,13 +50,13 @@ class Choice(Protocol):
         """Trained head that the drafter uses, or None."""
         ...
 
-    def with_params(self, **values: Any) -> Chosen:
+    def with_params(self, **values: Any) -> ConfiguredMethodProtocol:
         """Return the method with some parameters set, checked against their ranges."""
         ...
 
 
 @runtime_checkable
-class Chosen(Protocol):
+class ConfiguredMethodProtocol(Protocol):
     """A method with all parameters set; implemented by `Configured`.
 
     The types of the parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
@@ -64,7 +64,7 @@ class Chosen(Protocol):
     """
 
     @property
-    def method(self) -> Choice:
+    def method(self) -> MethodProtocol:
         """Method that the parameters belong to."""
         ...
 
@@ -128,7 +128,7 @@ class Chosen(Protocol):
         """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
         ...
 
-    def why_not(self, row: Row, models: Models, sampling: SamplingParams) -> str:
+    def why_not(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
         """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
         ...
 
@@ -157,7 +157,7 @@ class Chosen(Protocol):
         """Parameters of the method's own decoder (`OwnRounds`), or None."""
         ...
 
-    def changed(self, **values: Any) -> Chosen:
+    def changed(self, **values: Any) -> ConfiguredMethodProtocol:
         """Return the same method with other parameters."""
         ...
 

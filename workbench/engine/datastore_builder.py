@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.engine.datastore import (
     CARD,
     ORDERED,
@@ -30,7 +30,7 @@ from workbench.engine.datastore import (
 )
 from workbench.models.checksums import sum_of
 from workbench.models.loading import Models
-from workbench.trace.files import check_regular, replacing, write_whole
+from workbench.trace.files import check_regular, replace_atomically, write_atomically
 
 OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own-texts.txt"
 """Texts of this project, for a small datastore with any tokenizer."""
@@ -52,7 +52,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
         WorkbenchError: the tokenizer fails on the text.
     """
     try:
-        with no_panic():
+        with convert_panics():
             encoding = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
             return list(encoding["input_ids"])
     except Exception as error:  # tokenizers raise many types
@@ -60,7 +60,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
         raise WorkbenchError(f"The tokenizer cannot read a text: {reason}", "Leave that text out.") from error
 
 
-def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.ndarray:
+def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -> np.ndarray:
     """Return token positions sorted by the `ORDERED` tokens that start there; equal ones keep their order.
 
     Prefix doubling (Manber & Myers 1993): sorting by k tokens gives ranks, and pairs of ranks k apart sort by 2 k
@@ -79,7 +79,7 @@ def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.nd
         key[: n - i] |= tokens[i:].astype(np.uint64) << np.uint64(64 - bits * (i + 1))
     rounds = (ORDERED // width).bit_length()
     for step in range(rounds):
-        told(step, rounds, "sorting")
+        on_progress(step, rounds, "sorting")
         order = np.argsort(key, kind="stable")
         if step == rounds - 1:
             break
@@ -160,7 +160,7 @@ def build(
     out: Path,
     tokenizer: Any,
     target: str,
-    told: Progress = lambda *_: None,
+    on_progress: Progress = lambda *_: None,
     replace: bool = False,
 ) -> Datastore:
     """Build a datastore from text files.
@@ -188,7 +188,9 @@ def build(
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(work / "lock", timeout=0):
             _begin(work, files, tokenizer)
-            _write(work, _tokenise(work, files, sizes, tokenizer, told), tokenizer, target, sum(sizes), told)
+            _write(
+                work, _tokenise(work, files, sizes, tokenizer, on_progress), tokenizer, target, sum(sizes), on_progress
+            )
             open_store(work)
             _put(work, out)
     except Timeout:
@@ -213,7 +215,7 @@ def _begin(work: Path, files: Sequence[Path], tokenizer: Any) -> None:
     if not path.is_file() or path.read_bytes() != plan:
         for old in (*work.glob("piece-*.npy"), *work.glob("*.part")):
             old.unlink()
-        write_whole(path, plan)
+        write_atomically(path, plan)
 
 
 def _tokenise(
@@ -271,11 +273,11 @@ def _write(
     _save(work / SUFFIXES, sort_suffixes(tokens, told))
     sha256 = {name: sum_of(work / name) for name in (TOKENS, SUFFIXES)}
     card = Card(n, vocabulary, tokenizer_hash(tokenizer), target, text_bytes, starts, sha256)
-    write_whole(work / CARD, json.dumps(card.to_wire(), ensure_ascii=False).encode())
+    write_atomically(work / CARD, json.dumps(card.to_wire(), ensure_ascii=False).encode())
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    with replacing(path) as part, part.open("xb") as file:
+    with replace_atomically(path) as part, part.open("xb") as file:
         np.save(file, array, allow_pickle=False)
 
 

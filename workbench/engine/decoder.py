@@ -6,13 +6,14 @@ to another between two rounds. The package `workbench.decoders` contains them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.engine.settings import Settings
     from workbench.kernels.device_clock import Clock
     from workbench.models.loading import Models
@@ -39,7 +40,7 @@ class EngineContext:
     token_text: TokenText
     record: bool
     guard: Guard
-    end: Callable[[Row, str, str], None]
+    end: Callable[[Sequence, str, str], None]
 
 
 @runtime_checkable
@@ -54,18 +55,18 @@ class Decoder(Protocol):
     isolates_errors: ClassVar[bool] = False
     """Whether the decoder ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
 
-    def open(self, row: Row) -> None:
+    def open(self, sequence: Sequence) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.
 
         At the start of a run (`row.primed` is False), also load the state that the request brings (`Request.memory`).
         """
         ...
 
-    def step(self, rows: Sequence[Row]) -> bool:
+    def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round for each sequence. Return whether any of them had one."""
         ...
 
-    def change(self, row: Row, settings: Settings) -> None:
+    def change(self, sequence: Sequence, settings: Settings) -> None:
         """Apply settings that still use this decoder, completely or not at all.
 
         Raises:
@@ -73,7 +74,7 @@ class Decoder(Protocol):
         """
         ...
 
-    def revoke(self, row: Row) -> None:
+    def revoke(self, sequence: Sequence) -> None:
         """Take back all tokens that may still change, before another decoder continues the text.
 
         Their positions go into `row.report.revoked`, which the next round records. The change may still fail, and the
@@ -81,11 +82,11 @@ class Decoder(Protocol):
         """
         ...
 
-    def finish(self, row: Row) -> None:
+    def finish(self, sequence: Sequence) -> None:
         """Save the state that outlives an ending sequence, if its request keeps it (`Row.left`). Must not fail."""
         ...
 
-    def close(self, row: Row) -> None:
+    def close(self, sequence: Sequence) -> None:
         """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
         Tokens that the trace shows but `row.committed` lacks are taken back: their positions go into

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from workbench.core.errors import ParameterError, PromptError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.engine.request import Request
-from workbench.engine.settings import BOTH, DRAFTER, Swap
-from workbench.kernels.image_layout import Inputs, image_token_id, marker_ids, why_no_pictures
+from workbench.engine.settings import BOTH, DRAFTER, ImageChange
+from workbench.kernels.image_layout import Inputs, image_token_id, marker_ids, why_no_images
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import Models
 
 
-def placed(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
+def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> str | list[int]:
     """Return the prompt with exactly one placeholder for each of `n` images.
 
     If a prompt has no placeholders, they are inserted at the start, after opening special tokens (`<|user|>` of a chat
@@ -94,7 +94,9 @@ def _count(n: int, what: str) -> str:
     return f"{n or 'no'} {what}{'' if n == 1 else 's'}"
 
 
-def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image]) -> tuple[str | list[int], Inputs]:
+def process_prompt(
+    models: Models, prompt: str | Sequence[int], images: Sequence[Image]
+) -> tuple[str | list[int], Inputs]:
     """Process a prompt with images for the target.
 
     Args:
@@ -111,21 +113,21 @@ def read(models: Models, prompt: str | Sequence[int], pictures: Sequence[Image])
             follows the last image.
     """
     name, config = models.target_name or "This target", models.target.model.config
-    reason = why_no_pictures(config, name)
+    reason = why_no_images(config, name)
     if reason or models.processor is None:
         raise PromptError(
             reason or f"{name} has no processor for images.",
             "Remove the images, or choose a target that reads images.",
         )
     if not isinstance(prompt, str):
-        prompt = unexpanded(models.processor, list(prompt), pictures)
-    prompt = placed(models.processor, prompt, len(pictures))
-    inputs = process(models.processor, prompt, pictures)
+        prompt = collapse_image_tokens(models.processor, list(prompt), images)
+    prompt = insert_placeholders(models.processor, prompt, len(images))
+    inputs = process(models.processor, prompt, images)
     check_end(models, inputs["input_ids"][0].tolist())
     return prompt, inputs
 
 
-def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: str) -> Swap:
+def create_image_change(models: Models, request: Request, images: Sequence[Image], receiver: str) -> ImageChange:
     """Return a change of a run's images, each new one resized to the one that it replaces.
 
     Args:
@@ -138,34 +140,34 @@ def swapped(models: Models, request: Request, pictures: Sequence[Image], sees: s
         PromptError: the run has no images or another number of them, or the new ones need another number of tokens.
         ParameterError: `sees` has another value.
     """
-    if sees not in (BOTH, DRAFTER):
-        raise ParameterError(f"sees={sees!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
+    if receiver not in (BOTH, DRAFTER):
+        raise ParameterError(f"sees={receiver!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
     if request.images is None or not request.pictures:
         raise PromptError("This run has no images to change.", "Start a run with images.")
-    if len(pictures) != len(request.pictures):
+    if len(images) != len(request.pictures):
         raise PromptError(
-            f"The prompt has {_count(len(request.pictures), 'image')}, but {len(pictures)} were given.",
+            f"The prompt has {_count(len(request.pictures), 'image')}, but {len(images)} were given.",
             "Give one for each, including unchanged ones.",
         )
-    pairs = zip(pictures, request.pictures, strict=True)
+    pairs = zip(images, request.pictures, strict=True)
     fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
     inputs = process(models.processor, request.prompt, fitted)
     if not torch.equal(inputs["input_ids"], request.images["input_ids"].cpu()):
         raise PromptError("The changed images have another number of tokens.", "Start a new run with them.")
-    return Swap(fitted, inputs, sees)
+    return ImageChange(fitted, inputs, receiver)
 
 
-def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Image]) -> Inputs:
+def process(processor: Any, prompt: str | Sequence[int], images: Sequence[Image]) -> Inputs:
     """Process a prompt with one placeholder per image.
 
     Raises:
         PromptError: the processor raises an error, e.g. for an image of one pixel in a model that crops.
     """
     try:
-        with no_panic():
+        with convert_panics():
             if isinstance(prompt, str):
-                return dict(processor(text=[prompt], images=[list(pictures)], return_tensors="pt"))
-            return _spliced(processor, list(prompt), pictures)
+                return dict(processor(text=[prompt], images=[list(images)], return_tensors="pt"))
+            return _spliced(processor, list(prompt), images)
     except Exception as error:  # processors raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise PromptError(f"The model's processor rejects the images: {reason}", "Use another image.") from error
@@ -202,13 +204,13 @@ def _core(processor: Any, picture: Image) -> dict[str, list[int]]:
     }
 
 
-def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> list[int]:
+def collapse_image_tokens(processor: Any, ids: list[int], images: Sequence[Image]) -> list[int]:
     """Return the token ids with the vision tokens of each image, if present, replaced by one placeholder."""
     place = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
-    if ids.count(place) == len(pictures):
+    if ids.count(place) == len(images):
         return ids
     result, at = list[int](), 0
-    for picture in pictures:
+    for picture in images:
         core = _core(processor, picture)["input_ids"]
         start = next((i for i in range(at, len(ids)) if ids[i : i + len(core)] == core), None)
         if start is None:
@@ -218,7 +220,7 @@ def unexpanded(processor: Any, ids: list[int], pictures: Sequence[Image]) -> lis
     return result + ids[at:]
 
 
-def translated(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
+def translate_placeholders(source: Any, target: Any, prompt: str | Sequence[int]) -> str | list[int]:
     """Return a prompt with the placeholders of another processor."""
     if isinstance(prompt, str):
         return prompt.replace(source.image_token, target.image_token)
@@ -236,10 +238,10 @@ def text_only(models: Models, prompt: str | Sequence[int]) -> list[int]:
     return [token for token in prompt if token not in image_ids]
 
 
-def tokens_of(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[int] | None:
+def image_token_counts(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[int] | None:
     """Return the number of vision tokens of each image; None if the tensors determine it without the processor."""
     pixels = inputs.get("pixel_values")
-    if len(pictures) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
+    if len(images) < 2 or inputs.get("image_grid_thw") is not None or (pixels is not None and pixels.dim() == 4):
         return None
     token = image_token_id(models.target.model.config)
-    return [_core(models.processor, picture)["input_ids"].count(token) for picture in pictures]  # type: ignore[arg-type]
+    return [_core(models.processor, picture)["input_ids"].count(token) for picture in images]  # type: ignore[arg-type]

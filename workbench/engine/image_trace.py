@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.engine.image_inputs import tokens_of
+from workbench.engine.image_inputs import image_token_counts
 from workbench.kernels.image_layout import Inputs, layout
-from workbench.trace.pictures import PNG_URL, Picture
+from workbench.trace.pictures import PNG_URL, PromptImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,17 +23,17 @@ SHOWN = 512
 """Longest side in pixels of an image in a trace, if the target does not see it as one grid of patches."""
 
 
-def shown(models: Models, inputs: Inputs, pictures: Sequence[Image]) -> list[Picture]:
+def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
     """Return the images of a prompt as the target sees them; an empty list if only the tensors are known."""
-    if not pictures:
+    if not images:
         return []
     config = models.target.model.config
-    is_vision, grids, spans = layout(config, inputs, tokens_of(models, inputs, pictures))
+    is_vision, grids, spans = layout(config, inputs, image_token_counts(models, inputs, images))
     assert is_vision.shape[0]
     records = []
-    for i, (picture, (rows, cols), (start, end)) in enumerate(zip(pictures, grids, spans, strict=False)):
-        image = _as_seen(models.processor, inputs, i, picture, len(pictures))
-        records.append(Picture(png_url(image), image.width, image.height, rows, cols, start, end))
+    for i, (picture, (rows, cols), (start, end)) in enumerate(zip(images, grids, spans, strict=False)):
+        image = _as_seen(models.processor, inputs, i, picture, len(images))
+        records.append(PromptImage(png_url(image), image.width, image.height, rows, cols, start, end))
     return records
 
 

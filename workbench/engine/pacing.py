@@ -53,11 +53,11 @@ class Pace:
             return 0.0
         return max(0.0, self._round_end + self._tokens / rate - self._now())
 
-    def stand(self, still: bool) -> None:
+    def stand(self, is_paused: bool) -> None:
         """Record whether the run is delayed or paused from now on; the time counts from the end of the last round."""
-        if still and self._still_since is None:
+        if is_paused and self._still_since is None:
             self._still_since = self._now() if self._round_end is None else self._round_end
-        elif not still:
+        elif not is_paused:
             self.before_s = 0.0 if self._still_since is None else self._now() - self._still_since
             self._still_s += self.before_s
             self._still_since = None

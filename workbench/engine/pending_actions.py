@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import WorkbenchError
 
-Act = Callable[[Any], Any]
+Action = Callable[[Any], Any]
 """Action; called with the sequence."""
 
 
@@ -18,11 +18,11 @@ class PendingActions:
     """Pending actions of one sequence. Any thread may call `ask`; only the engine's thread calls the rest."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Act, Future[Any]]] = deque()
+        self._waiting: deque[tuple[Action, Future[Any]]] = deque()
         self._lock = threading.Lock()
         self._is_over = False
 
-    def ask(self, act: Act) -> Future[Any]:
+    def ask(self, action: Action) -> Future[Any]:
         """Schedule an action for the time between two rounds, after the drafter is primed.
 
         Raises:
@@ -32,21 +32,21 @@ class PendingActions:
         with self._lock:
             if self._is_over:
                 raise WorkbenchError("The run has ended.", "Use the finished run's trace instead.")
-            self._waiting.append((act, future))
+            self._waiting.append((action, future))
         return future
 
-    def run(self, row: Any) -> None:
+    def run(self, sequence: Any) -> None:
         """Run the pending actions. An action's error is raised in the thread that requested it."""
         while self._waiting:
             act, future = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(act(row))
+                    future.set_result(act(sequence))
                 except Exception as error:
                     future.set_exception(error)
 
-    def close(self, row: Any) -> None:
+    def close(self, sequence: Any) -> None:
         """Run the remaining actions; none can be added from now on."""
         with self._lock:
             self._is_over = True
-        self.run(row)
+        self.run(sequence)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from workbench.core.draw import Draw
+from workbench.core.draw import RandomStream
 from workbench.core.sampling import SamplingParams
-from workbench.engine.configured import Choice, Chosen
+from workbench.engine.configured import ConfiguredMethodProtocol, MethodProtocol
 from workbench.engine.detokenise import Detokeniser
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
-from workbench.engine.request_options import Extras, Scored
-from workbench.engine.settings import Ask, Settings, Swap
+from workbench.engine.request_options import RequestOptions, TokenLogprob
+from workbench.engine.settings import ImageChange, Settings, SettingsChange
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.segment import Slot
 from workbench.trace.events import Change, Round, Trace
@@ -61,8 +62,8 @@ class Request:
         prompt_scores: log-probabilities of the prompt's tokens, from the second on.
     """
 
-    prompt: Sequence[int] | str
-    method: Choice | Chosen
+    prompt: abc.Sequence[int] | str
+    method: MethodProtocol | ConfiguredMethodProtocol
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_new_tokens: int = 128
     seed: int = 0
@@ -74,17 +75,17 @@ class Request:
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
     pace: float = 0.0
-    extras: Extras = field(default_factory=Extras)
+    extras: RequestOptions = field(default_factory=RequestOptions)
     models: Models | None = None
-    swaps: list[tuple[int, Swap]] = field(default_factory=list)
+    swaps: list[tuple[int, ImageChange]] = field(default_factory=list)
     memory: bytes | None = None
     keeps: bool = False
-    scores: list[Scored] = field(default_factory=list)
-    prompt_scores: list[Scored] = field(default_factory=list)
+    scores: list[TokenLogprob] = field(default_factory=list)
+    prompt_scores: list[TokenLogprob] = field(default_factory=list)
 
-    def configured(self) -> Chosen:
+    def configured(self) -> ConfiguredMethodProtocol:
         """Return the method with all parameters set."""
-        return self.method.with_params() if isinstance(self.method, Choice) else self.method
+        return self.method.with_params() if isinstance(self.method, MethodProtocol) else self.method
 
 
 @dataclass(slots=True)
@@ -105,10 +106,10 @@ class RoundReport:
     changes: list[Change] = field(default_factory=list[Change])
     revoked: list[int] = field(default_factory=list[int])
     other_work: list[tuple[str, Mark, Mark, str]] = field(default_factory=list[tuple[str, Mark, Mark, str]])
-    image_changes: list[Swap] = field(default_factory=list[Swap])
+    image_changes: list[ImageChange] = field(default_factory=list[ImageChange])
 
 
-class Row:
+class Sequence:
     """Sequence: a running request. Only the engine's thread uses it, except for the controls below."""
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
@@ -117,7 +118,7 @@ class Row:
         self.configured = request.configured()
         eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
         self.sampling = request.extras.shaped(request.sampling, len(prompt), eos)
-        self.draw = Draw(request.seed)
+        self.draw = RandomStream(request.seed)
         self.prompt_length = len(prompt)
         self.committed: list[int] = prompt
         self.max_new_tokens = request.max_new_tokens
@@ -137,7 +138,7 @@ class Row:
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._changes: list[Ask] = []
+        self._changes: list[SettingsChange] = []
         self.errands = PendingActions()
         self.left: FinishedState | None = None  # drafter state saved at the end of the sequence
         self._cancelled = False
@@ -193,15 +194,15 @@ class Row:
 
     def change(
         self,
-        method: Choice | None = None,
+        method: MethodProtocol | None = None,
         params: dict[str, Any] | None = None,
         sampling: SamplingParams | None = None,
         models: Models | None = None,
-        swap: Swap | None = None,
+        image_change: ImageChange | None = None,
     ) -> None:
         """Change the method, some of its parameters, the sampling, draft model or images, from the next round on."""
         with self._lock:
-            self._changes.append(Ask(method, dict(params or {}), sampling, models, swap))
+            self._changes.append(SettingsChange(method, dict(params or {}), sampling, models, image_change))
 
     def pause(self) -> None:
         """Pause before the next round."""
@@ -249,7 +250,7 @@ class Row:
         """Seconds until the pace allows the next round; None if something else blocks the sequence."""
         return self.pace.left_s if self.primed and self.status == RUNNING and not self.held else None
 
-    def take_changes(self) -> list[Ask]:
+    def take_changes(self) -> list[SettingsChange]:
         """Return and clear the changes requested for the next round."""
         with self._lock:
             changes, self._changes = self._changes, []
@@ -260,9 +261,9 @@ class Row:
         with self._lock:
             return self.settings_after(self._changes)
 
-    def settings_after(self, asks: Sequence[Ask]) -> Settings:
+    def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
         """Return the settings after some changes; impossible ones are left out, with the reason in `refused`."""
         settings = Settings(self.configured, self.sampling, self.models, [])
-        for ask in asks:
+        for ask in changes:
             settings = settings.with_(ask)
         return settings

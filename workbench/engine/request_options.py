@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
-from workbench.core.shaping import LogitBias, NotBefore, Penalties
+from workbench.core.shaping import LogitBias, MinNewTokens, Penalties
 from workbench.core.transfer import to_device, to_host
 from workbench.engine.detokenise import TokenText
 from workbench.kernels.segment import Segment, Slot
@@ -23,7 +23,7 @@ CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class RequestOptions:
     """Request options beyond sampling; the defaults change nothing.
 
     Attributes:
@@ -88,12 +88,12 @@ class Extras:
             processors.append(Penalties(prompt_length, self.presence_penalty, self.frequency_penalty))
         end_tokens = tuple(sorted({*self.stop_tokens, *eos}))
         if self.min_tokens and end_tokens:
-            processors.append(NotBefore(prompt_length, self.min_tokens, end_tokens))
+            processors.append(MinNewTokens(prompt_length, self.min_tokens, end_tokens))
         return dataclasses.replace(sampling, processors=(*sampling.processors, *processors)) if processors else sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenLogprob:
     """A token with its log-probability.
 
     Attributes:
@@ -110,11 +110,13 @@ class Scored:
     data: bytes
     rank: int
     logprob: float
-    top: tuple[Scored, ...] = ()
+    top: tuple[TokenLogprob, ...] = ()
     is_special: bool = False
 
 
-def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
+def token_logprobs(
+    logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText
+) -> list[TokenLogprob]:
     """Return the tokens at the positions of `logits`, with their log-probabilities."""
     log_probs = logits.double().log_softmax(1)
     token_ids = to_device(list(tokens), log_probs.device, torch.long)
@@ -126,15 +128,17 @@ def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, toke
     results = []
     for i, token in enumerate(tokens):
         pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
-        top = tuple(Scored(candidate, token_text.data(candidate), rank, value) for rank, (candidate, value) in pairs)
+        top = tuple(
+            TokenLogprob(candidate, token_text.data(candidate), rank, value) for rank, (candidate, value) in pairs
+        )
         is_special = token in token_text.pieces.special
-        results.append(Scored(token, token_text.data(token), n_above[i] + 1, logprobs[i], top, is_special))
+        results.append(TokenLogprob(token, token_text.data(token), n_above[i] + 1, logprobs[i], top, is_special))
     return results
 
 
-def prefill_scored(
+def prefill_with_logprobs(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
-) -> list[Scored]:
+) -> list[TokenLogprob]:
     """Prefill all but the last of `tokens` after the committed part, and score all but the first."""
     results = []
     for start in range(0, len(tokens) - 1, CHUNK):
@@ -145,5 +149,5 @@ def prefill_scored(
         out = target.forward([Segment(slot, to_device(chunk, target.device))])
         slot.last_hidden = out.hidden[0, -1]
         target.commit(slot, range(len(chunk)))
-        results += scored(out.logits[0, : len(chunk)], following, n_top, token_text)
+        results += token_logprobs(out.logits[0, : len(chunk)], following, n_top, token_text)
     return results

@@ -65,16 +65,16 @@ class Timing:
         return max(0.0, self.forwards_s - self.drafted.seconds - self.verified.seconds)
 
 
-def share(spans: Iterable[Span], rows: Sequence[int]) -> dict[int, Work]:
+def share_forwards(spans: Iterable[Span], sequence_ids: Sequence[int]) -> dict[int, Work]:
     """Return the forwards of each sequence. A forward without owners counts for all of them.
 
     Args:
         spans: forwards.
         rows: `id` of each sequence that they may have run for.
     """
-    work_of = {row: Work() for row in rows}
+    work_of = {row: Work() for row in sequence_ids}
     for span in spans:
-        owners = [row for row in rows if row in span.owners] or list(rows)
+        owners = [row for row in sequence_ids if row in span.owners] or list(sequence_ids)
         for row in owners:
             work = work_of[row]
             work.seconds += span.seconds

@@ -8,7 +8,7 @@ from workbench.trace import metrics
 from workbench.trace.nodes import REJECTED
 
 if TYPE_CHECKING:
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.models.loading import Models
 
 WINDOW = 50
@@ -17,15 +17,15 @@ TOO_LOW = 0.02
 """Acceptance rate below which a drafter is useless."""
 
 
-def warnings_for(row: Row, models: Models) -> list[str]:
+def warnings_for(sequence: Sequence, models: Models) -> list[str]:
     """Return warnings for the run's status; each is shown once."""
-    assert row.trace is not None
-    if row.configured.name == "autoregressive" or not row.configured.drafts:
+    assert sequence.trace is not None
+    if sequence.configured.name == "autoregressive" or not sequence.configured.drafts:
         return []
     messages = []
-    rounds = row.trace.rounds
+    rounds = sequence.trace.rounds
     last = rounds[-1]
-    if _is_copy(row, models) and row.sampling.greedy and REJECTED in last.nodes.status:
+    if _is_copy(sequence, models) and sequence.sampling.greedy and REJECTED in last.nodes.status:
         messages.append(
             "The draft model is a copy of the target and yet a token was rejected: rounding differs between one token "
             "and several at a time, or the drafter has a bug."
@@ -33,18 +33,20 @@ def warnings_for(row: Row, models: Models) -> list[str]:
     window = rounds[-WINDOW:]
     if len(window) < WINDOW or len(rounds) % 10 or any(r.method != last.method for r in window):
         return messages
-    if metrics.drafted(window) == 0:
+    if metrics.count_drafted(window) == 0:
         messages.append(
             f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; "
             "each was plain decoding."
         )
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
         messages.append(
-            f"Almost nothing is accepted: {metrics.accepted(window)} of {metrics.tested(window)} tested tokens in "
+            f"Almost nothing is accepted: {metrics.count_accepted(window)} of {metrics.count_tested(window)} tested tokens in "
             f"{WINDOW} rounds. Check that this drafter was made for this target and this kind of text."
         )
     return messages
 
 
-def _is_copy(row: Row, models: Models) -> bool:
-    return models.drafter is not None and models.drafter_name == models.target_name and "drafter" in row.drafter.needs
+def _is_copy(sequence: Sequence, models: Models) -> bool:
+    return (
+        models.drafter is not None and models.drafter_name == models.target_name and "drafter" in sequence.drafter.needs
+    )

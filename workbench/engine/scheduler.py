@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable
 import torch
 
 import workbench
-from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
-from workbench.core.panics import no_panic
-from workbench.engine.changes import close, put_in_force
-from workbench.engine.configured import Chosen
+from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, to_workbench_error
+from workbench.core.panics import convert_panics
+from workbench.engine.changes import apply_changes, close
+from workbench.engine.configured import ConfiguredMethodProtocol
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.detokenise import TokenText, detokeniser
-from workbench.engine.image_inputs import check_end, check_text, tokens_of
-from workbench.engine.image_trace import shown
-from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
-from workbench.engine.request_options import prefill_scored
-from workbench.engine.trace_recording import params_of
+from workbench.engine.image_inputs import check_end, check_text, image_token_counts
+from workbench.engine.image_trace import record_images
+from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
+from workbench.engine.request_options import prefill_with_logprobs
+from workbench.engine.trace_recording import current_params
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
 from workbench.kernels.segment import PrefillHiddenStates
-from workbench.models.image_prefill import prefill_pictures
+from workbench.models.image_prefill import prefill_images
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
 from workbench.trace.events import Footer, Header, Trace
@@ -48,22 +48,22 @@ class Engine:
         record: whether the trace stores top tokens and entropy at every node.
     """
 
-    def __init__(self, models: Models, max_rows: int = 16, record: bool = True) -> None:
+    def __init__(self, models: Models, max_sequences: int = 16, record: bool = True) -> None:
         self.models = models
-        self.max_rows = max_rows
+        self.max_rows = max_sequences
         self.record = record
         self.clock = Clock(models.target.device)
         models.target.clock = self.clock
         make_ready(models.target.vocab_size, models.target.device)
         self.token_text = TokenText(models.tokenizer)
-        self.waiting: deque[Row] = deque()
-        self.rows: list[Row] = []
+        self.waiting: deque[Sequence] = deque()
+        self.rows: list[Sequence] = []
         self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Row:
+    def submit(self, request: Request) -> Sequence:
         """Check a request and queue it.
 
         Raises:
@@ -81,7 +81,7 @@ class Engine:
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
         request.swaps, request.scores, request.prompt_scores = [], [], []  # clear results of an earlier run
-        row = Row(request, prompt, models)
+        row = Sequence(request, prompt, models)
         if reason := configured.why_not(row, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.make_ready(models)
@@ -145,28 +145,28 @@ class Engine:
         check_text(self.models, prompt)
         return prompt
 
-    def _header(self, row: Row) -> Header:
-        request, models = row.request, row.models
-        is_cut = request.images is None and request.extras.truncate_prompt == len(row.committed)
-        prompt = request.prompt if len(request.prompt) and not is_cut else row.committed
+    def _header(self, sequence: Sequence) -> Header:
+        request, models = sequence.request, sequence.models
+        is_cut = request.images is None and request.extras.truncate_prompt == len(sequence.committed)
+        prompt = request.prompt if len(request.prompt) and not is_cut else sequence.committed
         return Header(
             target=models.target_name,
             drafter=models.writer_name,
-            method=row.configured.name,
-            params=params_of(row),
-            promise=row.configured.promise.value,
-            simulation=row.configured.simulates,
+            method=sequence.configured.name,
+            params=current_params(sequence),
+            promise=sequence.configured.promise.value,
+            simulation=sequence.configured.simulates,
             seed=request.seed,
             prompt=prompt if isinstance(prompt, str) else models.tokenizer.decode(prompt),
-            prompt_tokens=list(row.committed),
-            prompt_text=[self.token_text(t) for t in row.committed],
-            max_new_tokens=row.max_new_tokens,
+            prompt_tokens=list(sequence.committed),
+            prompt_text=[self.token_text(t) for t in sequence.committed],
+            max_new_tokens=sequence.max_new_tokens,
             dtype=str(models.target.stored).removeprefix("torch."),
             device=str(models.target.device),
             created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             hardware=platform.processor() or platform.machine(),
             workbench=workbench.__version__,
-            pictures=[] if request.images is None else shown(self.models, request.images, request.pictures),
+            pictures=[] if request.images is None else record_images(self.models, request.images, request.pictures),
         )
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -186,50 +186,50 @@ class Engine:
             if row.primed and not row.held:
                 row.errands.run(row)
         rows = [row for row in self.rows if row.primed and row.may_run()]
-        groups: dict[int, list[Row]] = {}
+        groups: dict[int, list[Sequence]] = {}
         for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
             groups.setdefault(id(self._decoder(row.configured)), []).append(row)
         stepped = [self._step(self._decoder(group[0].configured), group) for group in groups.values()]
         return any(stepped) or worked
 
-    def _step(self, decoder: Decoder, rows: list[Row]) -> bool:
+    def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
         """Run one round of a decoder's sequences; an uncaught error ends these sequences only."""
         if decoder.isolates_errors:
-            return decoder.step(rows)
+            return decoder.step(sequences)
         try:
-            with no_panic():
-                return decoder.step(rows)
+            with convert_panics():
+                return decoder.step(sequences)
         except Exception as error:
-            for row in [row for row in rows if row.status not in ENDED]:
-                self._fail(row, as_said(error), error)
+            for row in [row for row in sequences if row.status not in ENDED]:
+                self._fail(row, to_workbench_error(error), error)
             return True
 
-    def _decoder(self, configured: Chosen) -> Decoder:
+    def _decoder(self, configured: ConfiguredMethodProtocol) -> Decoder:
         """Return the decoder for a method: one per engine and kind."""
         kind = configured.decoder_kind
         if kind not in self._decoders:
             self._decoders[kind] = configured.decoder(self._context)
         return self._decoders[kind]
 
-    def _change(self, row: Row) -> None:
+    def _change(self, sequence: Sequence) -> None:
         """Apply pending changes between two rounds of a sequence."""
-        row.report.signals, row.report.notes, row.report.changes = {}, [], []
-        put_in_force(row, self._decoder)
+        sequence.report.signals, sequence.report.notes, sequence.report.changes = {}, [], []
+        apply_changes(sequence, self._decoder)
 
-    def _guard(self, row: Row, act: Callable[[], object]) -> bool:
+    def _guard(self, sequence: Sequence, act: Callable[[], object]) -> bool:
         """Run a function for one sequence; an error ends only that sequence."""
         try:
-            with no_panic():
+            with convert_panics():
                 act()
         except Exception as error:  # a bug in one method must not stop the others
-            self._fail(row, as_said(error), error)
-        return row.status not in ENDED
+            self._fail(sequence, to_workbench_error(error), error)
+        return sequence.status not in ENDED
 
-    def _fail(self, row: Row, error: WorkbenchError, cause: BaseException) -> None:
-        assert row.trace is not None
-        row.trace.footer.error = str(error)
-        row.error = cause
-        self._end(row, ERROR, "error")
+    def _fail(self, sequence: Sequence, error: WorkbenchError, cause: BaseException) -> None:
+        assert sequence.trace is not None
+        sequence.trace.footer.error = str(error)
+        sequence.error = cause
+        self._end(sequence, ERROR, "error")
 
     def _admit(self) -> bool:
         """Open one waiting sequence, and prefill one chunk of one sequence."""
@@ -244,64 +244,66 @@ class Engine:
                 return True
         return False
 
-    def _open(self, row: Row) -> None:
-        row.slot = self.models.target.open(id(row))
-        row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
-        row.slot.prefill_states = PrefillHiddenStates(row.configured.captures(row.models))
-        row.prefill_start = time.perf_counter()
+    def _open(self, sequence: Sequence) -> None:
+        sequence.slot = self.models.target.open(id(sequence))
+        sequence.detokeniser = detokeniser(self.models.tokenizer, sequence.committed, self.token_text.pieces)
+        sequence.slot.prefill_states = PrefillHiddenStates(sequence.configured.captures(sequence.models))
+        sequence.prefill_start = time.perf_counter()
 
-    def _prefill(self, row: Row) -> None:
+    def _prefill(self, sequence: Sequence) -> None:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which primes the drafter."""
-        assert row.slot is not None
-        assert row.trace is not None
-        if row.images is not None:
-            counts = tokens_of(self.models, row.images, row.pictures)
-            prefill_pictures(self.models.target, row.slot, row.images, counts)
+        assert sequence.slot is not None
+        assert sequence.trace is not None
+        if sequence.images is not None:
+            counts = image_token_counts(self.models, sequence.images, sequence.pictures)
+            prefill_images(self.models.target, sequence.slot, sequence.images, counts)
         else:
-            chunk = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
-            n_top = row.request.extras.prompt_logprobs
+            chunk = sequence.committed[: sequence.prompt_length - 1][
+                sequence.slot.length : sequence.slot.length + PREFILL_CHUNK
+            ]
+            n_top = sequence.request.extras.prompt_logprobs
             if chunk and n_top is not None:
-                chunk = row.committed[row.slot.length :][: len(chunk) + 1]
-                scores = prefill_scored(self.models.target, row.slot, chunk, n_top, self.token_text)
-                row.request.prompt_scores.extend(scores)
+                chunk = sequence.committed[sequence.slot.length :][: len(chunk) + 1]
+                scores = prefill_with_logprobs(self.models.target, sequence.slot, chunk, n_top, self.token_text)
+                sequence.request.prompt_scores.extend(scores)
             elif chunk:
-                self.models.target.prefill(row.slot, chunk)
-            if row.slot.length < row.prompt_length - 1:
+                self.models.target.prefill(sequence.slot, chunk)
+            if sequence.slot.length < sequence.prompt_length - 1:
                 return
-        self._decoder(row.configured).open(row)
-        row.slot.prefill_states = PrefillHiddenStates()
-        row.primed = True  # it holds resources from here on, which `_end` releases
-        row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
-        row.origin = self.clock.mark()
-        row.origin_s = time.perf_counter()
+        self._decoder(sequence.configured).open(sequence)
+        sequence.slot.prefill_states = PrefillHiddenStates()
+        sequence.primed = True  # it holds resources from here on, which `_end` releases
+        sequence.trace.header.prefill_s = time.perf_counter() - sequence.prefill_start
+        sequence.origin = self.clock.mark()
+        sequence.origin_s = time.perf_counter()
 
-    def _end(self, row: Row, status: str, reason: str) -> None:
+    def _end(self, sequence: Sequence, status: str, reason: str) -> None:
         """Close a sequence after any kind of end; its trace stays available."""
         t_end = time.perf_counter()  # saving the drafter's state is not part of the run
-        if row in self.rows:
-            self.rows.remove(row)
-        elif row in self.waiting:
-            self.waiting.remove(row)
-        row.errands.close(row)
-        if row.primed:
-            decoder = self._decoder(row.configured)
-            decoder.finish(row)
-            close(decoder, row)
-        if row.slot is not None:
-            self.models.target.close(row.slot)
-            row.slot = None
-        footer = row.trace.footer if row.trace is not None else Footer()
+        if sequence in self.rows:
+            self.rows.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        sequence.errands.close(sequence)
+        if sequence.primed:
+            decoder = self._decoder(sequence.configured)
+            decoder.finish(sequence)
+            close(decoder, sequence)
+        if sequence.slot is not None:
+            self.models.target.close(sequence.slot)
+            sequence.slot = None
+        footer = sequence.trace.footer if sequence.trace is not None else Footer()
         footer.reason = reason
-        if row.detokeniser is not None:
+        if sequence.detokeniser is not None:
             try:
-                with no_panic():
-                    row.detokeniser.flush()
+                with convert_panics():
+                    sequence.detokeniser.flush()
             except Exception:  # the tokenizer itself may have failed: keep the text so far
                 log.exception("the stop conditions of a text could not be checked")
-            footer.text = row.detokeniser.text
-            if row.cut_text_at is not None:
-                footer.text = footer.text[: row.cut_text_at]
-        if row.origin_s is not None:
-            footer.seconds = t_end - row.origin_s - row.pace.still_s
-        row.status = status
-        row.ended.set()
+            footer.text = sequence.detokeniser.text
+            if sequence.cut_text_at is not None:
+                footer.text = footer.text[: sequence.cut_text_at]
+        if sequence.origin_s is not None:
+            footer.seconds = t_end - sequence.origin_s - sequence.pace.still_s
+        sequence.status = status
+        sequence.ended.set()

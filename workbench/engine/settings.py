@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.configured import Choice, Chosen
+from workbench.engine.configured import ConfiguredMethodProtocol, MethodProtocol
 from workbench.trace.events import Change
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class ImageChange:
     """Change of images from the next round on.
 
     Attributes:
@@ -43,43 +43,43 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SettingsChange:
     """One requested change, with the arguments of `Row.change`."""
 
-    method: Choice | None
+    method: MethodProtocol | None
     params: dict[str, Any]
     sampling: SamplingParams | None
     models: Models | None
-    swap: Swap | None
+    swap: ImageChange | None
 
 
 @dataclass(slots=True)
 class Settings:
     """Settings of a sequence, their differences from before, and the refused changes."""
 
-    configured: Chosen
+    configured: ConfiguredMethodProtocol
     sampling: SamplingParams
     models: Models
     changes: list[Change]
-    swaps: list[Swap] = field(default_factory=list)  # at most one for both, then one for the drafter only
+    swaps: list[ImageChange] = field(default_factory=list)  # at most one for both, then one for the drafter only
     refused: list[WorkbenchError] = field(default_factory=list)
 
-    def with_(self, ask: Ask) -> Settings:
+    def with_(self, change: SettingsChange) -> Settings:
         """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
         settings = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
         try:
-            settings._apply(ask.method, ask.params, ask.sampling, ask.models, ask.swap)
+            settings._apply(change.method, change.params, change.sampling, change.models, change.swap)
         except WorkbenchError as error:
             return dataclasses.replace(self, refused=[*self.refused, error])
         return settings
 
     def _apply(
         self,
-        method: Choice | None,
+        method: MethodProtocol | None,
         params: dict[str, Any],
         sampling: SamplingParams | None,
         models: Models | None,
-        swap: Swap | None,
+        swap: ImageChange | None,
     ) -> None:
         """Apply a change in place; a change of method keeps parameters with the same meaning and a valid value."""
         if swap is not None:
@@ -90,11 +90,11 @@ class Settings:
         if models is not None and models is not self.models:
             if models.writer is not self.models.writer:
                 self.changes.append(Change("drafter", self.models.writer_name, models.writer_name))
-            self.changes += [Change("head", old, new) for old, new in other_heads(self.models, models, method)]
+            self.changes += [Change("head", old, new) for old, new in changed_heads(self.models, models, method)]
             self.models = models
         if method is not None and method.name != self.configured.name:
             self.changes.append(Change("method", self.configured.name, method.name))
-            self.configured = method.with_params(**_kept(method, self.configured))
+            self.configured = method.with_params(**_carried_over_params(method, self.configured))
         if params:
             old_values = self.configured.values
             self.configured = self.configured.changed(**params)
@@ -111,15 +111,15 @@ class Settings:
             self.sampling = replace(sampling, processors=sampling.processors or self.sampling.processors)
 
 
-def other_heads(before: Models, after: Models, chosen: Choice | None) -> Iterator[tuple[str | None, str]]:
+def changed_heads(before: Models, after: Models, method: MethodProtocol | None) -> Iterator[tuple[str | None, str]]:
     """Yield (old name, new name) of each of a method's heads that differs between two sets of models."""
-    for kind in () if chosen is None else chosen.needs:
+    for kind in () if method is None else method.needs:
         old, new = before.heads.get(kind), after.heads.get(kind)
         if new is not None and new != old:
             yield None if old is None else old.name, new.name
 
 
-def _kept(method: Choice, before: Chosen) -> dict[str, Any]:
+def _carried_over_params(method: MethodProtocol, before: ConfiguredMethodProtocol) -> dict[str, Any]:
     """Return the parameter values that a new method takes over: those with the same meaning and a valid value.
 
     A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.models.loading import Models
 
 
-def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[int, str]:
+def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int) -> tuple[int, str]:
     """Return how many new tokens belong to the text, by token ids alone, and why the text ends (or "").
 
     Args:
@@ -17,44 +17,46 @@ def ending(row: Row, tokens: Sequence[int], models: Models, base: int) -> tuple[
         models: models of the engine.
         base: number of tokens before `tokens`, including the prompt.
     """
-    room = row.prompt_length + row.max_new_tokens - base
+    room = sequence.prompt_length + sequence.max_new_tokens - base
     for i in range(min(len(tokens), room)):
-        if reason := _reason(row, tokens, i, models, base):
+        if reason := _reason(sequence, tokens, i, models, base):
             return i + 1, reason
     return (room, "length") if len(tokens) >= room else (len(tokens), "")
 
 
-def cut(
-    row: Row, tokens: Sequence[int], models: Models, base: int | None = None
+def apply_stop_conditions(
+    sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
     """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `ending`."""
-    assert row.detokeniser is not None
-    spans, request = [], row.request
-    base = len(row.committed) if base is None else base
-    n_before = base - row.prompt_length
+    assert sequence.detokeniser is not None
+    spans, request = [], sequence.request
+    base = len(sequence.committed) if base is None else base
+    n_before = base - sequence.prompt_length
     for i, token in enumerate(tokens):
-        spans.append(row.detokeniser.add(token))
-        if reason := _reason(row, tokens, i, models, base):
-            row.cut_text_at = spans[-1][1] if reason == "stop-token" else None
+        spans.append(sequence.detokeniser.add(token))
+        if reason := _reason(sequence, tokens, i, models, base):
+            sequence.cut_text_at = spans[-1][1] if reason == "stop-token" else None
             return i + 1, reason, spans
         if request.stop and spans[-1][0] and n_before + i >= request.extras.min_tokens:
-            text, begin = row.detokeniser.text, spans[-1][1]
+            text, begin = sequence.detokeniser.text, spans[-1][1]
             starts = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
             # Use the earliest in the text, not the first in the list. If several begin there, the cut is the same.
-            row.cut_text_at = min((at for at in starts if at >= 0), default=None)
-            if row.cut_text_at is not None:
+            sequence.cut_text_at = min((at for at in starts if at >= 0), default=None)
+            if sequence.cut_text_at is not None:
                 return i + 1, "stop-string", spans
-        if n_before + i + 1 >= row.max_new_tokens:
+        if n_before + i + 1 >= sequence.max_new_tokens:
             return i + 1, "length", spans
     return len(tokens), "", spans
 
 
-def _reason(row: Row, tokens: Sequence[int], i: int, models: Models, base: int) -> str:
+def _reason(sequence: Sequence, tokens: abc.Sequence[int], i: int, models: Models, base: int) -> str:
     """Return why a text ends with a token, by token ids alone; "" if it does not."""
-    if row.request.stop_at_eos and tokens[i] in models.eos:
+    if sequence.request.stop_at_eos and tokens[i] in models.eos:
         return "eos"
-    if tokens[i] in row.request.extras.stop_tokens:
+    if tokens[i] in sequence.request.extras.stop_tokens:
         return "stop-token"
-    if row.request.stop_when is not None and row.request.stop_when([*row.committed[:base], *tokens[: i + 1]]):
+    if sequence.request.stop_when is not None and sequence.request.stop_when(
+        [*sequence.committed[:base], *tokens[: i + 1]]
+    ):
         return "criterion"
     return ""

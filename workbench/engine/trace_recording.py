@@ -5,61 +5,66 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.engine.run_checks import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
 from workbench.trace.events import Phase, Round
-from workbench.trace.metrics import HELD
+from workbench.trace.metrics import DELAY
 from workbench.trace.nodes import Nodes
-from workbench.trace.tokens import Emitted, Placed
+from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
 if TYPE_CHECKING:
     from workbench.engine.round_timing import Timing
 
 
-def params_of(row: Row) -> dict[str, object]:
+def current_params(sequence: Sequence) -> dict[str, object]:
     """Return the current parameters and sampling of a sequence."""
-    return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
+    return {**sequence.configured.values, **{name: getattr(sequence.sampling, name) for name in SAMPLING_NAMES}}
 
 
 def record_placed(
-    row: Row, emitted: list[Emitted], placed: list[Placed], revoked: list[int], timing: Timing, t_round: float
+    sequence: Sequence,
+    emitted: list[EmittedToken],
+    placed: list[TentativeTokenRecord],
+    revoked: list[int],
+    timing: Timing,
+    t_round: float,
 ) -> Round:
     """Return the trace record of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
-    fields = fields_of_any_round(row, timing, t_round)
+    fields = common_round_fields(sequence, timing, t_round)
     fields["revoked"] += revoked
     fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]
     return Round(**fields, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
 
 
-def keep_round(row: Row, record: Round) -> None:
+def append_round(sequence: Sequence, record: Round) -> None:
     """Append the finished round to the trace, and pass it to the request's callback."""
-    assert row.trace is not None
-    row.trace.rounds.append(record)
-    row.report.revoked, row.report.other_work = [], []
-    row.pace.emitted(len(record.emitted))
-    for warning in warnings_for(row, row.models):
-        if warning not in row.trace.footer.warnings:
-            row.trace.footer.warnings.append(warning)
+    assert sequence.trace is not None
+    sequence.trace.rounds.append(record)
+    sequence.report.revoked, sequence.report.other_work = [], []
+    sequence.pace.emitted(len(record.emitted))
+    for warning in warnings_for(sequence, sequence.models):
+        if warning not in sequence.trace.footer.warnings:
+            sequence.trace.footer.warnings.append(warning)
             record.notes.append(warning)
-    if row.request.on_round is not None:
-        row.request.on_round(record)
+    if sequence.request.on_round is not None:
+        sequence.request.on_round(record)
 
 
-def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
+def common_round_fields(sequence: Sequence, timing: Timing, t_round: float) -> dict[str, Any]:
     """Return the fields that rounds of every decoder have: current settings, and timing."""
-    assert row.trace is not None
-    assert row.origin is not None
-    assert row.origin_s is not None
-    t_end, report = time.perf_counter(), row.report
-    still_s = row.pace.still_s  # delays and pauses do not count in the trace's times
-    origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, t_end - t_round
+    assert sequence.trace is not None
+    assert sequence.origin is not None
+    assert sequence.origin_s is not None
+    t_end, report = time.perf_counter(), sequence.report
+    still_s = sequence.pace.still_s  # delays and pauses do not count in the trace's times
+    origin, origin_s, seconds = sequence.origin.seconds + still_s, sequence.origin_s + still_s, t_end - t_round
     drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
     parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
     return {
-        "index": len(row.trace.rounds),
-        "method": row.configured.name,
-        "params": params_of(row),
+        "index": len(sequence.trace.rounds),
+        "method": sequence.configured.name,
+        "params": current_params(sequence),
         "phases": [
             *_draft_phases(timing, origin),
             Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
@@ -80,7 +85,7 @@ def fields_of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, A
         "draft_forwards": drafted.forwards,
         "target_forwards": verified.forwards,
         "changes": report.changes,
-        "signals": report.signals | ({HELD: row.pace.before_s} if row.pace.before_s > 0 else {}),
+        "signals": report.signals | ({DELAY: sequence.pace.before_s} if sequence.pace.before_s > 0 else {}),
         "notes": list(report.notes),
         "revoked": [*report.revoked],
     }

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,15 +28,15 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
-from workbench.decoders.method import Configured
+from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.request import ENDED, ERROR, Row
+from workbench.engine.request import ENDED, ERROR, Sequence
 from workbench.interop.generate_args import BatchStop, Stop, first_tokens, histories, pad_of, sampling, with_texts
 from workbench.interop.refusals import refuse
 from workbench.methods import registry
 from workbench.models.admission import admit
 from workbench.models.loading import find_heads
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.pretrained import load_model
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
@@ -109,7 +110,7 @@ class Speculative:
 
     def __init__(
         self,
-        configured: Configured,
+        configured: ConfiguredMethod,
         params: dict[str, Any],
         assistant: PreTrainedModel | str | None,
         seed: int | None,
@@ -160,7 +161,7 @@ class Speculative:
             engine = Engine(models, len(sequence_histories), self._record)
             max_new_tokens = generation_config.max_length - input_ids.shape[1]
             stop = BatchStop(stopping_criteria, input_ids, pad_of(generation_config) or 0, max_new_tokens)
-            rows = list[Row]()
+            rows = list[Sequence]()
             for history in sequence_histories:
                 request = Request(
                     history.prompt,
@@ -276,7 +277,7 @@ def _hooks_removed(*models: nn.Module | None) -> Iterator[None]:
                 del registered[key]
 
 
-def _finished(row: Row) -> Trace:
+def _finished(row: Sequence) -> Trace:
     assert row.trace is not None
     if row.status == ERROR:
         cause = row.error
@@ -286,7 +287,7 @@ def _finished(row: Row) -> Trace:
     return row.trace
 
 
-def _assemble(prompts: Int[Tensor, "B L"], traces: Sequence[Trace], config: GenerationConfig) -> Tensor:
+def _assemble(prompts: Int[Tensor, "B L"], traces: abc.Sequence[Trace], config: GenerationConfig) -> Tensor:
     """Return prompts and new tokens as one tensor; shorter sequences are padded on the right."""
     new = [trace.token_ids for trace in traces]
     longest = max(len(ids) for ids in new)
@@ -298,7 +299,7 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: Sequence[Trace], config: Gene
 
 def _name_of(model: PreTrainedModel) -> str:
     """Return the model's name; for a bundled model, the name by which its heads are found."""
-    return named(str(getattr(model, "name_or_path", ""))) or type(model).__name__
+    return short_name(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
 class TokenizerNeededError(MethodUnavailableError, AttributeError):
@@ -315,7 +316,7 @@ class _Ids:
     method: str
     all_special_ids: tuple[int, ...] = field(default=())
 
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
+    def decode(self, ids: abc.Sequence[int], **_: Any) -> str:
         return "".join(self.convert_ids_to_tokens(i) for i in ids)
 
     def convert_ids_to_tokens(self, token: int) -> str:

@@ -14,7 +14,7 @@ import torch
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.models.gguf_pretokenizer import GPT2, name_of
 from workbench.models.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED
-from workbench.trace.files import replacing
+from workbench.trace.files import replace_atomically
 
 _NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -48,7 +48,7 @@ def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", hal
     except ModuleNotFoundError:
         raise WorkbenchError("Writing GGUF needs the package gguf.", "Install it: pip install gguf") from None
     _refuse(model.config)
-    with replacing(path) as part:
+    with replace_atomically(path) as part:
         _write(gguf, part, model, tokenizer, name, half)
     return path
 

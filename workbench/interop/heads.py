@@ -18,8 +18,8 @@ from workbench.models.checkpoints.eagle import IN_LAYER, LAYER, MTP, NORMS, OUTS
 from workbench.models.checkpoints.medusa import VLLM
 from workbench.models.checksums import check_weights
 from workbench.models.names import folder_of, locate
-from workbench.models.published import PUBLISHED
-from workbench.trace.files import replacing
+from workbench.models.published import MODEL_INDEX
+from workbench.trace.files import replace_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,8 +135,8 @@ def _write(found: Written, folder: Path) -> dict[str, Any]:
         existed = folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with (
-            replacing(folder / files[0]) as part,
-            replacing(folder / files[1]) as config_part,
+            replace_atomically(folder / files[0]) as part,
+            replace_atomically(folder / files[1]) as config_part,
         ):  # both are written before one is replaced
             config_part.write_bytes((json.dumps(found.config, indent=2) + "\n").encode())
             save_file(weights, part, metadata={"format": "pt"})
@@ -236,7 +236,7 @@ def _layer(ours: Ours) -> dict[str, Any]:
 
 def _speculators(ours: Ours, kind: str) -> dict[str, Any]:
     method = {"proposal_type": "greedy", "speculative_tokens": SPECULATIVE_TOKENS}
-    model = PUBLISHED.get(ours.target)
+    model = MODEL_INDEX.get(ours.target)
     verifier = {
         "name_or_path": model.hub_id if model else ours.target,
         "architectures": ours.layer.get("architectures") or [ARCHITECTURE],

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from workbench.kernels.kv_cache import TreeCache, Window
-from workbench.kernels.layers import decoder_layers, shallow, text_config, with_layers
+from workbench.kernels.layers import decoder_layers, shallow_copy, text_config, with_layers
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class _Measurement:
 
     def _recorder(self, layer: nn.Module, is_tuple: bool) -> nn.Module:
         """Return a copy of a layer that records its mask and returns its input unchanged."""
-        copied = shallow(layer)
+        copied = shallow_copy(layer)
         copied.forward = self._record_as_tuple if is_tuple else self._record
         return copied
 

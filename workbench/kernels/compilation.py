@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Part = Literal[
+KernelModule = Literal[
     "discounts",
     "forward",
     "instructions",
@@ -42,13 +42,13 @@ def may_compile() -> bool:
     return not why_not_compiled()
 
 
-def compiled(part: Part) -> ModuleType | None:
+def load_kernels(part: KernelModule) -> ModuleType | None:
     """Return a module of `workbench.kernels.compiled`; None if compiled kernels are not available."""
     return _imported(part) if may_compile() else None
 
 
 @cache
-def _imported(part: Part) -> ModuleType | None:
+def _imported(part: KernelModule) -> ModuleType | None:
     try:  # imported late: numba takes half a second to import, and most models do not need it
         return import_module(f"workbench.kernels.compiled.{part}")
     except (ImportError, OSError, RuntimeError) as error:  # an old numpy, or no folder for the machine code
@@ -65,11 +65,11 @@ def has_tiles() -> bool:
 @cache
 def may_use_tiles() -> bool:
     """Whether compiled kernels may use AMX tiles; requests permission from the operating system."""
-    tiles = compiled("amx_tiles")
+    tiles = load_kernels("amx_tiles")
     return tiles is not None and has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
 
 
-def together(work: Callable[[], Any]) -> None:
+def run_in_parallel(work: Callable[[], Any]) -> None:
     """Run a piece of work that any number of threads may share, on as many threads as torch would use.
 
     A thread that starts late finds no work left; `work` itself holds references to the arrays that it reads. So the

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from workbench.kernels.device_clock import ALONE
-from workbench.kernels.no_synchronisation import Unread
+from workbench.kernels.device_clock import CAPTURE_LOCK
+from workbench.kernels.no_synchronisation import NoSyncMode
 from workbench.kernels.segment import Output
 
 
-class Graphs:
+class CudaGraphRecorder:
     """Recorder that uses CUDA graphs. The graphs share memory: copy a graph's outputs before the next one is replayed.
 
     Args:
@@ -35,10 +35,12 @@ class Graphs:
         self._stream = self._stream or torch.cuda.Stream(self._device)
         graph, current_stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current_stream)
-        with ALONE, torch.cuda.device(self._device):
+        with CAPTURE_LOCK, torch.cuda.device(self._device):
             try:
                 with torch.cuda.stream(self._stream):
-                    with Unread(self._device.type):  # a recording that fails half-way leaves torch in a broken state
+                    with NoSyncMode(
+                        self._device.type
+                    ):  # a recording that fails half-way leaves torch in a broken state
                         work()  # warm-up: libraries initialise at their first call on a stream, which is not recorded
                     graph.capture_begin(self._pool, capture_error_mode="thread_local")
                     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-ALONE = threading.RLock()
+CAPTURE_LOCK = threading.RLock()
 """Held while GPU work is recorded, and by code that waits for a whole device or frees its unused memory: either would
 abort a recording."""
 
@@ -61,14 +61,14 @@ class Mark:
 def synchronise(device: torch.device) -> None:
     """Wait until a device has finished all its work."""
     if device.type == "cuda":
-        with ALONE:
+        with CAPTURE_LOCK:
             torch.cuda.synchronize(device)
 
 
-def give_back() -> None:
+def empty_cache() -> None:
     """Return torch's unused cached memory to the GPUs."""
     if torch.cuda.is_available():
-        with ALONE:
+        with CAPTURE_LOCK:
             torch.cuda.empty_cache()
 
 
@@ -100,9 +100,9 @@ class Meter:
     def __init__(self) -> None:
         self.spans: list[Span] = []
 
-    def add(self, start: Mark, end: Mark, owners: Iterable[int | None] = (), is_part: bool = False) -> None:
+    def add(self, start: Mark, end: Mark, sequence_ids: Iterable[int | None] = (), is_part: bool = False) -> None:
         """Record a forward, or a part of one. Arguments: see `Span`."""
-        self.spans.append(Span(start, end, frozenset(owner for owner in owners if owner is not None), is_part))
+        self.spans.append(Span(start, end, frozenset(owner for owner in sequence_ids if owner is not None), is_part))
 
     def take(self) -> list[Span]:
         """Return the spans measured since the last call."""

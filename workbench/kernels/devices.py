@@ -21,7 +21,7 @@ _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 
 @cache
-def kinds() -> tuple[str, ...]:
+def available_device_types() -> tuple[str, ...]:
     """Return the kinds of device that this machine may have: "cpu" always, "cuda" and "mps" unless ruled out.
 
     A CPU-only PyTorch build rules out CUDA, and so does a missing NVIDIA driver. The driver library is only loaded, not
@@ -49,7 +49,7 @@ def _has_library(name: str) -> bool:
 
 def remedy() -> str:
     """Return advice that lists the devices available here."""
-    return f"Use {', '.join(('auto', *kinds()[:-1]))} or {kinds()[-1]}."
+    return f"Use {', '.join(('auto', *available_device_types()[:-1]))} or {available_device_types()[-1]}."
 
 
 def check_device(device: str) -> None:
@@ -59,7 +59,7 @@ def check_device(device: str) -> None:
         ModelError: the device is not available; the message lists the available ones.
     """
     kind = device.partition(":")[0]
-    if device == "auto" or (kind in kinds() and re.fullmatch(r"[a-z]+(:\d{1,3})?", device)):
+    if device == "auto" or (kind in available_device_types() and re.fullmatch(r"[a-z]+(:\d{1,3})?", device)):
         return
     raise ModelError(f"Device {device!r} is not available here.", remedy())
 
@@ -75,11 +75,13 @@ def check_gpu(device: str, what: str) -> None:
         ModelError: the device is not a GPU; the message says what to do.
     """
     kind = device.partition(":")[0]
-    if kind == "cuda" or (kind == "auto" and "cuda" in kinds()):
+    if kind == "cuda" or (kind == "auto" and "cuda" in available_device_types()):
         return
     raise ModelError(
         f"{what} needs a GPU, and {'this machine has none' if kind == 'auto' else f'{kind} is none'}.",
-        "Use cuda." if "cuda" in kinds() else "Run it where there is an NVIDIA GPU and a PyTorch built for CUDA.",
+        "Use cuda."
+        if "cuda" in available_device_types()
+        else "Run it where there is an NVIDIA GPU and a PyTorch built for CUDA.",
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.trace.private import make_private, temporary_folder
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def write(name: str, facts: dict[str, Any]) -> None:
     with suppress(OSError, RuntimeError):
         path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(facts, indent=1).encode())
+        write_atomically(path, json.dumps(facts, indent=1).encode())
 
 
 def cache_folder() -> Path:

@@ -14,16 +14,16 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from workbench.core.late import Once
+from workbench.core.late import LazyValue
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, to_probs
-from workbench.core.transfer import of_numpy, on_host
-from workbench.kernels.compilation import compiled, together
+from workbench.core.transfer import from_numpy, on_host
+from workbench.kernels.compilation import load_kernels, run_in_parallel
 from workbench.kernels.rejection import make_ready as make_tests_ready
 
 TOP = 8
 """Most probable tokens stored per verified node: enough for token recycling, and for most of the distribution that a
 node's card in the UI shows."""
-ALONE = 2
+MAX_SINGLE_THREADED = 2
 """Distributions up to which no other threads are used."""
 FEW = 16
 """Largest number of top tokens that a compiled pass finds; more are found by sorting."""
@@ -58,7 +58,7 @@ class SoftmaxSummary:
         return (token_logits.double().sub_(scale[: len(tokens), 0]).exp_() / scale[: len(tokens), 1]).float()
 
 
-def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
+def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
     """Find the k most probable tokens and the softmax's scale in one compiled pass; None if it is not available.
 
     Args:
@@ -68,18 +68,22 @@ def weigh(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
     n, size = logits.shape
     if size < WIDE or k > FEW or logits.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if not on_host(logits.device) or not logits.is_contiguous() or (distributions := compiled("distributions")) is None:
+    if (
+        not on_host(logits.device)
+        or not logits.is_contiguous()
+        or (distributions := load_kernels("distributions")) is None
+    ):
         return None
-    summary, arguments = weighing(logits, k)
+    summary, arguments = prepare_softmax_summary(logits, k)
     work = distributions.weigh_halves if logits.dtype == torch.bfloat16 else distributions.weigh
-    if n > ALONE:
-        together(lambda: work(*arguments))
+    if n > MAX_SINGLE_THREADED:
+        run_in_parallel(lambda: work(*arguments))
     else:
         work(*arguments)
     return summary
 
 
-def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
+def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
     """Return empty results for logits, and the arguments for `distributions.weigh` (or `weigh_halves`) to fill them.
 
     `weigh_halves` is for bfloat16 logits.
@@ -87,12 +91,12 @@ def weighing(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tupl
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)
     entropy, scale = np.empty(n, np.float32), np.empty((n, 2), np.float64)
-    summary = SoftmaxSummary(logits, *map(of_numpy, (p_top, logs, top, entropy, scale)))
+    summary = SoftmaxSummary(logits, *map(from_numpy, (p_top, logs, top, entropy, scale)))
     return summary, (x.numpy(), top, p_top, logs, entropy, scale, np.zeros(2, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DistributionSummary:
     """Distributions at n positions, with the full distribution computed on demand.
 
     Attributes:
@@ -114,30 +118,32 @@ class Seen:
     best: Int[Tensor, " n"] | None = None
 
 
-def see(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Seen:
+def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> DistributionSummary:
     """Summarise the target's logits for a round.
 
     Args:
         logits: logits after `with_history`, [n, V].
         sampling: sampling parameters in force.
     """
-    if sampling.greedy and (summary := weigh(logits, TOP)) is not None:
-        wide = Once(logits.float)
-        probs = Once(lambda: wide().softmax(1))
-        return Seen(summary.p_top, summary.top, summary.entropy, wide, probs, summary.chances, summary.top[:, 0])
+    if sampling.greedy and (summary := summarise_softmax(logits, TOP)) is not None:
+        wide = LazyValue(logits.float)
+        probs = LazyValue(lambda: wide().softmax(1))
+        return DistributionSummary(
+            summary.p_top, summary.top, summary.entropy, wide, probs, summary.chances, summary.top[:, 0]
+        )
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
-    p_top, top, entropy = look(logits, p, sampling)
+    p_top, top, entropy = top_and_entropy(logits, p, sampling)
 
     def chances(tokens: Tensor, at: Tensor | None = None) -> Tensor:
         if at is None:
             return p[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1)
         return p[at, tokens]
 
-    return Seen(p_top, top, entropy, logits, p, chances)
+    return DistributionSummary(p_top, top, entropy, logits, p, chances)
 
 
-def look(
+def top_and_entropy(
     logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], sampling: SamplingParams
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
     """Return probabilities and ids of each distribution's `TOP` tokens, in descending order, and its entropy in nats.
@@ -155,13 +161,13 @@ def look(
         compact
         and p.shape[1] >= WIDE
         and on_host(p.device)
-        and (distributions := compiled("distributions")) is not None
+        and (distributions := load_kernels("distributions")) is not None
     ):
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
         arguments = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
-        if n > ALONE:
-            together(lambda: distributions.look(*arguments))
+        if n > MAX_SINGLE_THREADED:
+            run_in_parallel(lambda: distributions.look(*arguments))
         else:
             distributions.look(*arguments)
         return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
@@ -172,8 +178,8 @@ def look(
 def make_ready(vocabulary: int, device: torch.device) -> None:
     """Load the kernels for large vocabularies, and compile them if necessary, so that no round waits for it."""
     if vocabulary >= WIDE and on_host(device):
-        logits = torch.zeros(ALONE + 1, vocabulary)
-        look(logits, logits.softmax(1), SamplingParams())
-        weigh(logits, 1)
-        weigh(logits.bfloat16(), 1)
+        logits = torch.zeros(MAX_SINGLE_THREADED + 1, vocabulary)
+        top_and_entropy(logits, logits.softmax(1), SamplingParams())
+        summarise_softmax(logits, 1)
+        summarise_softmax(logits.bfloat16(), 1)
         make_tests_ready(vocabulary)

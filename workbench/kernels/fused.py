@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.kernels import compilation
-from workbench.kernels.compilation import compiled, may_compile, together
+from workbench.kernels.compilation import load_kernels, may_compile, run_in_parallel
 from workbench.kernels.kv_cache import TreeCache
-from workbench.kernels.quantised import GROUP, bytes_of, stored
+from workbench.kernels.quantised import GROUP, int8_weight_of, weight_dtype
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,7 +44,7 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
     return are_multiples and head in HEAD_SIZES and isinstance(n_outputs, int) and n_outputs % 4 == 0
 
 
-class Fused:
+class FusedDecoder:
     """A decoder's layers and LM head for passes over few tokens. Create it with `Fused.of`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
@@ -58,9 +58,9 @@ class Fused:
         self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
         self._phases: int = forward.PHASES
         layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
-        kinds = compiled("llvm")
+        kinds = load_kernels("llvm")
         assert kinds is not None
-        self.dtype, self._kind = model.dtype, kinds.INT8 if stored(model) == torch.int8 else kinds.BF16
+        self.dtype, self._kind = model.dtype, kinds.INT8 if weight_dtype(model) == torch.int8 else kinds.BF16
         layer_weights = [[_read(linear) for linear in layer.linears] for layer in layers]
         self._kept = [
             tensor for pairs in layer_weights for pair in pairs for tensor in pair
@@ -90,7 +90,7 @@ class Fused:
         self._cos, self._sin = _single(cos[0]), _single(sin[0])
 
     @classmethod
-    def of(cls, model: PreTrainedModel, capacity: int) -> Fused | None:
+    def of(cls, model: PreTrainedModel, capacity: int) -> FusedDecoder | None:
         """Return the compiled version of a model that has a lean decoder, or None if its sizes are not supported.
 
         Args:
@@ -105,15 +105,17 @@ class Fused:
         layers = [part for part in map(_Layer.of, children) if part is not None]
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
-        if hasattr(head, "kept") and stored(model) == torch.int8:  # a trimmed head; its int8 scales are not trimmed
+        if (
+            hasattr(head, "kept") and weight_dtype(model) == torch.int8
+        ):  # a trimmed head; its int8 scales are not trimmed
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), _kept(head, head.weight)]
-        step = GROUP if stored(model) == torch.int8 else STEP
+        step = GROUP if weight_dtype(model) == torch.int8 else STEP
         if any(w.shape[1] % step or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
-        if (forward := compiled("forward")) is None:
+        if (forward := load_kernels("forward")) is None:
             return None
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
@@ -129,8 +131,8 @@ class Fused:
         positions: Int[Tensor, "B n"],
         cache: TreeCache,
         layers: Sequence[int],
-        taps: Collection[int] = (),
-        without: Collection[int] = (),
+        capture_layers: Collection[int] = (),
+        skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
         """Return the residual stream after `layers`, in float32, and the captured hidden states after each tap.
 
@@ -157,24 +159,26 @@ class Fused:
         buffer = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype))
         token_positions = positions.reshape(-1).numpy()
         hidden_states: dict[int, Tensor] = {}
-        for part in _parted(layers, taps):
+        for part in _parted(layers, capture_layers):
             arguments = self.layered(
-                stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, without
+                stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, skipped_halves
             )
-            together(lambda arguments=arguments, whole=buffer: self._run(*arguments))  # `arguments` has its address
-            if part[-1] in taps:
+            run_in_parallel(
+                lambda arguments=arguments, whole=buffer: self._run(*arguments)
+            )  # `arguments` has its address
+            if part[-1] in capture_layers:
                 hidden_states[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, hidden_states
 
     def layered(
         self,
         stream: Float[Tensor, "T D"],
-        whole: Float[Tensor, "L two B G C d"],
+        kv_buffer: Float[Tensor, "L two B G C d"],
         shared: tuple[np.ndarray, ...],
-        where: np.ndarray,
+        positions: np.ndarray,
         layers: Sequence[int],
-        without: Collection[int] = (),
-        beside: np.ndarray | None = None,
+        skipped_halves: Collection[int] = (),
+        qkv_bias: np.ndarray | None = None,
     ) -> tuple[Any, ...]:
         """Return the arguments of `forward.run_layers`, for any number of threads that share one run.
 
@@ -188,16 +192,16 @@ class Fused:
             beside: values added to queries, keys and values of each token instead of the model's biases, float32
                 [layers, T, (H + 2 G) d].
         """
-        biases = self._biases if beside is None else beside
-        item_bytes, n_tokens = whole.element_size(), stream.shape[0]
-        address = np.array([whole.data_ptr(), *(item_bytes * step for step in whole.stride()[:4])], np.int64)
+        biases = self._biases if qkv_bias is None else qkv_bias
+        item_bytes, n_tokens = kv_buffer.element_size(), stream.shape[0]
+        address = np.array([kv_buffer.data_ptr(), *(item_bytes * step for step in kv_buffer.stride()[:4])], np.int64)
         counters = np.zeros((self._phases * len(layers), 2), np.int64)
-        halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in layers], np.int64)
+        halves = np.array([[2 * i not in skipped_halves, 2 * i + 1 not in skipped_halves] for i in layers], np.int64)
         heads, _, size, wide = self._sizes
         query, attention_output = np.empty((2, n_tokens, heads, size), np.float32)
         return (
             self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
-            self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where], address, *shared,
+            self._norms, self._eps, self._sizes, self._scale, self._cos[positions], self._sin[positions], address, *shared,
             counters, query, attention_output, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip
 
@@ -207,7 +211,7 @@ class Fused:
         For a trimmed head (see `workbench.kernels.reduced_vocabulary`) these are the logits of its tokens.
         """
         out, hidden, arguments = self.reading(x.to(torch.float32).contiguous())
-        together(lambda: self._read(*arguments))
+        run_in_parallel(lambda: self._read(*arguments))
         return out, hidden.to(self.dtype)
 
     def reading(
@@ -270,7 +274,7 @@ class _Layer(NamedTuple):
 
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
     """Return a linear layer's weight and its scales; for an int8 layer (see `quantised`), else the scales are empty."""
-    if (int8_weight := bytes_of(linear)) is not None:
+    if (int8_weight := int8_weight_of(linear)) is not None:
         return int8_weight.numbers, int8_weight.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
 

@@ -70,7 +70,7 @@ def marker_ids(config: PretrainedConfig) -> frozenset[int]:
     return frozenset(i for i in ids if isinstance(i, int))
 
 
-def why_no_pictures(config: PretrainedConfig, name: str) -> str:
+def why_no_images(config: PretrainedConfig, name: str) -> str:
     """Return why a model does not accept images; empty if it does."""
     if not hasattr(config, "vision_config") and image_token_id(config) is None:
         return f"{name} reads text only."
@@ -138,7 +138,7 @@ def _merge(config: PretrainedConfig) -> int:
 
 
 @contextmanager
-def watched(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
+def record_prefill_tensors(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record, during a prefill, the first layer's input, the position ids, and the output of the last norm."""
     tensors: dict[str, Tensor] = {}
     trunk = model.base_model

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from workbench.kernels.single_thread import move_alone, zeros_untouched
+from workbench.kernels.single_thread import allocate_lazy_zeros, move_single_threaded
 
 
 @dataclass(slots=True)
@@ -116,14 +116,14 @@ class TreeCache(Cache):
             if self._common is None:
                 self._common, self._common_at = shape, len(self._stacks)
                 size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
-                self._stacks.append(zeros_untouched(size, keys))
+                self._stacks.append(allocate_lazy_zeros(size, keys))
             at, index = self._common_at, layer.layer
             self._views[layer] = lambda part: self._stacks[at][index, part]
         else:
             first = len(self._stacks)
             for part in (keys, values):
                 size = (1, 1, self.n_rows, part.shape[1], self.capacity, part.shape[3])
-                self._stacks.append(zeros_untouched(size, part))
+                self._stacks.append(allocate_lazy_zeros(size, part))
             self._views[layer] = lambda part: self._stacks[first + part][0, 0]
         return self._views[layer](0), self._views[layer](1)
 
@@ -150,7 +150,7 @@ class TreeCache(Cache):
             return
         longest = max(self._reached)
         for i, old in enumerate(self._stacks):
-            new = zeros_untouched((*old.shape[:2], rows, *old.shape[3:]), old)
+            new = allocate_lazy_zeros((*old.shape[:2], rows, *old.shape[3:]), old)
             new[:, :, : self.n_rows, :, :longest] = old[..., :longest, :]
             self._stacks[i] = new
         self._reached += [0] * (rows - self.n_rows)
@@ -176,7 +176,7 @@ class TreeCache(Cache):
             return
         with torch.inference_mode():
             for stack in self._stacks:
-                move_alone(stack[:, :, row], [length + node for node in path], length)
+                move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
     @contextlib.contextmanager
     def kept(self, row: int, start: int, stop: int) -> Iterator[None]:

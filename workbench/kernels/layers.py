@@ -23,7 +23,7 @@ _P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
 """Names of a layer's attention and of its MLP in the supported families."""
-VIEWS = 64
+MAX_CACHED_SUBSETS = 64
 """Number of subsets of a model that are cached."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
@@ -54,10 +54,10 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
             "Use a target whose layers are all attention (Llama, Qwen2/3, Mistral, Gemma 3, …).",
         )
     if getattr(model.config, "is_encoder_decoder", False):
-        raise encoder_decoder(name, model.config)
+        raise encoder_decoder_error(name, model.config)
 
 
-def encoder_decoder(name: str, config: PretrainedConfig) -> ModelError:
+def encoder_decoder_error(name: str, config: PretrainedConfig) -> ModelError:
     """Return the error for an encoder–decoder model (T5, BART): its decoder attends to an encoded other text."""
     return ModelError(
         f"{name} ({config.model_type}) is an encoder–decoder: it answers a text that its encoder has read, where "
@@ -130,7 +130,7 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     )
 
 
-def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int] = ()) -> PreTrainedModel:
+def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collection[int] = ()) -> PreTrainedModel:
     """Return the same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the KV cache.
 
     Args:
@@ -139,16 +139,16 @@ def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int]
         without: halves that are left out. A layer whose halves have other names runs whole, unless both are left out.
     """
     _, layers = decoder_layers(model)
-    remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
+    remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(skipped_halves)]
     keep = remaining or keep[-1:]  # if no layer remains, use one with both halves left out, which returns its input
     width = text_config(model.config).hidden_size
-    missing_halves = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
+    missing_halves = [[h for h in (0, 1) if 2 * i + h in skipped_halves] for i in keep]
     return with_layers(
         model, [_half(layers[i], missing, width) for i, missing in zip(keep, missing_halves, strict=True)], keep
     )
 
 
-def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | None = None) -> _P:
+def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[int] | None = None) -> _P:
     """Return the same model with other layers. Only the modules on the path to the layer list are copied, shallowly.
 
     Args:
@@ -157,22 +157,22 @@ def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | Non
         of: index of the layer that each new one replaces; by default all of the model's layers in order.
     """
     path = decoder_layers(model)[0].split(".")
-    top = shallow(model)
+    top = shallow_copy(model)
     parent: Any = top
     for part in path[:-1]:
-        shared_copy = shallow(parent.get_submodule(part))
+        shared_copy = shallow_copy(parent.get_submodule(part))
         parent._modules[part] = shared_copy
         parent = shared_copy
-    parent._modules[path[-1]] = nn.ModuleList(instead)
+    parent._modules[path[-1]] = nn.ModuleList(new_layers)
     types = getattr(getattr(parent, "config", None), "layer_types", None)
-    if types and of is not None:
+    if types and replaced is not None:
         config: Any = copy.copy(parent.config)
-        config.layer_types = [types[i] for i in of]
+        config.layer_types = [types[i] for i in replaced]
         parent.config = config
     return top
 
 
-class Views:
+class LayerSubsets:
     """Subsets of a model's layers and halves; the last few are cached.
 
     Args:
@@ -183,14 +183,14 @@ class Views:
         self.model = model
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
-    def __call__(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
+    def __call__(self, layers: Sequence[int] | None, skipped_halves: Collection[int]) -> PreTrainedModel:
         """Return the model with these layers (default: all) and without these halves. See `subset`."""
-        if layers is None and not without:
+        if layers is None and not skipped_halves:
             return self.model
         all_layers = range(len(decoder_layers(self.model)[1]))
-        key = tuple(all_layers if layers is None else layers), frozenset(without)
+        key = tuple(all_layers if layers is None else layers), frozenset(skipped_halves)
         if key not in self._kept:
-            if len(self._kept) == VIEWS:
+            if len(self._kept) == MAX_CACHED_SUBSETS:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = subset(self.model, *key)
         return self._kept[key]
@@ -206,7 +206,7 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     names = [name_of(layer, index) for index in without]
     if not names or None in names:
         return layer
-    shared_copy = shallow(layer)
+    shared_copy = shallow_copy(layer)
     for index, name in zip(without, names, strict=True):
         shared_copy._modules[str(name)] = _Nothing(1 if index == 0 else _besides(layer.get_submodule(str(name)), width))
     return shared_copy
@@ -235,17 +235,17 @@ class _Nothing(nn.Module):
         return (zeros, *[None] * self.besides) if self.besides else zeros
 
 
-def given(
+def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
     """Replace the input of the first layer that runs by `states`, if any; for layer 0, replace the embeddings."""
     if states is None:
         return contextlib.nullcontext()
-    return entered(layers[first], states) if first else embedded(embedding, states)
+    return override_layer_input(layers[first], states) if first else override_embeddings(embedding, states)
 
 
 @contextlib.contextmanager
-def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
+def override_embeddings(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
     """Make an input embedding return these states for any input."""
     hook = embedding.register_forward_hook(lambda module, args, output: states)
     try:
@@ -255,7 +255,7 @@ def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[N
 
 
 @contextlib.contextmanager
-def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
+def override_layer_input(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
     """Make a layer read these residual streams instead of its input."""
 
     def instead(
@@ -270,7 +270,7 @@ def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
         hook.remove()
 
 
-def shallow(module: _M) -> _M:
+def shallow_copy(module: _M) -> _M:
     """Return a copy of a module that shares its weights and submodules; submodules can be replaced in the copy."""
     shared_copy = copy.copy(module)
     shared_copy._modules = dict(module._modules)

@@ -22,12 +22,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.kernels.fused import Fused
+from workbench.kernels.fused import FusedDecoder
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.layers import text_config
 from workbench.kernels.packed import Matrix, is_small_on_cpu
-from workbench.kernels.quantised import quantise, stored
-from workbench.kernels.reduced_vocabulary import TrimmedLinear, spread
+from workbench.kernels.quantised import quantise, weight_dtype
+from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Supported decoders, alone or inside a vision-language model that adds nothing after its image tokens."""
@@ -38,7 +38,7 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 
 
-class Store:
+class CacheViews:
     """Part of a KV cache that one forward writes and reads, as views created once for all layers."""
 
     def __init__(self, buffer: Tensor, window: Window, n: int) -> None:
@@ -93,13 +93,13 @@ class LeanLayer:
         return shared_copy
 
     def __call__(
-        self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
+        self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer. `number` is the layer's index in the KV cache."""
         return self.fed(self.attended(x, rope, mask, store, number))
 
     def attended(
-        self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
+        self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer's attention."""
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
@@ -134,7 +134,7 @@ class LeanDecoder:
     """Lean version of a whole model. Create it with `self_test.lean_of`, which compares it with its model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
-        if stored(model) == torch.int8:
+        if weight_dtype(model) == torch.int8:
             quantise(model)  # rounds layers that were replaced or copied since
         trunk, head = model.get_decoder(), model.get_output_embeddings()
         assert isinstance(trunk, nn.Module)
@@ -143,7 +143,7 @@ class LeanDecoder:
         self.head = head if isinstance(head, TrimmedLinear) else Matrix.of(head)
         self.last_norm = trunk.get_submodule("norm")
         self.layers = [LeanLayer(layer) for layer in trunk.get_submodule("layers").children()]
-        self.fused: Fused | None = None
+        self.fused: FusedDecoder | None = None
         self._watched = list(model.parameters())
         self._seen = self._versions()
         self._model, self.capacity = model, capacity
@@ -160,7 +160,7 @@ class LeanDecoder:
         if self._versions() == self._seen:
             return self
         new = LeanDecoder(self._model, self.capacity)
-        new.fused = None if self.fused is None else Fused.of(self._model, self.capacity)
+        new.fused = None if self.fused is None else FusedDecoder.of(self._model, self.capacity)
         return new
 
     def _versions(self) -> list[tuple[int, int]]:
@@ -174,10 +174,10 @@ class LeanDecoder:
         cache: TreeCache,
         layers: Sequence[int] | None = None,
         last_only: bool = False,
-        taps: Collection[int] = (),
+        capture_layers: Collection[int] = (),
         head: bool = True,
         states: Float[Tensor, "B n D"] | None = None,
-        without: Collection[int] = (),
+        skipped_halves: Collection[int] = (),
         everywhere: bool = False,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B k D"], dict[int, Tensor]]:
         """Run a forward over a KV cache whose window is set.
@@ -202,7 +202,7 @@ class LeanDecoder:
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
         x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
-        x, tap_states = self.through(order, x, mask, positions, cache, taps, without)
+        x, tap_states = self.through(order, x, mask, positions, cache, capture_layers, skipped_halves)
         if not head:
             return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), tap_states
         all_positions = x
@@ -220,30 +220,30 @@ class LeanDecoder:
         mask: Float[Tensor, "B 1 n used"],
         positions: Int[Tensor, "B n"],
         cache: TreeCache,
-        taps: Collection[int] = (),
-        without: Collection[int] = (),
+        capture_layers: Collection[int] = (),
+        skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
         """Return the residual stream after some layers, and the captured hidden states. Arguments: see `__call__`."""
         if self.fused is not None and self.fused.takes(positions.shape):
-            return self.fused(x, mask, positions, cache, order, taps, without)
+            return self.fused(x, mask, positions, cache, order, capture_layers, skipped_halves)
         x, (rope, store) = x.to(self.table.dtype), self.places(positions, cache)
         tap_states: dict[int, Tensor] = {}
         for index in order:
             layer = self.layers[index]
-            if 2 * index not in without and 2 * index + 1 not in without:
+            if 2 * index not in skipped_halves and 2 * index + 1 not in skipped_halves:
                 x = layer(x, rope, mask, store, index)
-            elif 2 * index not in without:
+            elif 2 * index not in skipped_halves:
                 x = layer.attended(x, rope, mask, store, index)
-            elif 2 * index + 1 not in without:
+            elif 2 * index + 1 not in skipped_halves:
                 x = layer.fed(x)
-            if index in taps:
+            if index in capture_layers:
                 tap_states[index] = x.view(*positions.shape, -1)
         return x, tap_states
 
-    def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], Store]:
+    def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
         """Return inputs shared by all layers: cosines and sines of the positions, and the forward's cache views."""
         first = self.layers[0]
-        store = Store(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
+        store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
         return (cos, sin), store
 
@@ -253,7 +253,7 @@ class LeanDecoder:
             assert self.fused is not None
             logits, hidden = self.fused.read(x)
             if isinstance(self.head, TrimmedLinear):
-                logits = spread(logits, self.head.kept, self.head.out_features)
+                logits = scatter_logits(logits, self.head.kept, self.head.out_features)
             return logits, hidden
         hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden

@@ -59,7 +59,7 @@ class MaskMaker:
         return mask if self.device.type == "cpu" else mask.clone()  # for n = 1, `contiguous()` would not copy
 
     def tree(
-        self, starts: Sequence[int], sees: Sequence[Tensor | None], n: int, used: int
+        self, starts: Sequence[int], attention_masks: Sequence[Tensor | None], n: int, used: int
     ) -> Float[Tensor, "B 1 n used"]:
         """Return the full-attention mask of a ragged batch.
 
@@ -71,7 +71,7 @@ class MaskMaker:
             used: positions read from the cache.
         """
         mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
-        for b, (start, visible) in enumerate(zip(starts, sees, strict=True)):
+        for b, (start, visible) in enumerate(zip(starts, attention_masks, strict=True)):
             sequence_mask = mask[b, 0]
             sequence_mask[:, :start] = 0
             if visible is None:

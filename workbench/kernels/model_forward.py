@@ -15,7 +15,7 @@ Mask = Tensor | dict[str, Tensor]
 """Additive mask [B, 1, n, used], or a dict of masks by layer type."""
 
 
-class OwnForward:
+class ModelForward:
     """Call a model with an explicit mask, explicit positions and our KV cache; hooks capture hidden states.
 
     Args:
@@ -38,7 +38,7 @@ class OwnForward:
         ids: Tensor,
         mask: Mask,
         positions: Tensor,
-        taps: Collection[int] = (),
+        capture_layers: Collection[int] = (),
         last_only: bool = False,
     ) -> Output:
         """Run one forward.
@@ -52,7 +52,7 @@ class OwnForward:
             taps: indices of the layers after which hidden states are captured.
             last_only: compute logits of the last position only.
         """
-        self._taps, self._asked = {}, taps
+        self._taps, self._asked = {}, capture_layers
         try:
             logits = model(
                 input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,

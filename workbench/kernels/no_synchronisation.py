@@ -16,7 +16,7 @@ READS = {
 """Operators whose result, or whose result's size, the host has to read."""
 
 
-class Unread(TorchDispatchMode):
+class NoSyncMode(TorchDispatchMode):
     """Mode in which an operator that the host would wait for raises RuntimeError with its name; for this thread only.
 
     Args:

@@ -60,7 +60,7 @@ class Matrix:
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
         """Return x Wᵀ + bias + add."""
         if self._emulated is not None:
-            product = emulated(x, self._emulated)
+            product = emulate_bf16_matmul(x, self._emulated)
             product = product if self._bias is None else product + self._bias
             return product if add is None else product + add
         if self._packed is None or (self._wide and x.shape[0] == 1):
@@ -73,7 +73,7 @@ class Matrix:
         return torch.ops.mkldnn._linear_pointwise.binary(x, add, self._packed, self._bias, "add")
 
 
-def emulated(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Tensor, "T o"]:
+def emulate_bf16_matmul(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Tensor, "T o"]:
     """Return x Wᵀ in bfloat16 on a CPU without bfloat16 products.
 
     torch has a fast loop for two rows or more there, so a single row is duplicated; for many rows that loop is far
@@ -114,7 +114,7 @@ def may_pack(model: nn.Module) -> bool:
 
 
 @contextmanager
-def unpacked(model: nn.Module) -> Iterator[None]:
+def unpack_temporarily(model: nn.Module) -> Iterator[None]:
     """Make the model's packed layers plain ones for a while, so that they create no copies of their weights."""
     packed = [module for module in model.modules() if type(module) is PackedLinear]
     for module in packed:

@@ -14,7 +14,7 @@ from workbench.kernels.masks import STEP, MaskMaker
 from workbench.kernels.segment import Segment, Slot
 
 
-class Geometry:
+class ForwardInputBuilder:
     """Masks and positions for one model's forwards.
 
     Args:

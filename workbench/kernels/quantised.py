@@ -36,7 +36,7 @@ STEPS = 127
 """Largest magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 
 
-class Bytes(NamedTuple):
+class Int8Weight(NamedTuple):
     """int8 weights of a linear layer, their scales, and the state of the bfloat16 weight stored in the layer.
 
     `numbers` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
@@ -47,7 +47,7 @@ class Bytes(NamedTuple):
     seen: tuple[int, int]
 
 
-def rounded(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, "o groups"]]:
+def quantise_weight(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, "o groups"]]:
     """Round a weight to int8; return it with its scales, float32: the largest magnitude of each 64 becomes 127.
 
     Args:
@@ -59,12 +59,12 @@ def rounded(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Te
     return numbers.flatten(1), scale.squeeze(2)
 
 
-def restored(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o groups"]) -> Float[Tensor, "o i"]:
+def dequantise_weight(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o groups"]) -> Float[Tensor, "o i"]:
     """Return the weight that int8 numbers and scales represent, in float32."""
     return (numbers.unflatten(1, (-1, GROUP)) * scale.unsqueeze(2)).flatten(1)
 
 
-def dealt(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
+def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
     """Return the inputs in the order that compiled products read (`workbench.kernels.compiled.layer_steps.deal`)."""
     return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)
 
@@ -87,25 +87,27 @@ def quantise(model: PreTrainedModel) -> None:
     if any(linear.weight.shape[1] % GROUP for linear in linears):
         refuse_int8(model)
     for linear in linears:
-        if (int8_weight := bytes_of(linear)) is None or int8_weight.seen != _state(linear):
-            numbers, scale = rounded(linear.weight)
+        if (int8_weight := int8_weight_of(linear)) is None or int8_weight.seen != _state(linear):
+            numbers, scale = quantise_weight(linear.weight)
             with torch.no_grad():
-                linear.weight.copy_(restored(numbers, scale))
-            linear.__dict__["int8"] = Bytes(dealt(numbers), scale, _state(linear))  # casts would change a buffer
+                linear.weight.copy_(dequantise_weight(numbers, scale))
+            linear.__dict__["int8"] = Int8Weight(
+                to_even_odd_order(numbers), scale, _state(linear)
+            )  # casts would change a buffer
 
 
-def bytes_of(linear: nn.Module) -> Bytes | None:
+def int8_weight_of(linear: nn.Module) -> Int8Weight | None:
     """Return the int8 weights that `quantise` attached to a linear layer, or None."""
     return getattr(linear, "int8", None)
 
 
-def stored(model: PreTrainedModel) -> torch.dtype:
+def weight_dtype(model: PreTrainedModel) -> torch.dtype:
     """Return the dtype in which a model's weights are read: int8 if quantised, else the dtype it computes in."""
     head = model.get_output_embeddings()
-    return torch.int8 if head is not None and bytes_of(head) is not None else model.dtype
+    return torch.int8 if head is not None and int8_weight_of(head) is not None else model.dtype
 
 
-def computing(dtype: torch.dtype) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for computation and KV cache of a model with such weights: bfloat16 for int8."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 

@@ -84,7 +84,7 @@ class Record:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-class Replays:
+class ReplayCache:
     """Records of one model's forwards: a shape is recorded at its second use and replayed from then on.
 
     A record is compared with its forward when it is recorded and at the first other position (with several sequences,
@@ -116,15 +116,15 @@ class Replays:
         """Memory of the records' inputs and outputs; intermediate memory is shared."""
         return sum(record.n_bytes for record in list(self._records.values()))  # other threads read while it records
 
-    def check(self, stand: object) -> None:
+    def check(self, fingerprint: object) -> None:
         """Drop all records if the model has changed.
 
         Args:
             stand: addresses of weights and buffers, and settings of the model.
         """
-        if stand != self._stand:
+        if fingerprint != self._stand:
             self._clear()
-            self._stand = stand
+            self._stand = fingerprint
 
     def __call__(
         self,
@@ -243,7 +243,7 @@ class Replays:
         self._seen.clear()
 
 
-def standing_of(model: PreTrainedModel) -> list[object]:
+def model_fingerprint(model: PreTrainedModel) -> list[object]:
     """Return the addresses of a model's weights and buffers, and its attention implementation."""
     tensors = [*model.parameters(), *model.buffers()]
     return [

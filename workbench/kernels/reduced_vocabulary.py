@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
-from workbench.core.transfer import listed
-from workbench.kernels.distributions import weigh
+from workbench.core.transfer import to_list
+from workbench.kernels.distributions import summarise_softmax
 from workbench.kernels.layers import text_config
 from workbench.kernels.packed import Matrix, is_small_on_cpu
-from workbench.kernels.single_thread import filled_alone
+from workbench.kernels.single_thread import fill_single_threaded
 
 KEY = "draft_vocabulary"
 """Key in `config.json`: ids of the tokens that the model can propose, in increasing order."""
@@ -39,30 +39,30 @@ class TrimmedLinear(nn.Linear):
         """Return logits of all tokens."""
         state = (self.weight._version, self.weight.data_ptr(), self.kept.device)
         if self.__dict__.get("_seen") != state:
-            self._rows, self._seen = product_with(self, self.kept), state
+            self._rows, self._seen = make_head_product(self, self.kept), state
         logits = self._rows(x.reshape(-1, self.in_features))
-        return spread(logits, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
+        return scatter_logits(logits, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copied rows: a deep copy or an unpickled head creates its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
 
 
-def rows_of(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
+def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, "K D"]:
     """Return a copy of some rows of an LM head."""
     weight = head.get_parameter("weight").detach()
     return weight[kept.to(weight.device)]
 
 
-def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
+def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
     """Return the product with some rows of an LM head, [T, D] → [T, K], laid out for few inputs at a time."""
-    rows = rows_of(head, kept)
+    rows = select_head_rows(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
-def spread(said: Float[Tensor, "T K"], kept: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
+def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
     """Return logits of all tokens from those of the `kept` ones; all others are −∞."""
-    return filled_alone(said.new_empty(said.shape[0], size), -torch.inf).index_copy_(1, kept, said)
+    return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 
 class SharedHead:
@@ -85,19 +85,19 @@ class SharedHead:
             )
         self._head, self._size = head, size
         self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
-        self._product = None if self.kept is None else product_with(head, self.kept)
+        self._product = None if self.kept is None else make_head_product(head, self.kept)
 
     @cached_property
     def vocabulary(self) -> frozenset[int] | None:
         """Token ids in the draft vocabulary; None: all tokens."""
-        return None if self.kept is None else frozenset(listed(self.kept))
+        return None if self.kept is None else frozenset(to_list(self.kept))
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:
         """Copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
         if self.kept is None or getattr(self._head, "bias", None) is not None:
             return None
-        return rows_of(self._head, self.kept)
+        return select_head_rows(self._head, self.kept)
 
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
         """Return logits over the draft vocabulary."""
@@ -109,24 +109,24 @@ class SharedHead:
         """Return logits of all of the target's tokens; −∞ outside the draft vocabulary."""
         return self.spread(self(x))
 
-    def spread(self, said: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
+    def spread(self, logits: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
         """Return logits of all of the target's tokens from those of the draft vocabulary; −∞ for the others."""
         if self.kept is None:
-            return said
-        return spread(said.flatten(0, -2), self.kept, self._size).view(*said.shape[:-1], self._size)
+            return logits
+        return scatter_logits(logits.flatten(0, -2), self.kept, self._size).view(*logits.shape[:-1], self._size)
 
     def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
         k = min(k, logits.shape[1])
-        if (summary := weigh(logits, k)) is not None:
+        if (summary := summarise_softmax(logits, k)) is not None:
             return summary.logs, self.tokens(summary.top)
         logits = logits.float()
         top = logits.topk(k, dim=1)
         return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(top.indices)
 
-    def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+    def tokens(self, indices: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Return the token ids of indices into the logits."""
-        return places if self.kept is None else self.kept[places]
+        return indices if self.kept is None else self.kept[indices]
 
 
 def trim(model: PreTrainedModel, name: str) -> None:
@@ -160,7 +160,7 @@ def _are_tokens(ids: Any, size: int) -> bool:
     return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))
 
 
-def n_kept(model: PreTrainedModel) -> int | None:
+def draft_vocabulary_size(model: PreTrainedModel) -> int | None:
     """Return how many tokens a trimmed model can propose; None for a model with a whole LM head."""
     head = model.get_output_embeddings()
     return len(head.kept) if isinstance(head, TrimmedLinear) else None

@@ -16,23 +16,23 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core import rejection, relaxed
-from workbench.core.places import Fans, SelectedRows
+from workbench.core.places import SelectedRows, SiblingGroups
 from workbench.core.rejection import AcceptanceDecision, greedy_match
-from workbench.core.relaxed import Lift, Relaxed
+from workbench.core.relaxed import Lift, RelaxedResult
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
-from workbench.kernels.compilation import compiled, together
+from workbench.kernels.compilation import load_kernels, run_in_parallel
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.feedback import Verification
 
-_ONE_LAW = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
+_ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings that were all drawn from one distribution."""
-NOTHING = Lift()
+NO_LIFT = Lift()
 
 
-def lossless(v: Verification) -> AcceptanceDecision:
+def verify_lossless(v: Verification) -> AcceptanceDecision:
     """Apply the exact rule for any draft: greedy match without sampling, else recursive rejection."""
     if v.u_stop is None:
         return greedy_match(v.tree, v.likeliest())
@@ -40,36 +40,42 @@ def lossless(v: Verification) -> AcceptanceDecision:
 
 
 def recursive_rejection(
-    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> AcceptanceDecision:
     """Verify a draft by recursive rejection; see `workbench.core.rejection.recursive_rejection`."""
 
-    def tests(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
-        results = tried(fans, fans.there, without=tree.sampling in rejection.WITHOUT, ends=ends)
+    def tests(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
+        results = run_sibling_tests(
+            fans, fans.there, without_replacement=tree.sampling in rejection.WITHOUT_REPLACEMENT, with_residual=ends
+        )
         results.residual[:, 0] = results.q_left[:, 0] = 0.0
         return [results.accept, results.residual, results.q_left], results.left
 
-    return rejection.recursive_rejection(tree, p, u_stop, late, tests if _is_for(tree, p) else None)
+    return rejection.recursive_rejection(tree, p, u_bonus, lazy, tests if _is_for(tree, p) else None)
 
 
 def relaxed_rejection(
     tree: DraftTree,
     p: Float[Tensor, "N_plus_1 V"],
-    u_stop: Float[Tensor, " N_plus_1"],
+    u_bonus: Float[Tensor, " N_plus_1"],
     lift: Lift,
-    late: bool = False,
-    priced: bool = False,
-) -> Relaxed:
+    lazy: bool = False,
+    with_total_variation: bool = False,
+) -> RelaxedResult:
     """Verify a draft by relaxed rejection; see `workbench.core.relaxed.relaxed_rejection`."""
 
-    def tests(fans: Fans, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
-        results = tried(fans, fans.there, tree.sampling in rejection.WITHOUT, lift, ends, priced)
+    def tests(fans: SiblingGroups, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
+        results = run_sibling_tests(
+            fans, fans.there, tree.sampling in rejection.WITHOUT_REPLACEMENT, lift, ends, priced
+        )
         figures = [results.accept, results.residual, fans.drafter.of(fans.token), results.q_left, results.lifted]
         if results.apart is not None:
             figures.append(torch.nn.functional.pad(results.apart.unsqueeze(1), (0, fans.token.shape[1] - 1)))
         return figures, results.left
 
-    return relaxed.relaxed_rejection(tree, p, u_stop, lift, late, priced, tests if _is_for(tree, p) else None)
+    return relaxed.relaxed_rejection(
+        tree, p, u_bonus, lift, lazy, with_total_variation, tests if _is_for(tree, p) else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +103,41 @@ class TestResults:
     apart: Float[Tensor, " R"] | None
 
 
-def passes(p: Tensor, q: Tensor) -> bool:
+def supports_distributions(p: Tensor, q: Tensor) -> bool:
     """Whether compiled passes support distributions [·, V]: float32, large, contiguous, on a CPU with compilation."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
-    return p.is_contiguous() and q.is_contiguous() and compiled("siblings") is not None
+    return p.is_contiguous() and q.is_contiguous() and load_kernels("siblings") is not None
 
 
 def make_ready(vocabulary: int) -> None:
     """Compile the kernels, which takes seconds once, so that no round waits for it."""
     probs = torch.full((1, vocabulary), 1 / vocabulary)
-    if passes(probs, probs):
-        fans = one_place(probs)
-        tried(fans, fans.there, without=False)
+    if supports_distributions(probs, probs):
+        fans = dummy_sibling_groups(probs)
+        run_sibling_tests(fans, fans.there, without_replacement=False)
 
 
-def one_place(probs: Float[Tensor, "1 V"]) -> Fans:
+def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
     """Return a node with one child, as an input for compilation."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
-    return Fans(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
+    return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
     """Whether compiled passes support this draft."""
-    if tree.q is None or tree.q_of is None or tree.probs_of is not None or tree.sampling not in _ONE_LAW:
+    if tree.q is None or tree.q_of is None or tree.probs_of is not None or tree.sampling not in _ONE_DISTRIBUTION:
         return False
-    return passes(p, tree.q) and bool((tree.q_of[tree.parents + 1] >= 0).all())
+    return supports_distributions(p, tree.q) and bool((tree.q_of[tree.parents + 1] >= 0).all())
 
 
-def tried(
-    fans: Fans,
-    which: Bool[Tensor, "R F"],
-    without: bool,
-    lift: Lift = NOTHING,
-    ends: bool = False,
-    priced: bool = False,
+def run_sibling_tests(
+    fans: SiblingGroups,
+    is_tested: Bool[Tensor, "R F"],
+    without_replacement: bool,
+    lift: Lift = NO_LIFT,
+    with_residual: bool = False,
+    with_total_variation: bool = False,
     tokens: bool = False,
 ) -> TestResults:
     """Test siblings one after the other in a compiled pass.
@@ -145,13 +151,13 @@ def tried(
         priced: whether `apart` is requested.
         tokens: whether `at_tokens` and `beside` are requested.
     """
-    siblings = compiled("siblings")
+    siblings = load_kernels("siblings")
     assert siblings is not None
     (n, f), distributions = fans.token.shape, fans.target.distributions
     neighbours = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
-    figures, residuals = torch.empty(n, f, 4), torch.empty(n if ends else 0, distributions.shape[1])
+    figures, residuals = torch.empty(n, f, 4), torch.empty(n if with_residual else 0, distributions.shape[1])
     at_tokens, other_mass = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
-    apart = torch.empty(n if priced else 0)
+    apart = torch.empty(n if with_total_variation else 0)
     inputs = (
         distributions,
         fans.target.at,
@@ -159,23 +165,23 @@ def tried(
         fans.drafter.at,
         fans.token,
         fans.there,
-        which,
+        is_tested,
         neighbours,
     )
     out = (figures, at_tokens, other_mass, residuals, apart)
     arguments = (
         *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
-        without, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
+        without_replacement, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
     )  # fmt: skip
-    together(lambda: siblings.judge(*arguments))
+    run_in_parallel(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(
         accept,
         residual,
         q_left,
         lifted,
-        residuals if ends else distributions,
+        residuals if with_residual else distributions,
         at_tokens,
         other_mass,
-        apart if priced else None,
+        apart if with_total_variation else None,
     )

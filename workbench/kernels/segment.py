@@ -49,14 +49,14 @@ class PrefillHiddenStates:
         for layer in self.wanted.layers:
             self.streams.setdefault(layer, []).append(out.taps[layer])
 
-    def behind(self, first: int) -> States:
+    def behind(self, first: int) -> HiddenStates:
         """Return the states at positions from `first` on."""
         streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.streams.items()}
-        return States(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
+        return HiddenStates(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
 
 
 @dataclass(frozen=True, slots=True)
-class States:
+class HiddenStates:
     """Hidden states at n positions, each [n, D]; `features` is None if not captured or n is 0."""
 
     features: Float[Tensor, "n D"] | None

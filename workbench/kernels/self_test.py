@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.kernels.fused import Fused
+from workbench.kernels.fused import FusedDecoder
 from workbench.kernels.kv_cache import TreeCache, Window
 from workbench.kernels.layers import text_config
 from workbench.kernels.lean import LeanDecoder, has_lean_version
-from workbench.kernels.packed import unpacked
+from workbench.kernels.packed import unpack_temporarily
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ HEAD = 4.0
 """In bfloat16: largest difference of logits from the same residual stream, in units of the dtype's rounding."""
 
 
-def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
+def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
     """Return the lean decoder of a model; None if architecture, dtype or device are unsupported or results differ.
 
     Args:
@@ -47,10 +47,10 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
     if not has_lean_version(model):
         return None
     lean = LeanDecoder(model, capacity)
-    if message := difference(lean, model):
+    if message := describe_difference(lean, model):
         log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, message)
         return None
-    lean.fused = Fused.of(model, capacity)
+    lean.fused = FusedDecoder.of(model, capacity)
     if lean.fused is not None and (message := _compiled_difference(lean, model)):
         log.warning("%s is not compiled: there %s.", type(model).__name__, message)
         lean.fused = None
@@ -60,12 +60,12 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     """Run the comparison while passes are compiled and cached on disk; a failure (a full disk) is returned as text."""
     try:
-        return difference(lean, model)
+        return describe_difference(lean, model)
     except Exception as error:  # numba raises many types
         return f"its compilation failed ({type(error).__name__}: {error})".split("\n")[0]
 
 
-def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
+def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     """Return how the lean decoder differs from its model by more than rounding, in words; empty if it does not.
 
     Args:
@@ -77,7 +77,10 @@ def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     mask = torch.full((1, 1, n, n), torch.finfo(model.dtype).min, dtype=model.dtype).triu_(1)
     cache = TreeCache(len(lean.layers), 1, n)
     cache.window = Window(slice(0, 1), 0, None, n)
-    with torch.no_grad(), unpacked(model):  # packed copies for a forward that is not used again would double the memory
+    with (
+        torch.no_grad(),
+        unpack_temporarily(model),
+    ):  # packed copies for a forward that is not used again would double the memory
         if model.dtype not in TOLERANCE:
             return _by_layers(lean, model, ids, mask, positions, cache)
         error = logits_error(lean(ids, mask, positions, cache)[0], model(input_ids=ids, use_cache=False).logits)

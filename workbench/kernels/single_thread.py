@@ -21,7 +21,7 @@ _LINE = 64
 """Bytes of a CPU cache line; torch aligns its own memory to it, too."""
 
 
-def filled_alone(tensor: Tensor, value: float) -> Tensor:
+def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:
     """Fill a contiguous tensor with one value and return it; on a CPU the calling thread writes it."""
     if not on_host(tensor.device):
         return tensor.fill_(value)
@@ -31,7 +31,7 @@ def filled_alone(tensor: Tensor, value: float) -> Tensor:
     return tensor
 
 
-def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
+def allocate_lazy_zeros(size: Sequence[int], like: Tensor) -> Tensor:
     """Return zeros with the dtype and device of `like`; on a CPU, memory is only allocated as it is first touched.
 
     `torch.zeros` writes every element. Most of a buffer for a long context is never used, and touching it takes seconds
@@ -45,7 +45,7 @@ def zeros_untouched(size: Sequence[int], like: Tensor) -> Tensor:
     return torch.from_numpy(buffer[start : start + n_bytes]).view(like.dtype).view(*size)
 
 
-def move_alone(tensor: Tensor, places: Sequence[int], to: int) -> None:
+def move_single_threaded(tensor: Tensor, places: Sequence[int], to: int) -> None:
     """Move entries of the second-to-last dimension to consecutive places from `to` on, in place, on the calling thread.
 
     Args:

@@ -12,10 +12,10 @@ from typing import Any
 
 from workbench.core.promise import Promise
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import deviation
 
-HOW = ("policy", "grower")
+CELL_CHOICES = ("policy", "grower")
 """Choices listed in a cell: they change neither drafter nor verifier."""
 
 
@@ -88,7 +88,7 @@ def matrix(
                 for method in drafter_methods
                 for offer in offers(method, name, standings.get(method.name, ""), choices)
             ]
-            reason = "" if cell_offers else deviation.taught(drafter_methods[0], verifier)
+            reason = "" if cell_offers else deviation.explain_unsound(drafter_methods[0], verifier)
             cell = {"offers": [offer.to_wire() for offer in cell_offers], "reason": reason}
             cells.append(cell | {"approximate": not verifier.exact_for})
         rows.append({"drafter": drafter, "methods": [method.title for method in drafter_methods], "cells": cells})
@@ -117,7 +117,7 @@ def offers(
     default = method.with_params()  # computed once, because it takes most of the time
     rule = matches[0]
     verifier_choice = {"verifier": rule.name} if len(method.verifiers) > 1 else {}
-    parts = dict(zip(HOW, (method.policies, method.tree_builders), strict=True))
+    parts = dict(zip(CELL_CHOICES, (method.policies, method.tree_builders), strict=True))
     choices = [name for name, alternatives in parts.items() if len(alternatives) > 1]
     only = {name: alternatives[0].name for name, alternatives in parts.items() if len(alternatives) == 1}
     combinations: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
@@ -126,17 +126,17 @@ def offers(
     statuses: dict[tuple[Promise, str, bool], list[tuple[bool, str]]] = {}
     for policy, grower in itertools.product(method.policies, method.tree_builders or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
-        combo = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
+        combo = {name: value for name, value in zip(CELL_CHOICES, names, strict=True) if name in choices}
         values = {**default.values, **verifier_choice, **combo}
         configured = replace(default, verifier=rule, policy=policy, grower=grower, values=values)
-        is_default = is_usual(configured)
-        reason = deviation.of(configured)
+        is_default = has_default_parts(configured)
+        reason = deviation.explain_configured(configured)
         key = configured.promise, reason, is_default
         combinations.setdefault(key, []).append(combo)
         non_default = {name for name, value in combo.items() if value != default.values[name]}
         if len(non_default) > 1:
             continue
-        status = (evidence or {}).get((setting(configured), configured.promise.value))
+        status = (evidence or {}).get((setting_name(configured), configured.promise.value))
         status = status or _standing(method, configured.promise, standing, is_default)
         statuses.setdefault(key, []).append((not non_default, status))
         if "policy" in combo and "grower" not in non_default:
@@ -149,7 +149,7 @@ def offers(
             promise.value,
             reason,
             {name: tuple(dict.fromkeys(combo[name] for combo in combos)) for name in choices},
-            _together(statuses.get((promise, reason, is_default), []))
+            _combine_statuses(statuses.get((promise, reason, is_default), []))
             or _standing(method, promise, standing, is_default),
             policy_statuses.get((promise, reason, is_default), {}),
             only,
@@ -159,28 +159,28 @@ def offers(
     ]
 
 
-def is_usual(made: Configured) -> bool:
+def has_default_parts(configured: ConfiguredMethod) -> bool:
     """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
-    method, grower = made.method, next(iter(made.method.tree_builders), None)
-    pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
+    method, grower = configured.method, next(iter(configured.method.tree_builders), None)
+    pairs = (configured.verifier, method.verifier), (configured.policy, method.policies[0]), (configured.grower, grower)
     return all((type(part), part and part.name) == (type(usual), usual and usual.name) for part, usual in pairs)
 
 
-def setting(made: Configured) -> str:
+def setting_name(configured: ConfiguredMethod) -> str:
     """Return the exactness board's name of a method with changed parameters: "draft-model, verifier=k-seq"."""
-    return f"{made.name}, {changed(made)}"
+    return f"{configured.name}, {changed_params(configured)}"
 
 
-def changed(made: Configured) -> str:
+def changed_params(configured: ConfiguredMethod) -> str:
     """Return the parameters that are not at their defaults, as text."""
-    specs = made.method.params
-    values = {k: v for k, v in made.values.items() if v != specs[k].default}
+    specs = configured.method.params
+    values = {k: v for k, v in configured.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
-def _together(told: Sequence[tuple[bool, str]]) -> str:
+def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
     """Return one status for several (whether it is the default, status) pairs; "" if there are none."""
-    usual, statuses = [status for is_usual, status in told if is_usual], {status for _, status in told}
+    usual, statuses = [status for is_usual, status in pairs if is_usual], {status for _, status in pairs}
     if usual or len(statuses) < 2:
         return (*usual, *statuses, "")[0]
     return "broken" if "broken" in statuses else "unproven"

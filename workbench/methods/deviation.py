@@ -16,11 +16,11 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
-from workbench.core.transfer import listed
+from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier, siblings_of
-from workbench.decoders.method import Configured, Method
+from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import known
 
 P = (0.2, 0.5, 0.3)
@@ -31,10 +31,10 @@ LEAST = 0.005
 """Smallest deviation shown, with two digits; below it this example does not show the fault."""
 
 
-def taught(
+def explain_unsound(
     method: Method,
     verifier: Verifier,
-    grower: TreeBuilder | type[TreeBuilder] | None = None,
+    tree_builder: TreeBuilder | type[TreeBuilder] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
     """Return why a verifier would not be exact for a method's drafts, and the deviation; "" if it is.
@@ -48,9 +48,9 @@ def taught(
         grower: another tree builder than the default one.
         table: deviations of unsound pairs; by default `known.deviations`.
     """
-    reason = method.unsound(verifier, grower=grower)
+    reason = method.unsound(verifier, tree_builder=tree_builder)
     deviations = (known.deviations() if table is None else table).get(verifier.name, {})
-    kinds = {kind: deviations.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)}
+    kinds = {kind: deviations.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, tree_builder)}
     worst_kind = max(kinds, key=kinds.__getitem__, default=None)
     if not reason or worst_kind is None or (deviation := kinds[worst_kind]) < LEAST:
         return reason
@@ -61,9 +61,12 @@ def taught(
     return f"{reason} With {drafts_text}, p = ({p}) and q = ({q}), its output differs from p by TV {deviation:.2f}."
 
 
-def of(made: Configured) -> str:
+def explain_configured(configured: ConfiguredMethod) -> str:
     """Return why a method with these settings is not sound, and the deviation; "" if it is."""
-    return made.unsound and (taught(made.method, made.verifier, made.policy.grows or made.grower) or made.unsound)
+    return configured.unsound and (
+        explain_unsound(configured.method, configured.verifier, configured.policy.grows or configured.grower)
+        or configured.unsound
+    )
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
@@ -74,19 +77,19 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
             for kind in unsound_kinds(method, verifier, grower):
                 by_kind = deviations.setdefault(verifier.name, {})
                 if kind.value not in by_kind:
-                    by_kind[kind.value] = round(apart(verifier, kind), 3)
+                    by_kind[kind.value] = round(output_deviation(verifier, kind), 3)
     return deviations
 
 
 def unsound_kinds(
-    method: Method, verifier: Verifier, grower: TreeBuilder | type[TreeBuilder] | None = None
+    method: Method, verifier: Verifier, tree_builder: TreeBuilder | type[TreeBuilder] | None = None
 ) -> list[Sampling]:
     """Return the kinds of siblings that a method may draft and for which a partly exact rule is not exact."""
-    siblings = siblings_of(method.drafter, grower or next(iter(method.tree_builders), None))
+    siblings = siblings_of(method.drafter, tree_builder or next(iter(method.tree_builders), None))
     return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
 
 
-def apart(verifier: Verifier, kind: Sampling) -> float:
+def output_deviation(verifier: Verifier, kind: Sampling) -> float:
     """Return the total variation between p and a rule's output at a position with two drafts of that kind.
 
     If their number may depend on the first, return the larger of both cases.
@@ -99,7 +102,7 @@ def apart(verifier: Verifier, kind: Sampling) -> float:
     largest = 0.0
     for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):
         drafts = pairs(q, kind, depends)
-        out = sum((prob * emitted(verifier, tree, p) for tree, prob in drafts), torch.zeros_like(p))
+        out = sum((prob * emitted_distribution(verifier, tree, p) for tree, prob in drafts), torch.zeros_like(p))
         largest = max(largest, float((out - p).abs().sum() / 2))
     return largest
 
@@ -112,7 +115,7 @@ def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> It
         kind: kind of siblings.
         depends: whether there is a second one only if the first has at most half of q.
     """
-    head: list[int] = listed(q.argsort(descending=True))
+    head: list[int] = to_list(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
         rest, tokens = float(1 - q[a]), [a, b]
         if depends and rest < 0.5:
@@ -140,7 +143,7 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
     return tree
 
 
-def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
+def emitted_distribution(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
     """Return the distribution of the token at the siblings' position, from the rule's probabilities and residual."""
     distributions = p.expand(len(tree) + 1, -1)
 
@@ -149,10 +152,10 @@ def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Fl
         decision = verifier.rule(
             Verification(tree, distributions.log(), distributions, SamplingParams(temperature=1.0), stop)
         )
-        return listed(decision.accept), int(decision.stop[0])
+        return to_list(decision.accept), int(decision.stop[0])
 
     out, remaining = torch.zeros_like(p), 1.0
-    for token, accept_prob in zip(listed(tree.tokens), at(0.5)[0], strict=True):
+    for token, accept_prob in zip(to_list(tree.tokens), at(0.5)[0], strict=True):
         out[token] += remaining * accept_prob
         remaining *= 1 - accept_prob
     if not remaining:

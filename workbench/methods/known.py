@@ -40,7 +40,7 @@ _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
-def needed(needs: Sequence[str]) -> str:
+def describe_needs(needs: Sequence[str]) -> str:
     """Return a method's requirements as text. Names are those of `Part.needs`; any other is a kind of trained head."""
     if not needs:
         return "nothing but the target"
@@ -52,7 +52,7 @@ LISTS = ("needs", "differs", "simulating")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class MethodInfo:
     """A method as data.
 
     Attributes:
@@ -94,7 +94,7 @@ class Known:
     head: str
 
     @classmethod
-    def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
+    def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> MethodInfo:
         """Return the facts about a registered method. `costs`: deviations of unsound pairs, by default `deviations`."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
@@ -109,7 +109,7 @@ class Known:
         )  # fmt: skip
 
     @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> Known:
+    def from_wire(cls, wire: dict[str, Any]) -> MethodInfo:
         """Return the inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
         fields: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
@@ -157,17 +157,17 @@ class Known:
 
 
 @lru_cache(maxsize=256)
-def describe(method: Method) -> Known:
+def describe(method: Method) -> MethodInfo:
     """Return the facts about a registered method, computed once: a method never changes, and pages need them often.
 
     Callers must not change the result.
     """
-    return Known.of(method)
+    return MethodInfo.of(method)
 
 
-def methods() -> list[Known]:
+def methods() -> list[MethodInfo]:
     """Return all methods, in the order of the catalogue."""
-    if _has_registry() or has_others() or is_stale():
+    if _has_registry() or has_user_methods() or is_stale():
         return list(_of_registry())
     return list(_cached().methods.values())
 
@@ -182,7 +182,7 @@ def trainable_heads() -> list[str]:
     return list(dict.fromkeys(method.head for method in methods() if method.head))
 
 
-def get(name: str) -> Known:
+def get(name: str) -> MethodInfo:
     """Return a method by name. The registry is imported only if the file may lack the method or differ from it.
 
     That is the case if the file is stale, lacks the name, or user code may have replaced the method, for example with
@@ -191,15 +191,15 @@ def get(name: str) -> Known:
     Raises:
         UnknownNameError: with the nearest known names.
     """
-    if _has_registry() or has_others() or is_stale():
-        return Known.of(_registry().get(name))
+    if _has_registry() or has_user_methods() or is_stale():
+        return MethodInfo.of(_registry().get(name))
     by_name = _cached().methods
     if name not in by_name:
         raise UnknownNameError.of("method", name, by_name)
     return by_name[name]
 
 
-def check(name: str, values: Mapping[str, Any]) -> Known:
+def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
     """Return a method by name, after checking its parameters and sampling's.
 
     Raises:
@@ -234,7 +234,7 @@ def deviations() -> Mapping[str, Mapping[str, float]]:
 def save() -> dict[str, Any]:
     """Return `facts`, and write the file unless user-defined methods may have replaced methods of the catalogue."""
     content = facts()
-    if not has_others():
+    if not has_user_methods():
         disk_cache.write(CACHE, content)
         _cached.cache_clear()
     return content
@@ -245,12 +245,12 @@ def facts() -> dict[str, Any]:
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
-    costs = deviation.table(registry.of_catalogue())
+    costs = deviation.table(registry.catalogue_methods())
     return {
         "fingerprint": fingerprint(),
         "sampling": [spec.to_wire() for spec in params_of(SamplingParams()).values()],
         "deviations": costs,
-        "methods": [Known.of(method, costs).to_wire() for method in registry.of_catalogue()],
+        "methods": [MethodInfo.of(method, costs).to_wire() for method in registry.catalogue_methods()],
     }
 
 
@@ -281,10 +281,10 @@ def _declarations(path: Path) -> Iterator[str]:
 
 
 def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, str]]:
-    from workbench.methods.deviation import taught
+    from workbench.methods.deviation import explain_unsound
 
     verifiers = [verifier for verifier in method.verifiers if verifier.exact_for]
-    reasons = {v.name: {g.name: taught(method, v, g, costs) for g in method.tree_builders} for v in verifiers}
+    reasons = {v.name: {g.name: explain_unsound(method, v, g, costs) for g in method.tree_builders} for v in verifiers}
     unsound = {
         verifier: {g: reason for g, reason in by_builder.items() if reason} for verifier, by_builder in reasons.items()
     }
@@ -295,7 +295,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
 class _Facts:
     """Content of the file."""
 
-    methods: Mapping[str, Known]
+    methods: Mapping[str, MethodInfo]
     sampling: Mapping[str, ParamSpec]
     deviations: Mapping[str, Mapping[str, float]]
 
@@ -307,7 +307,7 @@ def _cached() -> _Facts:
     if wire.get("fingerprint") != fingerprint():
         return _Facts({}, {}, {})
     try:
-        entries = [Known.from_wire(method) for method in wire["methods"]]
+        entries = [MethodInfo.from_wire(method) for method in wire["methods"]]
         shared = [ParamSpec.from_wire(spec) for spec in wire["sampling"]]
         return _Facts({m.name: m for m in entries}, {spec.name: spec for spec in shared}, wire["deviations"])
     except (KeyError, TypeError, ValueError, AttributeError):  # damaged
@@ -327,7 +327,7 @@ def _has_registry() -> bool:
     return _REGISTRY in sys.modules
 
 
-def has_others() -> bool:
+def has_user_methods() -> bool:
     """Return whether there may be methods besides those of the catalogue."""
     return bool(os.environ.get(OWN_METHODS, "").strip()) or _are_installed()
 
@@ -338,5 +338,5 @@ def _are_installed() -> bool:
     return bool(entry_points(group=GROUP))
 
 
-def _of_registry() -> Iterator[Known]:
+def _of_registry() -> Iterator[MethodInfo]:
     return map(describe, _registry().methods())

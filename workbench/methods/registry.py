@@ -27,7 +27,7 @@ _methods: dict[str, Method] = {}
 _places: dict[str, str] = {}
 _of_file: dict[str, list[str]] = {}
 _LOADING = threading.RLock()
-_begun = False
+_is_loaded = False
 
 
 def register(entry: Method, replace: bool = False) -> Method:
@@ -91,14 +91,14 @@ def _take(found: Any, place: str) -> None:
 
 def _load() -> None:
     """Load all methods once. A file that uses the registry while it is loaded gets the methods that precede it."""
-    global _begun
+    global _is_loaded
     with _LOADING:
-        if not _begun:
-            _begun = True
+        if not _is_loaded:
+            _is_loaded = True
             try:
                 _load_all()
             except BaseException:
-                _begun = (
+                _is_loaded = (
                     False  # the file may be corrected and loaded again; files before it then replace their own methods
                 )
                 raise
@@ -216,6 +216,6 @@ def heads() -> dict[str, Head]:
     return by_kind
 
 
-def of_catalogue() -> Iterator[Method]:
+def catalogue_methods() -> Iterator[Method]:
     """Yield the bundled methods."""
     yield from (_methods[name] for name in _load_catalogue())

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
 from workbench.kernels import disk_cache
-from workbench.models.probe import ProbeResult, standing
+from workbench.models.probe import SelfTestResult, run_self_test
 from workbench.models.runner import Runner
 
 FACTS = "verified.json"
@@ -50,23 +50,23 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
     runner.why_no_trees = result.why_no_trees and f"{name} ({kind}) supports chains, not trees: {result.why_no_trees}."
 
 
-_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, ProbeResult]] = weakref.WeakKeyDictionary()
+_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestResult]] = weakref.WeakKeyDictionary()
 
 
-def _recall(runner: Runner, folder: str | Path | None) -> ProbeResult:
+def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
     """Return the cached result for the same weights, dtype, device and code; else run the checks."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         cached = _of_objects.get(runner.model)
         if cached is None or cached[0] != version:
-            cached = _of_objects[runner.model] = (version, standing(runner))
+            cached = _of_objects[runner.model] = (version, run_self_test(runner))
         return cached[1]
     key = _key(runner, Path(folder))
     facts = disk_cache.read(FACTS)
     if key not in facts:
-        facts[key] = asdict(standing(runner))
+        facts[key] = asdict(run_self_test(runner))
         disk_cache.write(FACTS, dict(list(facts.items())[-MOST_FACTS:]))
-    return ProbeResult(**facts[key])
+    return SelfTestResult(**facts[key])
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from workbench.core.errors import ModelError
 from workbench.models.bundle import bundled_folder, check_files
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
-NAME = "SHA256SUMS"
+SUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^/\\]+)")
 _PIECE = 1 << 20
 _POINTER = b"version https://git-lfs"
@@ -23,7 +23,7 @@ _POINTER = b"version https://git-lfs"
 def write_sums(folder: Path, pattern: str = "*.safetensors") -> None:
     """Write the checksums of the files in a folder that match a pattern (default: weights)."""
     files = sorted(folder.glob(pattern))
-    write_whole(folder / NAME, "".join(f"{sum_of(file)}  {file.name}\n" for file in files).encode())
+    write_atomically(folder / SUMS_FILE, "".join(f"{sum_of(file)}  {file.name}\n" for file in files).encode())
 
 
 def check_weights(folder: Path) -> None:
@@ -35,7 +35,7 @@ def check_weights(folder: Path) -> None:
         ModelError: a file fails the check; the message names it and the remedy.
     """
     check_files(folder)
-    sums = folder / NAME
+    sums = folder / SUMS_FILE
     if folder.resolve().parent != bundled_folder().resolve() or not sums.is_file():
         return
     for line in sums.read_text(encoding="utf-8").splitlines():
@@ -43,17 +43,17 @@ def check_weights(folder: Path) -> None:
         if match is None:
             raise ModelError(f"{sums} is damaged: {line[:40]!r} is not a checksum line.", _REMEDY)
         checksum, name = match.groups()
-        if problem := what_is_wrong(folder / name, checksum):
+        if problem := checksum_problem(folder / name, checksum):
             raise ModelError(f"{folder / name} {problem}.", _REMEDY)
 
 
 _REMEDY = (
     "Fetch the repository's assets again (git checkout -- assets/models; with Git LFS, git lfs pull first). Where you "
-    f"changed the weights yourself, delete {NAME} beside them."
+    f"changed the weights yourself, delete {SUMS_FILE} beside them."
 )
 
 
-def what_is_wrong(file: Path, wanted: str) -> str:
+def checksum_problem(file: Path, wanted: str) -> str:
     """Return why a file does not have this checksum, as words that follow its name; empty if it does."""
     if not file.is_file():
         return "is missing"

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.kernels.disk_cache import cache_folder
 from workbench.models.bundle import SOURCE, Progress
-from workbench.models.checksums import NAME, sum_of, what_is_wrong, write_sums
+from workbench.models.checksums import SUMS_FILE, checksum_problem, sum_of, write_sums
 from workbench.trace.files import PART, check_regular
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def copies() -> list[Path]:
     """Return the folders of all copies."""
     folder = cache_folder()
     try:
-        return sorted(sums.parent for sums in folder.glob(f"*/{NAME}")) if folder.is_dir() else []
+        return sorted(sums.parent for sums in folder.glob(f"*/{SUMS_FILE}")) if folder.is_dir() else []
     except OSError:
         return []
 
@@ -56,15 +56,15 @@ def is_gguf(name: str) -> bool:
     return name.lower().endswith(".gguf") and "\0" not in name
 
 
-def place_of(stem: str, digest: str) -> Path:
+def copy_folder(stem: str, digest: str) -> Path:
     """Return the folder of the copy of a file with this SHA-256 sum, whether it exists or not."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60]
     return cache_folder() / f"{readable or 'model'}-{digest[:16]}-v{FORMAT}"
 
 
-def is_there(place: Path) -> bool:
+def is_complete(place: Path) -> bool:
     """Whether a copy was completed; `is_whole` also checks its files."""
-    return is_file(place / NAME)
+    return is_file(place / SUMS_FILE)
 
 
 def is_file(path: Path) -> bool:
@@ -82,8 +82,8 @@ def copy_of(file: Path) -> Path | None:
         ModelError: there is no such file, or it is not a GGUF file.
     """
     check_gguf(file)
-    copy = place_of(file.stem, sum_of(file))
-    return copy if is_there(copy) else None
+    copy = copy_folder(file.stem, sum_of(file))
+    return copy if is_complete(copy) else None
 
 
 def check_gguf(file: Path) -> None:
@@ -102,7 +102,7 @@ def check_gguf(file: Path) -> None:
         raise ModelError(f"{file} is not a GGUF file: its first bytes differ.", "Fetch it again.")
 
 
-def convert(file: Path, told: Progress = lambda done, total: None, stem: str | None = None) -> Path:
+def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: str | None = None) -> Path:
     """Return the folder with a GGUF file's converted model; convert it now if there is none.
 
     An existing copy is checked against its checksums and replaced if they do not match.
@@ -118,14 +118,14 @@ def convert(file: Path, told: Progress = lambda done, total: None, stem: str | N
         WorkbenchError: the cache folder cannot be written, or the package `gguf` is missing.
     """
     check_gguf(file)
-    copy = place_of(stem or file.stem, sum_of(file))
-    if is_whole(copy):
+    copy = copy_folder(stem or file.stem, sum_of(file))
+    if is_intact(copy):
         return copy
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: told(0, file.stat().st_size)):
-            if not is_whole(copy):  # another process may have written it while this one waited
-                _make(file, copy, told)
+        with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
+            if not is_intact(copy):  # another process may have written it while this one waited
+                _make(file, copy, on_progress)
     except OSError as error:
         raise _unwritten(error, copy) from error
     return copy
@@ -146,12 +146,12 @@ def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
-def is_whole(place: Path) -> bool:
+def is_intact(place: Path) -> bool:
     """Whether a copy exists and all files match its checksums. Files are read once per process."""
-    if not is_there(place):
+    if not is_complete(place):
         return False
-    lines = [line.split("  ", 1) for line in (place / NAME).read_text(encoding="utf-8").splitlines()]
-    return bool(lines) and all(len(line) == 2 and not what_is_wrong(place / line[1], line[0]) for line in lines)
+    lines = [line.split("  ", 1) for line in (place / SUMS_FILE).read_text(encoding="utf-8").splitlines()]
+    return bool(lines) and all(len(line) == 2 and not checksum_problem(place / line[1], line[0]) for line in lines)
 
 
 def _make(file: Path, place: Path, told: Progress) -> None:

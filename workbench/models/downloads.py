@@ -26,7 +26,7 @@ WAIT_S = 0.2
 """Interval in seconds at which a waiting download checks for Ctrl-C."""
 
 
-def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: Any) -> str:
+def download_files(hub_id: str, on_progress: Callable[[int], None] | None = None, **options: Any) -> str:
     """Download a model's files and return their folder.
 
     Args:
@@ -44,7 +44,7 @@ def fetched(hub_id: str, told: Callable[[int], None] | None = None, **options: A
     def fetch() -> None:
         try:
             with _over_http():
-                path = snapshot_download(hub_id, tqdm_class=_bar(told, stop_event), **FILES, **options)
+                path = snapshot_download(hub_id, tqdm_class=_bar(on_progress, stop_event), **FILES, **options)
         except BaseException as error:
             folder.set_exception(error)
         else:

@@ -32,7 +32,7 @@ def fingerprint(model: Any) -> str:
     return f"{int(bits, 2):0{N_BITS // 4}x}"
 
 
-def differ(one: str, other: str) -> bool:
+def fingerprints_differ(one: str, other: str) -> bool:
     """Whether two fingerprints belong to different weights; an invalid fingerprint matches none."""
     try:
         return (int(one, 16) ^ int(other, 16)).bit_count() > TOLERATED

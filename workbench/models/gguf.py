@@ -19,14 +19,14 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.models.bundle import SOURCE, Progress
-from workbench.models.gguf_metadata import WHOLE, config_of, first_line, refuse
+from workbench.models.gguf_metadata import DAMAGED_ADVICE, config_of, first_line, refuse
 from workbench.models.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
 """Bytes after which a shard is written and the next one begins; at most this much is in memory at once."""
 
 
-def dequantise(file: Path, folder: Path, told: Progress = lambda done, total: None) -> None:
+def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, total: None) -> None:
     """Write a GGUF model as configuration, safetensors, tokenizer and chat template into an empty folder.
 
     Quantised matrices are written as float16: their scales are float16, so that rounding adds at most 2⁻¹¹ of a
@@ -43,21 +43,23 @@ def dequantise(file: Path, folder: Path, told: Progress = lambda done, total: No
         WorkbenchError: the package `gguf` is not installed.
         OSError: the folder cannot be written.
     """
-    gguf = package()
-    told(0, file.stat().st_size)
+    gguf = import_gguf()
+    on_progress(0, file.stat().st_size)
     reader = _opened(gguf, file)
     config = config_of(reader, file)
     tokenizer = tokenizer_of(reader, file)
     if len(tokenizer) > config.vocab_size:
-        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", WHOLE)
+        raise ModelError(
+            f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", DAMAGED_ADVICE
+        )
     config.save_pretrained(folder)
     _generation(config, folder)
     tokenizer.save_pretrained(folder)
     _source(reader, file, folder)
-    _write_weights(_weights(gguf, reader, config, file, told), folder)
+    _write_weights(_weights(gguf, reader, config, file, on_progress), folder)
 
 
-def package() -> Any:
+def import_gguf() -> Any:
     """Import the package `gguf`.
 
     Raises:
@@ -75,10 +77,10 @@ def _opened(gguf: Any, file: Path) -> Any:
     try:
         return gguf.GGUFReader(file)
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}.", WHOLE) from None
+        raise ModelError(f"{file} cannot be read: {error.strerror}.", DAMAGED_ADVICE) from None
     except Exception as error:  # damaged bytes raise any of ValueError, IndexError, KeyError, UnicodeError, …
         raise ModelError(
-            f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", WHOLE
+            f"{file} is not a GGUF file, or is damaged or truncated ({first_line(error)}).", DAMAGED_ADVICE
         ) from None
 
 
@@ -111,7 +113,7 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) ->
     expected = _wanted(gguf, config)
     names = {tensor.name for tensor in reader.tensors}
     if missing := sorted(expected.keys() - names):
-        raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", WHOLE)
+        raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", DAMAGED_ADVICE)
     if unknown := sorted(names - expected.keys()):
         refuse(f"it has weights that this architecture does not use ({', '.join(unknown[:3])})", file)
     total = file.stat().st_size
@@ -119,11 +121,11 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Progress) ->
         name, shape = expected[tensor.name]
         value = _dequantised(gguf, tensor, file)
         if value.shape != shape:
-            raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", WHOLE)
+            raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", DAMAGED_ADVICE)
         if config.model_type == "llama" and ".attn_q." in tensor.name:
-            value = halves(value, config.num_attention_heads)
+            value = reorder_rope_rows(value, config.num_attention_heads)
         elif config.model_type == "llama" and ".attn_k." in tensor.name:
-            value = halves(value, config.num_key_value_heads)
+            value = reorder_rope_rows(value, config.num_key_value_heads)
         yield _Weight(name, _kept(value, tensor.tensor_type.name, f"{file}: {tensor.name}"))
         told(min(total, int(tensor.data_offset + tensor.n_bytes)), total)
 
@@ -157,7 +159,7 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """Return a weight in the dtype in which it is written; see `dequantise`."""
     tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
     if not torch.isfinite(tensor).all():
-        raise ModelError(f"{what} contains NaN or infinite values.", WHOLE)
+        raise ModelError(f"{what} contains NaN or infinite values.", DAMAGED_ADVICE)
     if kind == "BF16":
         return tensor.bfloat16()
     if kind in ("F32", "F64") or tensor.ndim == 1:
@@ -166,7 +168,7 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     return half if torch.isfinite(half).all() else tensor
 
 
-def halves(weight: np.ndarray, heads: int) -> np.ndarray:
+def reorder_rope_rows(weight: np.ndarray, heads: int) -> np.ndarray:
     """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart)."""
     rows = weight.shape[0]
     return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)

@@ -12,9 +12,9 @@ from workbench.core.errors import ModelError
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 """Supported architectures: Llama-like decoders. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
-INSTEAD = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
+UNSUPPORTED_ADVICE = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
 """Advice in errors about files with an unsupported model."""
-WHOLE = "Fetch the file again; its download may have ended early."
+DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
 """Advice in errors about damaged files."""
 
 
@@ -26,9 +26,9 @@ def config_of(reader: Any, file: Path) -> PretrainedConfig:
     except ModelError:
         raise
     except KeyError as error:
-        raise ModelError(f"{file} does not contain its {str(error).strip(chr(39))}.", WHOLE) from None
+        raise ModelError(f"{file} does not contain its {str(error).strip(chr(39))}.", DAMAGED_ADVICE) from None
     except Exception as error:  # a configuration class may raise anything for impossible values
-        raise ModelError(f"{file} has impossible metadata ({first_line(error)}).", WHOLE) from error
+        raise ModelError(f"{file} has impossible metadata ({first_line(error)}).", DAMAGED_ADVICE) from error
 
 
 def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
@@ -91,7 +91,7 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 def refuse(why: str, file: Path) -> None:
     """Raise ModelError if there is a reason."""
     if why:
-        raise ModelError(f"{file.name} cannot be used as a target: {why}.", INSTEAD)
+        raise ModelError(f"{file.name} cannot be used as a target: {why}.", UNSUPPORTED_ADVICE)
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:

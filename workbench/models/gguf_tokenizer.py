@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import generate_merges
 
 from workbench.core.errors import ModelError
-from workbench.models.gguf_metadata import WHOLE, refuse, special_id
+from workbench.models.gguf_metadata import DAMAGED_ADVICE, refuse, special_id
 from workbench.models.gguf_pretokenizer import SPLITTINGS, Splitting
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -47,7 +47,7 @@ def tokenizer_of(reader: Any, file: Path) -> PreTrainedTokenizerFast:
     ids = {token: i for i, token in enumerate(tokens)}
     kinds = facts.get("ggml.token_type") or [NORMAL] * len(tokens)
     if not tokens or len(kinds) < len(tokens) or len(ids) < len(tokens):
-        raise ModelError(f"The tokenizer in {file} cannot be read: its list of tokens is damaged.", WHOLE)
+        raise ModelError(f"The tokenizer in {file} cannot be read: its list of tokens is damaged.", DAMAGED_ADVICE)
     backend = Tokenizer(_model(kind, facts, ids, kinds, splitting, file))
     _spaces(backend, kind, facts, splitting)
     special = {name: _text(tokens, special_id(facts, name)) for name in ("bos", "eos", "unknown", "padding")}
@@ -90,7 +90,7 @@ def _model(
     if kind == "llama":
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):
-            raise ModelError(f"The tokenizer in {file} cannot be read: it has too few scores.", WHOLE)
+            raise ModelError(f"The tokenizer in {file} cannot be read: it has too few scores.", DAMAGED_ADVICE)
         mergeable = {token: i for token, i in ids.items() if kinds[i] not in (CONTROL, UNKNOWN, BYTE)}
         merges = generate_merges(mergeable, {token: float(scores[i]) for token, i in mergeable.items()})
     elif "ggml.merges" in facts:
@@ -107,7 +107,7 @@ def _model(
             unk_token=_text([*ids], unknown) if not splitting.has_bytes else None, fuse_unk=not splitting.has_bytes,
         )  # fmt: skip
     except Exception as error:  # the Rust library raises it, e.g. for a merge of pieces that are not tokens
-        raise ModelError(f"The tokenizer in {file} cannot be read: {error}.", WHOLE) from error
+        raise ModelError(f"The tokenizer in {file} cannot be read: {error}.", DAMAGED_ADVICE) from error
 
 
 def _spaces(backend: Tokenizer, kind: Any, facts: dict[str, Any], splitting: Splitting) -> None:

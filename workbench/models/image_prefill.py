@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ModelError
-from workbench.kernels.image_layout import ImagePrefill, layout, watched, why_no_pictures
+from workbench.kernels.image_layout import ImagePrefill, layout, record_prefill_tensors, why_no_images
 from workbench.kernels.kv_cache import Window
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.self_test import ROUNDING, logits_error
@@ -18,9 +18,7 @@ from workbench.models.runner import Runner
 
 
 @torch.inference_mode()
-def prefill_pictures(
-    runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None
-) -> None:
+def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None) -> None:
     """Prefill an empty row; the prompt's last token is left for the first verification.
 
     Afterwards `slot.pictured` holds the embeddings and hidden states of the prompt with its images.
@@ -37,14 +35,14 @@ def prefill_pictures(
     """
     n, model = inputs["input_ids"].shape[1], runner.model
     runner.refuse_beyond(n)
-    reason = why_no_pictures(model.config, type(model).__name__)
+    reason = why_no_images(model.config, type(model).__name__)
     if reason:
         raise ModelError(reason, "Remove the images, or choose a target that reads images.")
     inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
     runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
     runner.cache.reach(runner.cache.window.rows, n)
     start_s, start = time.perf_counter(), runner.clock.mark()
-    with watched(model, runner.layers[0]) as states:
+    with record_prefill_tensors(model, runner.layers[0]) as states:
         logits = model(**inputs, past_key_values=runner.cache, use_cache=True, logits_to_keep=2).logits
     runner.meter.add(start, runner.clock.mark(), [slot.owner])
     if runner.geometry.multi_rope and model.model.rope_deltas is not None:

@@ -25,7 +25,7 @@ LEAST = 4096
 """Smallest number of elements of a weight that is quantised; norms and biases are stored unchanged."""
 
 
-def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights as stored: matrices as int8 [o, i] with bfloat16 scales [o, i / group], all else unchanged.
 
     Args:
@@ -45,7 +45,7 @@ def to_bytes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def from_bytes(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dequantise_weights(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the inverse of `to_bytes`: int8 weights with scales become float32, all else is returned unchanged."""
     return {
         name: _times(tensor, stored[name + SCALE]) if name + SCALE in stored else tensor
@@ -61,7 +61,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         OSError, SafetensorError: the file cannot be read.
         ValueError: the scales do not fit the int8 tensors.
     """
-    return from_bytes(load_file(path))
+    return dequantise_weights(load_file(path))
 
 
 def count_weights(path: Path) -> int:

@@ -10,16 +10,16 @@ from typing import Any
 
 from workbench.core.errors import ModelError, TokenizerMismatchError
 from workbench.kernels.device_clock import Meter
-from workbench.kernels.image_layout import why_no_pictures
-from workbench.kernels.reduced_vocabulary import n_kept
+from workbench.kernels.image_layout import why_no_images
+from workbench.kernels.reduced_vocabulary import draft_vocabulary_size
 from workbench.models.admission import admit
 from workbench.models.bundle import DEFAULT_TARGET, bundled, config_of
-from workbench.models.checkpoints.compatibility import HeadRequirements, other_embedding, why_not
+from workbench.models.checkpoints.compatibility import HeadRequirements, mismatch_reason, other_embedding
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.checkpoints.user_heads import own_heads
-from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.models.local_models import named, trained_for
-from workbench.models.names import ANY_DRAFTER, locate, own_drafter
+from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
+from workbench.models.local_models import short_name, trained_for
+from workbench.models.names import ANY_DRAFTER, bundled_drafter, locate
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import (
     load_model,
@@ -115,7 +115,7 @@ class Models:
         if need == "trees":
             return self.target.why_no_trees
         if need == "pictures":
-            return why_no_pictures(self.target.model.config, self.target_name or "This target")
+            return why_no_images(self.target.model.config, self.target_name or "This target")
         if need == "sight":
             reads_images = self.drafter is None or self.drafter_processor is not None
             return (
@@ -190,7 +190,9 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
         if head.checkpoint is not None:
             requirements = HeadRequirements.of(target_name, target.model.config.to_dict())
             embedding = target.model.get_input_embeddings().get_parameter("weight")
-            problem = why_not(head.checkpoint, requirements) or other_embedding(head.checkpoint, embedding, target_name)
+            problem = mismatch_reason(head.checkpoint, requirements) or other_embedding(
+                head.checkpoint, embedding, target_name
+            )
         elif trained_for(config) != target_name or config.get("hidden_size") != target.hidden_size:
             problem = f"{head.name} was trained for {config.get('target')}."
         else:
@@ -201,7 +203,7 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
     """Return why a head does not fit the weights of this target; empty if it fits or has no fingerprint."""
     head_fingerprint = config.get(WEIGHTS)
-    if not head_fingerprint or not differ(str(head_fingerprint), fingerprint(target.model)):
+    if not head_fingerprint or not fingerprints_differ(str(head_fingerprint), fingerprint(target.model)):
         return ""
     return (
         f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
@@ -242,18 +244,18 @@ def load_models(
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device, target)
     model = load_model(target, torch_device, torch_dtype)
-    if n_tokens := n_kept(model):
+    if n_tokens := draft_vocabulary_size(model):
         raise ModelError(
             f"{target} is a draft model: it can emit only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
             "Choose it as the draft model, and the model it was trained for as the target.",
         )
     runner = Runner(model, context)
     admit(runner, target, locate(target))
-    models = Models(runner, load_tokenizer(target), named(target))
+    models = Models(runner, load_tokenizer(target), short_name(target))
     models.processor = load_processor(target, model)
     models.heads = find_heads(models.target_name, models.target)
     if drafter == "auto":
-        drafter = own_drafter(target)
+        drafter = bundled_drafter(target)
         if drafter is None:
             models.drafter_problem = f"No draft model is known for {target}; choose one that shares its tokenizer."
     if drafter:
@@ -302,10 +304,10 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
     if problem is not None:
-        models.stranger = OtherVocabularyDrafter(runner, tokenizer, named(name))
+        models.stranger = OtherVocabularyDrafter(runner, tokenizer, short_name(name))
         models.drafter_problem, models.drafter_error = str(problem), problem
         return
     models.drafter = runner
     models.drafter_processor = load_processor(name, model)
-    models.drafter_name, models.drafter_problem = named(name), ""
+    models.drafter_name, models.drafter_problem = short_name(name), ""
     models.read_unknown()

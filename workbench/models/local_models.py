@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.models.bundle import bundled, is_bundled
 from workbench.models.converted import is_gguf
-from workbench.models.published import PUBLISHED
+from workbench.models.published import MODEL_INDEX
 
 _PLACES: dict[str, Path] = {}
 _LOCK = threading.Lock()
@@ -31,13 +31,13 @@ class HubId(str):
     __slots__ = ()
 
 
-def named(model: str) -> str:
+def short_name(model: str) -> str:
     """Return the short name of a model in this process; anything that is no model folder or file is returned unchanged.
 
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
     """
-    if isinstance(model, HubId) or model in _PLACES or model in PUBLISHED or not model or is_bundled(model):
+    if isinstance(model, HubId) or model in _PLACES or model in MODEL_INDEX or not model or is_bundled(model):
         return model
     try:
         path = Path(model).expanduser().resolve()
@@ -58,7 +58,7 @@ def named(model: str) -> str:
 
 def _free(place: Path) -> str:
     """Return a name that no other model has: the last part of the path, with a number if necessary."""
-    used_names, count, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
+    used_names, count, name = {*_PLACES, *bundled(), *MODEL_INDEX}, 1, place.name
     stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
     while name in used_names:
         count += 1
@@ -90,10 +90,10 @@ def with_paths(text: str) -> str:
 def as_argument(model: str) -> str:
     """Return a model's name as a shell argument that works in any folder: local models as quoted absolute paths."""
     path = path_of(model)
-    is_own = not is_bundled(model) and model not in PUBLISHED and not isinstance(model, HubId) and path.exists()
+    is_own = not is_bundled(model) and model not in MODEL_INDEX and not isinstance(model, HubId) and path.exists()
     return shlex.quote(str(path.resolve())) if is_own else model
 
 
 def trained_for(config: dict[str, Any]) -> str:
     """Return the name of the target that a head or draft model was trained for; empty if the configuration has none."""
-    return named(str(config.get("target") or ""))
+    return short_name(str(config.get("target") or ""))

@@ -34,10 +34,10 @@ def machine_facts() -> dict[str, Any]:
 
 def describe(facts: dict[str, Any]) -> str:
     """Return the facts as one line of text."""
-    return f"{make(facts)}; {facts['date']}; load before the run {facts['load']}"
+    return f"{describe_hardware(facts)}; {facts['date']}; load before the run {facts['load']}"
 
 
-def make(facts: dict[str, Any]) -> str:
+def describe_hardware(facts: dict[str, Any]) -> str:
     """Return the facts that stay the same from run to run, as text."""
     extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"

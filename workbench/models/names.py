@@ -10,7 +10,7 @@ from typing import Any
 from workbench.core.errors import ModelError
 from workbench.models import converted, local_models, published
 from workbench.models.bundle import bundled, check_files, config_of
-from workbench.models.shards import joined
+from workbench.models.shards import join_shards
 
 ANY_DRAFTER = "any-drafter"
 """Requirement of a method that accepts a draft model with any vocabulary, because it translates the tokens."""
@@ -20,8 +20,8 @@ def folder_of(name: str) -> Path | None:
     """Return the folder of a model's files on this machine; None if it would have to be downloaded or converted."""
     if name in (bundled_models := bundled()):
         return bundled_models[name]
-    if name in published.PUBLISHED:
-        return published.here(published.PUBLISHED[name])
+    if name in published.MODEL_INDEX:
+        return published.local_folder(published.MODEL_INDEX[name])
     path = local_models.path_of(name)
     if path.is_dir():
         return path
@@ -42,8 +42,8 @@ def locate(name: str) -> str:
     bundled_models = bundled()
     if name in bundled_models:
         check_files(bundled_models[name])
-        return str(joined(bundled_models[name]))
-    if model := published.PUBLISHED.get(name):
+        return str(join_shards(bundled_models[name]))
+    if model := published.MODEL_INDEX.get(name):
         return str(published.obtain(model, lambda: published.download(model)))
     path = local_models.path_of(name)
     if converted.is_gguf(name):
@@ -52,14 +52,14 @@ def locate(name: str) -> str:
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
         check_files(path)
-        return str(joined(path))
+        return str(join_shards(path))
     if path.is_file():
         raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
-        matches = difflib.get_close_matches(name, [*bundled_models, *published.PUBLISHED], n=2, cutoff=0.6)
+        matches = difflib.get_close_matches(name, [*bundled_models, *published.MODEL_INDEX], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, matches))}? " if matches else ""
-        names = ", ".join([*bundled_models, *published.PUBLISHED])
+        names = ", ".join([*bundled_models, *published.MODEL_INDEX])
         hint = f"Known: {names}; `workbench models` says more."
         raise ModelError(
             f"There is no model {name!r}.",
@@ -74,7 +74,7 @@ def weight_bytes(name: str) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
 
 
-def own_drafter(target: str, blind: bool = False) -> str | None:
+def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:
     """Return the name of the bundled draft model for a target, or None.
 
     Args:
@@ -82,7 +82,7 @@ def own_drafter(target: str, blind: bool = False) -> str | None:
         blind: whether the method ignores images: prefer a draft model that was trained without them.
     """
     drafters = [(name, config) for name, _, config in known_targets() if local_models.trained_for(config) == target]
-    if blind:
+    if ignores_images:
         drafters.sort(key=lambda found: "vision_config" in found[1])
     return drafters[0][0] if drafters else None
 

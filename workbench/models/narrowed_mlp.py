@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from workbench.kernels.fused import Fused
-from workbench.kernels.layers import decoder_layers, name_of, shallow, with_layers
+from workbench.kernels.fused import FusedDecoder
+from workbench.kernels.layers import decoder_layers, name_of, shallow_copy, with_layers
 from workbench.kernels.lean import LeanDecoder
-from workbench.kernels.packed import unpacked
-from workbench.kernels.quantised import stored
+from workbench.kernels.packed import unpack_temporarily
+from workbench.kernels.quantised import weight_dtype
 from workbench.kernels.segment import Slot
 from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
-from workbench.models.side_passes import read_again
+from workbench.models.side_passes import recompute_logits
 
 
 class FeedForward(NamedTuple):
@@ -84,14 +84,14 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
 
     with contextlib.ExitStack() as stack:
         for i, layer in enumerate(runner.layers):
-            if (mlp := _made(layer, runner.hidden_size)) is not None:
+            if (mlp := _find_mlp(layer, runner.hidden_size)) is not None:
                 stack.callback(watch(i, mlp[0].get_submodule(mlp[1].out)).remove)
-        stack.enter_context(unpacked(runner.model))
-        read_again(runner, slot, start, tokens, shared_copy=WeightSharingCopy(runner.model))
+        stack.enter_context(unpack_temporarily(runner.model))
+        recompute_logits(runner, slot, start, tokens, shared_copy=WeightSharingCopy(runner.model))
     return contributions
 
 
-def narrowed(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
+def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
     """Return the model with some columns of some MLPs, equally many in each. Only these MLPs are copied.
 
     Args:
@@ -113,12 +113,12 @@ def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tens
     shared_copy.layers = [
         layer.fed_by(layers[i].get_submodule("mlp")) if i in columns else layer for i, layer in enumerate(whole.layers)
     ]
-    is_compiled = whole.fused is not None and len(columns) == len(layers) and stored(model) != torch.int8
-    shared_copy.fused = Fused.of(model, whole.capacity) if is_compiled else None
+    is_compiled = whole.fused is not None and len(columns) == len(layers) and weight_dtype(model) != torch.int8
+    shared_copy.fused = FusedDecoder.of(model, whole.capacity) if is_compiled else None
     return shared_copy
 
 
-def _made(layer: nn.Module, size: int) -> tuple[nn.Module, FeedForward] | None:
+def _find_mlp(layer: nn.Module, size: int) -> tuple[nn.Module, FeedForward] | None:
     name = name_of(layer, 1)
     module = None if name is None else layer.get_submodule(name)
     parts = None if module is None else feed_forward_of(module, size)
@@ -126,11 +126,11 @@ def _made(layer: nn.Module, size: int) -> tuple[nn.Module, FeedForward] | None:
 
 
 def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Module:
-    mlp, name = _made(layer, size), name_of(layer, 1)
+    mlp, name = _find_mlp(layer, size), name_of(layer, 1)
     assert mlp is not None
     assert name is not None
-    (module, parts), shared_copy = mlp, shallow(layer)
-    inner = shallow(module)
+    (module, parts), shared_copy = mlp, shallow_copy(layer)
+    inner = shallow_copy(module)
     for part in parts.into:
         is_fused = _weight(module.get_submodule(part)).shape[0] > parts.width  # gate and up in one
         _put(inner, part, torch.cat([columns, columns + parts.width]) if is_fused else columns, 0)
@@ -143,10 +143,10 @@ def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> N
     """Replace a linear layer in a shallow copy by one with some of its rows (0: outputs) or columns (1: inputs)."""
     *path, last = name.split(".")
     for part in path:
-        module._modules[part] = shallow(module.get_submodule(part))
+        module._modules[part] = shallow_copy(module.get_submodule(part))
         module = module.get_submodule(part)
     linear: Any = module.get_submodule(last)
-    new = shallow(linear)
+    new = shallow_copy(linear)
     new._parameters = dict(linear._parameters)
     is_transposed = isinstance(linear, Conv1D)
     weight = linear.weight.detach().index_select(dim ^ is_transposed, chosen).contiguous()

@@ -16,20 +16,20 @@ from workbench.core.errors import (
     WorkbenchError,
     is_out_of_memory,
 )
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.kernels import devices
 from workbench.kernels.compilation import may_compile
 from workbench.kernels.fused import has_compiled_sizes
-from workbench.kernels.layers import encoder_decoder
+from workbench.kernels.layers import encoder_decoder_error
 from workbench.kernels.lean import has_lean_version
 from workbench.kernels.packed import pack
-from workbench.kernels.quantised import computing, quantise, refuse_int8
+from workbench.kernels.quantised import compute_dtype, quantise, refuse_int8
 from workbench.kernels.reduced_vocabulary import trim
 from workbench.models.bundle import DEFAULT_TARGET, config_of
 from workbench.models.checksums import check_weights
 from workbench.models.names import folder_of, locate
-from workbench.models.published import PUBLISHED
-from workbench.models.shared_embeddings import borrows, with_rows
+from workbench.models.published import MODEL_INDEX
+from workbench.models.shared_embeddings import load_with_shared_embeddings, shares_embeddings
 from workbench.models.tokenizer_source import tokenizer_source_of
 
 TRAIN = "Fetch the target again, or train the draft model anew: workbench train chat-drafter."
@@ -71,7 +71,7 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
         return getattr(torch, dtype)
-    use_bfloat16 = device.type != "cpu" or (target in PUBLISHED and may_compile())
+    use_bfloat16 = device.type != "cpu" or (target in MODEL_INDEX and may_compile())
     return torch.bfloat16 if use_bfloat16 else torch.float32
 
 
@@ -94,7 +94,7 @@ def resolve_drafter_dtype(
     """
     if dtype == "auto" and target == torch.float64:
         return target
-    folder = folder_of(name) if name and computing(target) == torch.bfloat16 else None
+    folder = folder_of(name) if name and compute_dtype(target) == torch.bfloat16 else None
     source = None if folder is None else tokenizer_source_of(folder)
     is_compilable = folder is not None and source is not None and has_compiled_sizes(config_of(folder))
     return resolve_dtype(dtype, device, source.target if source is not None and is_compilable else "")
@@ -110,11 +110,11 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     location = locate(name)
     if Path(location).is_dir():
         check_weights(Path(location))
-    options: dict[str, Any] = {"dtype": computing(dtype), "use_safetensors": True, "trust_remote_code": False}
+    options: dict[str, Any] = {"dtype": compute_dtype(dtype), "use_safetensors": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(location, trust_remote_code=False)
         if getattr(config, "is_encoder_decoder", False):
-            raise encoder_decoder(name, config)
+            raise encoder_decoder_error(name, config)
         if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
             config._experts_implementation = "eager"  # grouped matrix products do not support float64
         options["config"] = config
@@ -122,9 +122,9 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             from transformers import AutoModelForImageTextToText as Auto
         else:
             Auto = AutoModelForCausalLM
-        with no_panic():
-            if borrows(config):
-                model = with_rows(Path(location), config, options["dtype"])
+        with convert_panics():
+            if shares_embeddings(config):
+                model = load_with_shared_embeddings(Path(location), config, options["dtype"])
             else:
                 model = Auto.from_pretrained(location, **options)
     except WorkbenchError:
@@ -165,7 +165,7 @@ def load_tokenizer(name: str) -> Any:
             )
         return tokenizer
     try:
-        with no_panic():
+        with convert_panics():
             return AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
@@ -180,7 +180,7 @@ def encode(tokenizer: Any, text: str) -> list[int]:
         PromptError: the tokenizer fails on the prompt.
     """
     try:
-        with no_panic():
+        with convert_panics():
             return tokenizer.encode(text)
     except Exception as error:  # tokenizers raise many types
         raise PromptError(
@@ -199,7 +199,7 @@ def load_processor(name: str, model: PreTrainedModel) -> Any:
         return None
     location = locate(name)
     try:
-        with no_panic():
+        with convert_panics():
             processor = AutoProcessor.from_pretrained(location, trust_remote_code=False)
     except Exception as error:
         raise ModelError(

@@ -30,14 +30,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.core.tree import ancestors
+from workbench.core.tree import tree_attention_mask
 from workbench.kernels.attention_span import attention_spans
 from workbench.kernels.device_clock import Meter
 from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.layers import longest_context
 from workbench.kernels.masks import MaskMaker
-from workbench.kernels.packed import unpacked
-from workbench.kernels.positions import Geometry
+from workbench.kernels.packed import unpack_temporarily
+from workbench.kernels.positions import ForwardInputBuilder
 from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
@@ -62,7 +62,7 @@ Text = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
+class SelfTestResult:
     """Result of the comparison; both strings are empty if everything is exact.
 
     Attributes:
@@ -74,23 +74,23 @@ class ProbeResult:
     why_no_trees: str = ""
 
 
-def standing(runner: Runner) -> ProbeResult:
+def run_self_test(runner: Runner) -> SelfTestResult:
     """Compare an idle runner with its model's own forward. A difference counts only if two texts show it."""
     if longest_context(runner.config)[0] < ROOM:
-        return ProbeResult()  # a context this short is of no practical use
+        return SelfTestResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
-        return ProbeResult()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
-    result = ProbeResult()
+        return SelfTestResult()  # PaliGemma's prompt attention is bidirectional; `image_prefill` tests it instead
+    result = SelfTestResult()
     for text in range(2):
         try:
             with torch.inference_mode(), scaled_down(runner):
                 result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
-                return ProbeResult("it takes a KV cache of its own class only, which cannot drop a rejected draft")
+                return SelfTestResult("it takes a KV cache of its own class only, which cannot drop a rejected draft")
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            return ProbeResult(f"its forward fails with explicit positions and masks ({message})")
-        if result == ProbeResult():
+            return SelfTestResult(f"its forward fails with explicit positions and masks ({message})")
+        if result == SelfTestResult():
             return result
     return result
 
@@ -115,7 +115,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
             if isinstance(value, int) and value > THRESHOLDS[name]:
                 values[name] = THRESHOLDS[name]
         masks = MaskMaker(attention_spans(runner.model, ROOM), runner.dtype, runner.device, ROOM)
-        runner.geometry = Geometry(masks, ROOM, geometry.multi_rope)
+        runner.geometry = ForwardInputBuilder(masks, ROOM, geometry.multi_rope)
         yield
     finally:
         runner.geometry = geometry
@@ -148,7 +148,7 @@ class _Place:
     branched: bool
 
 
-def _compare(runner: Runner, which: int) -> ProbeResult:
+def _compare(runner: Runner, which: int) -> SelfTestResult:
     """Run one comparison, with one of two sets of tokens."""
     results = _through_cache(runner, which)
     reference, leak = _by_itself(runner.model, results)
@@ -161,12 +161,14 @@ def _compare(runner: Runner, which: int) -> ProbeResult:
     chains = max((t for position, t in pairs if not position.branched), key=_nan_last)
     trees = max((t for position, t in pairs if position.branched), key=_nan_last)
     if not chains <= 1 and not leak <= digits:
-        return ProbeResult("its logits at a token depend on later tokens, so it cannot verify drafts")
+        return SelfTestResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return ProbeResult(f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}")
+        return SelfTestResult(
+            f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}"
+        )
     if not trees <= 1:
-        return ProbeResult("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
-    return ProbeResult()
+        return SelfTestResult("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
+    return SelfTestResult()
 
 
 def _times_in_half(
@@ -223,7 +225,7 @@ def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | Non
     """Return the segment of a text's last token and a draft after it, as the engine passes it to its target."""
     if parents is None:
         return Segment(slot, tokens)
-    sees = ancestors(torch.tensor([-1, *(p + 1 for p in parents)], device=tokens.device), len(tokens))
+    sees = tree_attention_mask(torch.tensor([-1, *(p + 1 for p in parents)], device=tokens.device), len(tokens))
     return Segment(slot, tokens, sees, sees.sum(1) - 1)
 
 
@@ -238,7 +240,7 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
     longest = [text for text in texts if not any(len(t) > len(text) and t[: len(text)] == text for t in texts)]
     logits_by_text: dict[Text, Tensor] = {}
     leak = 0.0
-    with unpacked(model):
+    with unpack_temporarily(model):
         for _, group in itertools.groupby(longest, key=len):
             same = list(group)
             logits = model(input_ids=torch.tensor(same, device=model.device), use_cache=False).logits
@@ -318,10 +320,10 @@ def _in_float32(runner: Runner) -> Iterator[None]:
         )
     ]
     masks = MaskMaker(saved[0].masks.spans, torch.float32, runner.device, ROOM)
-    runner.geometry = Geometry(masks, ROOM, saved[0].multi_rope)
+    runner.geometry = ForwardInputBuilder(masks, ROOM, saved[0].multi_rope)
     runner._lean = None
     try:
-        with unpacked(runner.model):
+        with unpack_temporarily(runner.model):
             yield
     finally:
         runner.geometry, runner._lean = saved

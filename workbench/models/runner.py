@@ -19,26 +19,26 @@ from workbench.core.errors import CapacityError, ContextError, ModelError
 from workbench.core.transfer import to_device
 from workbench.kernels.attention_span import attention_spans
 from workbench.kernels.attention_temperature import scale_by_position
-from workbench.kernels.cuda_graphs import Graphs
+from workbench.kernels.cuda_graphs import CudaGraphRecorder
 from workbench.kernels.device_clock import Clock, Meter
 from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.layers import (
-    Views,
+    LayerSubsets,
     decoder_layers,
-    given,
     has_rotary_positions,
     longest_context,
+    override_input,
     refuse_unverifiable,
     text_config,
 )
 from workbench.kernels.lean import LeanDecoder
 from workbench.kernels.masks import MaskMaker
-from workbench.kernels.model_forward import Mask, OwnForward
-from workbench.kernels.positions import Geometry
-from workbench.kernels.quantised import refuse_int8, stored
-from workbench.kernels.recorded import MOST_TOKENS, Replays, standing_of
+from workbench.kernels.model_forward import Mask, ModelForward
+from workbench.kernels.positions import ForwardInputBuilder
+from workbench.kernels.quantised import refuse_int8, weight_dtype
+from workbench.kernels.recorded import MOST_TOKENS, ReplayCache, model_fingerprint
 from workbench.kernels.segment import Output, Segment, Slot, states_of
-from workbench.kernels.self_test import ROUNDING, lean_of, logits_error
+from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decoder
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
@@ -79,21 +79,23 @@ class Runner:
         spans = attention_spans(model, self.context)
         masks = MaskMaker(spans, self.dtype, self.device, self.cache.capacity)
         multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
-        self.geometry = Geometry(masks, self.cache.capacity, multi_rope)
+        self.geometry = ForwardInputBuilder(masks, self.cache.capacity, multi_rope)
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
-        self._views = Views(model)
-        self._lean = lean_of(model, self.context + SCRATCH)
-        self.stored = stored(model)
+        self._views = LayerSubsets(model)
+        self._lean = make_lean_decoder(model, self.context + SCRATCH)
+        self.stored = weight_dtype(model)
         if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
         self.unknown: int | None = None  # set by `read_unknown` if texts may hold ids without an embedding
         self.goes_on = False  # whether decoding after images was tested: set by `prefill_pictures`
         self._enters: dict[int, bool] = {}
-        self._own = OwnForward(self.lm_head, layers)
+        self._own = ModelForward(self.lm_head, layers)
         scale_by_position(model)
-        self.replays = Replays(Graphs(self.device)) if self.device.type == "cuda" and not multi_rope else None
+        self.replays = (
+            ReplayCache(CudaGraphRecorder(self.device)) if self.device.type == "cuda" and not multi_rope else None
+        )
 
     # -- parts of the model that heads share ---------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class Runner:
         if self._lean is not None:
             self._lean = self._lean.fresh()
         if self.replays is not None:
-            self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, standing_of(self.model)))
+            self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, model_fingerprint(self.model)))
         slot = Slot(len(self.slots), owner=owner)
         self.cache.clear_row(slot.index)
         self.slots.append(slot)
@@ -201,7 +203,7 @@ class Runner:
         for piece in ids.split(chunk):
             selection = slot.prefill_states.wanted
             out = self.forward(
-                [Segment(slot, piece)], last_only=True, everywhere=selection.features, taps=selection.layers
+                [Segment(slot, piece)], last_only=True, everywhere=selection.features, capture_layers=selection.layers
             )
             slot.last_hidden = out.hidden[0, -1]
             self.commit(slot, range(len(piece)))
@@ -220,7 +222,7 @@ class Runner:
             exit_layer: number of layers to run.
         """
         last = exit_layer - 1
-        return self.forward(batch, layers=range(exit_layer), head=False, taps={last}).taps[last]
+        return self.forward(batch, layers=range(exit_layer), head=False, capture_layers={last}).taps[last]
 
     def may_begin_at(self, layer: int) -> bool:
         """Whether a forward may start from the states after `layer` layers.
@@ -231,7 +233,7 @@ class Runner:
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
-    def forward_behind(self, batch: Sequence[Segment], layer: int, taps: Collection[int] = ()) -> Output:
+    def forward_behind(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
         """Run `forward` for tokens that the first layers have processed and written to the cache as scratch entries.
 
         The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
@@ -244,12 +246,14 @@ class Runner:
             taps: indices of layers from there on.
         """
         if self.may_begin_at(layer):
-            out = self.forward(batch, layers=range(layer, self.n_layers), taps=taps)
+            out = self.forward(batch, layers=range(layer, self.n_layers), capture_layers=capture_layers)
             if layer in self._enters:
                 return out
         for segment in batch:
             segment.slot.scratch = 0
-        full_output = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
+        full_output = self.forward(
+            [dataclasses.replace(segment, states=None) for segment in batch], capture_layers=capture_layers
+        )
         if self.may_begin_at(layer):
             error = max(
                 logits_error(out.logits[b, : len(s.tokens)], full_output.logits[b, : len(s.tokens)])
@@ -264,8 +268,8 @@ class Runner:
         last_only: bool = False,
         layers: Sequence[int] | None = None,
         head: bool = True,
-        taps: Collection[int] = (),
-        without: Collection[int] = (),
+        capture_layers: Collection[int] = (),
+        skipped_halves: Collection[int] = (),
         shared_copy: WeightSharingCopy | None = None,
         everywhere: bool = False,
     ) -> Output:
@@ -288,7 +292,9 @@ class Runner:
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the decoding loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers, head, taps, without, shared_copy, everywhere)
+                return self.forward(
+                    batch, last_only, layers, head, capture_layers, skipped_halves, shared_copy, everywhere
+                )
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -312,23 +318,30 @@ class Runner:
         lean = self._lean if shared_copy is None else shared_copy.lean
         if lean is not None and isinstance(mask, Tensor):
             out = Output(*lean(
-                ids, mask, positions, self.cache, layers, last_only, taps, head, states, without, everywhere
+                ids, mask, positions, self.cache, layers, last_only, capture_layers, head, states, skipped_halves, everywhere
             ))  # fmt: skip
         else:
             model, last = (
-                (self._views(layers, without) if shared_copy is None else shared_copy.model),
+                (self._views(layers, skipped_halves) if shared_copy is None else shared_copy.model),
                 last_only and not everywhere,
             )
-            own_forward = partial(self._own, model, self.cache, taps=frozenset(taps), last_only=last or not head)
+            own_forward = partial(
+                self._own, model, self.cache, taps=frozenset(capture_layers), last_only=last or not head
+            )
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:
-                with given(self.embed, self.layers, (layers or [0])[0], states):
+                with override_input(self.embed, self.layers, (layers or [0])[0], states):
                     return own_forward(ids, mask, positions)
 
             if self.replays is None or shared_copy is not None or n * (hi - lo) > MOST_TOKENS:
                 out = read(ids, mask, positions, states)
             else:
-                kind = (layers and tuple(layers), frozenset(without), *own_forward.keywords.values(), states is None)
+                kind = (
+                    layers and tuple(layers),
+                    frozenset(skipped_halves),
+                    *own_forward.keywords.values(),
+                    states is None,
+                )
                 out = self.replays(kind, read, self.cache, ids, mask, positions, states)
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:

@@ -15,30 +15,30 @@ from filelock import FileLock
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.kernels.disk_cache import cache_folder
 from workbench.models import converted
-from workbench.models.checksums import NAME, check_weights, sum_of, write_sums
+from workbench.models.checksums import SUMS_FILE, check_weights, sum_of, write_sums
 
-PIECES = "part-*-of-*.safetensors"
+SHARD_PATTERN = "part-*-of-*.safetensors"
 MOST = 9_000_000
 """Largest size of a part in bytes."""
 
 
-def joined(folder: Path) -> Path:
+def join_shards(folder: Path) -> Path:
     """Return the folder to load: the same one, or for split weights a copy with whole tensors, created if necessary.
 
     Raises:
         ModelError: a part is missing or damaged.
         WorkbenchError: the copy cannot be written.
     """
-    if not any(folder.glob(PIECES)) or not (folder / NAME).is_file():
+    if not any(folder.glob(SHARD_PATTERN)) or not (folder / SUMS_FILE).is_file():
         return folder
-    copy = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / NAME)[:16]}"
-    if converted.is_whole(copy):
+    copy = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / SUMS_FILE)[:16]}"
+    if converted.is_intact(copy):
         return copy
     check_weights(folder)
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(copy.with_name(f".{copy.name}.lock")):
-            if not converted.is_whole(copy):  # another process may have written it while this one waited
+            if not converted.is_intact(copy):  # another process may have written it while this one waited
                 _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
@@ -55,7 +55,7 @@ def _join(folder: Path, place: Path) -> None:
 
     pieces: dict[str, dict[int, torch.Tensor]] = {}
     try:
-        for file in sorted(folder.glob(PIECES)):
+        for file in sorted(folder.glob(SHARD_PATTERN)):
             for name, tensor in load_file(file).items():
                 tensor_name, _, index = name.partition("#")
                 pieces.setdefault(tensor_name, {})[int(index or 0)] = tensor
@@ -75,7 +75,7 @@ def _join(folder: Path, place: Path) -> None:
     converted.fill(place, write)
 
 
-def take_apart(folder: Path, most: int = MOST) -> None:
+def split_into_shards(folder: Path, most: int = MOST) -> None:
     """Split the weights of a folder into parts of at most `most` bytes, in place, with new checksums."""
     from safetensors.torch import load_file, save_file
 

@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 
 from workbench.core.errors import ModelError
 from workbench.models.names import folder_of
-from workbench.models.published import PUBLISHED
+from workbench.models.published import MODEL_INDEX
 from workbench.models.tokenizer_source import tokenizer_source_of
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
@@ -32,12 +32,12 @@ ROUNDING = 0.01
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def borrows(config: Any) -> bool:
+def shares_embeddings(config: Any) -> bool:
     """Whether a model with this configuration uses its target's embedding and LM head."""
     return hasattr(config, ROWS)
 
 
-def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
+def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM:
     """Load the decoder in a folder, with embedding and LM head computed from its target's.
 
     Args:
@@ -52,7 +52,7 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
     if owner is None:
         raise ModelError(
             f"{folder} shares a target's embedding and LM head, but does not name the target.",
-            f"Give the folder as its training wrote it; possible targets are {', '.join(PUBLISHED)}.",
+            f"Give the folder as its training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
         )
     weights = tensors_of(folder)
     if ENTER not in weights or LEAVE not in weights:
@@ -82,11 +82,11 @@ def with_rows(folder: Path, config: Any, dtype: torch.dtype) -> LlamaForCausalLM
         raise ModelError(
             f"{folder} is incomplete: some weights are missing, {min(missing)} for one.", "Fetch it again."
         )
-    weights = written_out(weights, embedding, target_rows.get(_HEAD, embedding))
+    weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
     return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
 
 
-def written_out(
+def expand_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
     """Return a drafter's weights with full embedding and LM head rows, float32, instead of its two matrices."""
@@ -94,7 +94,7 @@ def written_out(
     return others | {_EMBEDDING: _through(embedding, weights[ENTER]), _HEAD: _through(head, weights[LEAVE])}
 
 
-def through_matrices(
+def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
     """Return the inverse of `written_out`; weights that already have the matrices are returned unchanged.

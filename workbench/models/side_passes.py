@@ -18,12 +18,12 @@ AT_ONCE = 96
 
 
 @torch.inference_mode()
-def read_again(
+def recompute_logits(
     runner: Runner,
     slot: Slot,
     start: int,
     tokens: Sequence[int],
-    without: Collection[int] = (),
+    skipped_halves: Collection[int] = (),
     shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
     """Return the logits of tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
@@ -43,7 +43,9 @@ def read_again(
         slot.length, slot.scratch = start, 0
         try:
             ids = to_device(list(tokens), runner.device, torch.long)
-            return runner.forward([Segment(slot, ids)], without=without, shared_copy=shared_copy).logits[0]
+            return runner.forward([Segment(slot, ids)], skipped_halves=skipped_halves, shared_copy=shared_copy).logits[
+                0
+            ]
         finally:
             slot.length, slot.scratch = length, scratch
 
@@ -63,6 +65,6 @@ def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Flo
     for piece in states.split(AT_ONCE):
         tokens = torch.zeros(len(piece), dtype=torch.long, device=runner.device)
         segment = Segment(dummy, tokens, states=piece)
-        logits.append(runner.forward([segment], layers=[last], without={2 * last, 2 * last + 1}).logits[0])
+        logits.append(runner.forward([segment], layers=[last], skipped_halves={2 * last, 2 * last + 1}).logits[0])
         dummy.scratch = 0
     return torch.cat(logits)

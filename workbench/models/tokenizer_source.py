@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.models.bundle import config_of
 from workbench.models.names import folder_of
-from workbench.models.published import PUBLISHED, vocabulary_of, words_sum
+from workbench.models.published import MODEL_INDEX, vocabulary_hash, vocabulary_of
 
 VOCABULARY = "target_vocabulary"
 """Key in a draft model's configuration: `words_sum` of the tokens it was trained with; its folder has no tokenizer."""
@@ -37,7 +37,7 @@ class TokenizerSource:
 
     def matches(self, tokenizer: Any) -> bool:
         """Whether a tokenizer has the tokens and ids that the draft model was trained with."""
-        return words_sum(tokenizer.get_vocab()) == self.vocabulary
+        return vocabulary_hash(tokenizer.get_vocab()) == self.vocabulary
 
 
 def tokenizer_source_of(folder: Path) -> TokenizerSource | None:
@@ -46,7 +46,7 @@ def tokenizer_source_of(folder: Path) -> TokenizerSource | None:
         return None
     target, vocabulary = (config_of(folder).get(key) for key in ("target", VOCABULARY))
     is_named = isinstance(target, str) and isinstance(vocabulary, str)
-    return TokenizerSource(target, vocabulary) if is_named and target in PUBLISHED and vocabulary else None
+    return TokenizerSource(target, vocabulary) if is_named and target in MODEL_INDEX and vocabulary else None
 
 
 def tokenizer_source_for(name: str) -> TokenizerSource | None:
@@ -55,7 +55,7 @@ def tokenizer_source_for(name: str) -> TokenizerSource | None:
     return None if folder is None else tokenizer_source_of(folder)
 
 
-def spoken(folder: Path) -> str:
+def vocabulary_hash_of(folder: Path) -> str:
     """Return the SHA-256 of the tokens and ids of a local model, from files alone; empty if it is not known."""
     if (source := tokenizer_source_of(folder)) is not None:
         return source.vocabulary

@@ -15,14 +15,14 @@ from transformers.utils import logging
 
 from workbench.kernels.layers import decoder_layers, text_config
 from workbench.models.bundle import DEFAULT_TARGET
-from workbench.models.names import locate, own_drafter
+from workbench.models.names import bundled_drafter, locate
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer
 
 _made: dict[str, tempfile.TemporaryDirectory[str]] = {}
 """Folders of the models created here, by target; deleted when the process ends."""
 
 
-def shorten(target: str, folder: Path, layers: int) -> Path:
+def save_truncated(target: str, folder: Path, layers: int) -> Path:
     """Save the first layers of a model, with its embedding, final norm, head and vision tower, as a separate model.
 
     Args:
@@ -64,13 +64,13 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
         ModelError: the target cannot be loaded, or its decoder layers were not found.
     """
     name = target or DEFAULT_TARGET
-    if existing := drafter or own_drafter(name):
+    if existing := drafter or bundled_drafter(name):
         return existing
     if name not in _made:
         config = AutoConfig.from_pretrained(locate(name), trust_remote_code=False)
         layers = max(1, text_config(config).num_hidden_layers // 6)
         temporary = tempfile.TemporaryDirectory(prefix="drafter-")
-        shorten(name, Path(temporary.name) / f"{Path(name).name}-first-{layers}", layers)
+        save_truncated(name, Path(temporary.name) / f"{Path(name).name}-first-{layers}", layers)
         _made[name] = temporary
     return str(next(Path(_made[name].name).iterdir()))
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from workbench.kernels.fused import Fused
-from workbench.kernels.layers import shallow, with_layers
+from workbench.kernels.fused import FusedDecoder
+from workbench.kernels.layers import shallow_copy, with_layers
 from workbench.kernels.lean import LeanDecoder, LeanLayer
-from workbench.kernels.quantised import stored
+from workbench.kernels.quantised import weight_dtype
 from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 
 
-def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
+def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
     """Return a truncated target: embedding, these layers in place of as many first layers, final norm and LM head.
 
     A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
@@ -32,18 +32,18 @@ def beginning(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
             return WeightSharingCopy(model)
         lean: LeanDecoder = copy.copy(whole)
         lean.layers = [LeanLayer(layer) for layer in layers]
-        is_compiled = whole.fused is not None and stored(model) != torch.int8
-        lean.fused = Fused.of(model, whole.capacity) if is_compiled else None
+        is_compiled = whole.fused is not None and weight_dtype(model) != torch.int8
+        lean.fused = FusedDecoder.of(model, whole.capacity) if is_compiled else None
         return WeightSharingCopy(model, lean)
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a layer that shares all weights but these; names as in the layer: "self_attn.q_proj.weight"."""
-    shared_copy = shallow(layer)
+    shared_copy = shallow_copy(layer)
     for name, weight in weights.items():
         module, (*path, last) = shared_copy, name.split(".")
         for part in path:
-            module._modules[part] = shallow(module.get_submodule(part))
+            module._modules[part] = shallow_copy(module.get_submodule(part))
             module = module.get_submodule(part)
         parameter = module.get_parameter(last)
         module._parameters = {

@@ -13,20 +13,20 @@ import workbench
 from workbench.client import Client
 from workbench.server.door import AccessControl
 from workbench.server.guard import Guard
-from workbench.server.large_requests import LargeRequests, counter
+from workbench.server.large_requests import LargeRequests, make_admit_request
 from workbench.server.reference import page
 from workbench.server.routes import router
 
 
-def make(client: Client, door: AccessControl | None = None) -> FastAPI:
+def make(client: Client, access_control: AccessControl | None = None) -> FastAPI:
     """Return the ASGI application for a `Workbench`, with its access control; by default for this machine only."""
     app = FastAPI(
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
         middleware=[
-            Middleware((door or AccessControl()).before),
+            Middleware((access_control or AccessControl()).before),
             Middleware(Guard),
-            Middleware(LargeRequests, let_in=counter(client)),
+            Middleware(LargeRequests, let_in=make_admit_request(client)),
         ],
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,
@@ -47,13 +47,13 @@ def make(client: Client, door: AccessControl | None = None) -> FastAPI:
     return app
 
 
-def serve(client: Client, host: str, port: int, door: AccessControl | None = None, **https: Any) -> None:
+def serve(client: Client, host: str, port: int, access_control: AccessControl | None = None, **https: Any) -> None:
     """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 
-    from workbench.server.connections import PunctualProtocol
+    from workbench.server.connections import HeaderTimeoutProtocol
 
     uvicorn.run(
-        make(client, door), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5,
-        proxy_headers=False, http=PunctualProtocol, **https,
+        make(client, access_control), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5,
+        proxy_headers=False, http=HeaderTimeoutProtocol, **https,
     )  # fmt: skip

@@ -87,7 +87,7 @@ def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -
     return client
 
 
-class Callers:
+class ClientAddressMiddleware:
     """ASGI middleware that sets the client address of every request.
 
     Args:

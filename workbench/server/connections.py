@@ -16,7 +16,7 @@ HEADERS_S = 20.0
 """Time limit in seconds, from the opening of a connection or the first byte of a later request to the headers' end."""
 
 
-class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class HeaderTimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """uvicorn's HTTP protocol, with a time limit for headers."""
 
     headers_s = HEADERS_S
@@ -59,6 +59,6 @@ class PunctualProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
 
 
-def be_punctual() -> None:
+def install_header_timeout() -> None:
     """Apply the time limit to servers that libraries such as Gradio start in this process: replace uvicorn's "auto"."""
-    HTTP_PROTOCOLS["auto"] = f"{PunctualProtocol.__module__}:{PunctualProtocol.__qualname__}"
+    HTTP_PROTOCOLS["auto"] = f"{HeaderTimeoutProtocol.__module__}:{HeaderTimeoutProtocol.__qualname__}"

@@ -15,10 +15,10 @@ from typing import Any
 from workbench.client.keys import KEY, is_loopback
 from workbench.core.errors import ParameterError
 from workbench.server import callers
-from workbench.server.callers import Callers
+from workbench.server.callers import ClientAddressMiddleware
 from workbench.server.keys import SHORT, Keys
-from workbench.server.origins import Allowed, Origins, allowed, split
-from workbench.service.checks import about
+from workbench.server.origins import Allowlist, Origins, make_allowlist, split
+from workbench.service.checks import set_error_option
 
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
 _PROXIES = (b"via", b"x-real-ip", b"cf-connecting-ip")
@@ -35,7 +35,7 @@ def is_user() -> bool:
     return _USER.get()
 
 
-def marked(scope: Mapping[str, Any]) -> bool:
+def is_user_scope(scope: Mapping[str, Any]) -> bool:
     """Return whether a request may come from this machine's user, from its scope; true if the server is not `open`."""
     return scope.get(USER, True)
 
@@ -56,7 +56,7 @@ class AccessControl:
         public: whether the server is open to everybody.
     """
 
-    allow: Allowed = field(default_factory=Allowed)
+    allow: Allowlist = field(default_factory=Allowlist)
     key: str | None = None
     open: bool = False
     trusted: tuple[str, ...] = ()
@@ -65,9 +65,9 @@ class AccessControl:
 
     def before(self, app: Any) -> Any:
         """Return the ASGI application with the access control around it."""
-        app = Users(app, self.is_users) if self.open else app
+        app = LocalUserMiddleware(app, self.is_users) if self.open else app
         app = Keys(app, self.key, self.allow.framed) if self.key else app
-        return Callers(Origins(app, self.allow, forms=self.key is not None), self.trusted)
+        return ClientAddressMiddleware(Origins(app, self.allow, forms=self.key is not None), self.trusted)
 
     def is_users(self, scope: Any) -> bool:
         """Return whether a request may come from this machine's user."""
@@ -92,7 +92,7 @@ class AccessControl:
         return []
 
 
-class Users:
+class LocalUserMiddleware:
     """ASGI middleware that records whether a request comes from this machine's user, by `is_users`."""
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
@@ -123,7 +123,7 @@ def is_from_here(scope: Any) -> bool:
     return (ipv4 or address).is_loopback and not any(b"forwarded" in name or name in _PROXIES for name in names)
 
 
-def door(
+def make_access_control(
     host: str,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
@@ -148,13 +148,13 @@ def door(
     """
     env = os.environ if env is None else env
     if key is not None and not key.strip():  # an unset shell variable must not open the server to everybody
-        with about("api-key"):
+        with set_error_option("api-key"):
             raise ParameterError("The key is empty.", "Give a key, or leave out the option.")
     key = (env.get(KEY, "") if key is None else key).strip() or None
     proxies = tuple(trusted) or callers.from_environment(env)
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
-    allow = allowed(host, hosts, origins, env, public)
+    allow = make_allowlist(host, hosts, origins, env, public)
     shared = bool(proxies or allow.given)  # `allow.given` excludes the names of Spaces and Colab
     # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
     is_single_user = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared

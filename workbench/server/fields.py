@@ -16,7 +16,7 @@ from workbench.core.errors import ParameterError
 from workbench.methods import known
 
 if TYPE_CHECKING:
-    from workbench.engine.request_options import Extras
+    from workbench.engine.request_options import RequestOptions
 
 TOP = 20
 """Maximum number of most likely tokens per position: OpenAI's limit of `top_logprobs`."""
@@ -36,7 +36,7 @@ _GRAMMAR = "grammar-constrained decoding is not implemented"
 _TOOLS = "tool calls are not implemented"
 _SEARCH = "text found by search does not follow the target's distribution"
 _TEXT = "answers are text only"
-NOT_HONOURED: dict[str, tuple[str, tuple[Any, ...]]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "guided_json": (_GRAMMAR, ()),
     "guided_regex": (_GRAMMAR, ()),
     "guided_choice": (_GRAMMAR, ()),
@@ -81,7 +81,7 @@ NOT_HONOURED: dict[str, tuple[str, tuple[Any, ...]]] = {
 """Unsupported fields, each with the reason, and the values with which it has no effect and is accepted."""
 
 
-def wrong(name: str, message: str, remedy: str) -> ParameterError:
+def field_error(name: str, message: str, remedy: str) -> ParameterError:
     """Return the error for a field, with the field's name in `option`."""
     problem = ParameterError(message, remedy)
     problem.option = name
@@ -98,7 +98,7 @@ def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1,
     if not is_number or not least <= value <= most or (whole and value != int(value)):
         kind = "whole number" if whole else "number"
         upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
-        raise wrong(
+        raise field_error(
             name, f"{name} is not a {kind} from {least:g}{upto}.", "Send such a number, or leave out the field."
         )
     return int(value) if whole else value
@@ -111,18 +111,18 @@ def flag(name: str, value: Any) -> bool:
         ParameterError: the value is not a boolean.
     """
     if not isinstance(value, bool):
-        raise wrong(name, f"{name} is not a boolean.", "Use true or false.")
+        raise field_error(name, f"{name} is not a boolean.", "Use true or false.")
     return value
 
 
 def _ids(name: str, ids: Any) -> tuple[int, ...]:
     if not isinstance(ids, list) or len(ids) > IDS or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
-        raise wrong(name, f"{name} is not a list of up to {IDS} token ids.", "For example: [2, 50].")
+        raise field_error(name, f"{name} is not a list of up to {IDS} token ids.", "For example: [2, 50].")
     return tuple(ids)
 
 
 def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    problem = wrong(
+    problem = field_error(
         name, f"{name} is not an object of up to {BIASED} token ids and numbers from -100 to 100.",
         'For example: {"50": -100}.',
     )  # fmt: skip
@@ -137,7 +137,7 @@ def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
 
 def _object(name: str, value: Any, names: tuple[str, ...], remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not set(value) <= set(names):
-        raise wrong(name, f"{name} is not a valid object.", remedy)
+        raise field_error(name, f"{name} is not a valid object.", remedy)
     return value
 
 
@@ -186,16 +186,16 @@ class Fields(BaseModel):
         """Return the numbers of most likely tokens per position of the answer and of the prompt; None: no logprobs."""
         raise NotImplementedError
 
-    def extras(self) -> Extras:
+    def extras(self) -> RequestOptions:
         """Return the options of a run beyond its sampling parameters.
 
         Raises:
             ParameterError: a field requires another one.
         """
-        from workbench.engine.request_options import Extras  # brings PyTorch
+        from workbench.engine.request_options import RequestOptions  # brings PyTorch
 
         n_top, n_prompt = self.tops()
-        return Extras(
+        return RequestOptions(
             self.min_tokens, self.stop_token_ids, self.ignore_eos, self.logit_bias, self.presence_penalty,
             self.frequency_penalty, n_top, n_prompt, self.truncate_prompt_tokens,
         )  # fmt: skip
@@ -224,7 +224,7 @@ class Chat(Fields):
     def tops(self) -> tuple[int | None, int | None]:
         """Return the numbers; in chat completions the answer's is in `top_logprobs`."""
         if self.top_logprobs and not self.logprobs:
-            raise wrong("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
+            raise field_error("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
         return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs
 
 
@@ -238,13 +238,13 @@ def check_names(sent: dict[str, Any], chat: bool) -> None:
     for name, value in sent.items():
         if name in supported or name in SILENT:
             continue
-        reason, neutral = NOT_HONOURED.get(name, ("", ()))
+        reason, neutral = UNSUPPORTED_FIELDS.get(name, ("", ()))
         if not reason:
             similar = difflib.get_close_matches(name, supported, n=1, cutoff=0.6)
             hint = f"Did you mean {similar[0]!r}?" if similar else f"Known fields: {', '.join(sorted(supported))}."
-            raise wrong(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
+            raise field_error(name[: wire.NAME_CHARS], f"There is no field {name[: wire.NAME_CHARS]!r}.", hint)
         if value not in neutral:
-            raise wrong(name, f"{name} is not supported: {reason}.", "Leave it out.")
+            raise field_error(name, f"{name} is not supported: {reason}.", "Leave it out.")
 
 
 def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:

@@ -72,7 +72,7 @@ class Guard:
             await send(message)
 
         try:
-            if declared(scope) > limit:
+            if declared_size(scope) > limit:
                 raise TooLargeError(limit)
             await self.app(scope, counted, watched)
         except Exception as problem:
@@ -81,7 +81,7 @@ class Guard:
             await _answer(scope, problem)(scope, receive, send)
 
 
-def declared(scope: Any) -> int:
+def declared_size(scope: Any) -> int:
     """Return the declared size of a request's body; 0 without a declaration."""
     value = dict(scope["headers"]).get(b"content-length", b"")
     return int(value) if value.isdigit() else 0

@@ -17,21 +17,21 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from workbench.core.errors import CapacityError
-from workbench.server.origins import FORM, READS, refused
+from workbench.server.origins import FORM, READS, refusal_response
 from workbench.service.limits import Limits
-from workbench.service.meter import Meter
+from workbench.service.meter import RateLimiter
 from workbench.service.users import user_key
 
 SHORT = 16
 """Minimum length of a key that cannot be guessed, in characters."""
-WRONG = 10
+MAX_WRONG_KEYS = 10
 """Maximum number of wrong keys of one address per minute; further ones are refused unchecked."""
-OPEN = ("/health", "/ready", "/gradio_api/startup-events")
+OPEN_PATHS = ("/health", "/ready", "/gradio_api/startup-events")
 """Paths that need no key. Gradio itself calls the last one while it starts; its answer is true or false."""
 FORM_BYTES = 4096
 STAY_S = 30 * 24 * 3600
 """Lifetime of a browser's cookie, in seconds."""
-STRANGER = "workbench.stranger"
+UNAUTHENTICATED = "workbench.stranger"
 """Scope entry of a request that came without the key."""
 _SALT = secrets.token_bytes(32)
 
@@ -60,7 +60,7 @@ class Keys:
         self.is_long = len(key) >= SHORT
         self._seed = self.key if self.is_long else _SALT + self.key
         self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another name
-        self.wrong = Meter(Limits(requests_per_minute=WRONG))
+        self.wrong = RateLimiter(Limits(requests_per_minute=MAX_WRONG_KEYS))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on a request with the key or cookie, process a login form, or ask for the key."""
@@ -77,8 +77,8 @@ class Keys:
             return await self.app(scope, receive, send)
         if request is None:
             return await send({"type": "websocket.close", "code": 1008})
-        if request.method in READS and _inside(scope) in OPEN:
-            return await self.app(scope | {STRANGER: True}, receive, send)
+        if request.method in READS and _inside(scope) in OPEN_PATHS:
+            return await self.app(scope | {UNAUTHENTICATED: True}, receive, send)
         return await (_wait(scope, limit_error) if limit_error else self._ask(request))(scope, receive, send)
 
     def _holds(self, scope: Any) -> bool:
@@ -149,7 +149,7 @@ class Keys:
     def _ask(self, request: Request) -> Response:
         if request.method in READS and "text/html" in request.headers.get("accept", ""):
             return _form("")
-        return refused(
+        return refusal_response(
             request.scope,
             401,
             "This workbench needs an API key.",
@@ -168,7 +168,7 @@ def _sent_keys(scope: Any) -> tuple[bytes, bytes]:
 
 
 def _wait(scope: Any, late: CapacityError) -> Response:
-    return refused(scope, 429, late.message, late.remedy, code="rate_limit_exceeded", headers=_later(late))
+    return refusal_response(scope, 429, late.message, late.remedy, code="rate_limit_exceeded", headers=_later(late))
 
 
 def _later(late: CapacityError) -> dict[str, str]:

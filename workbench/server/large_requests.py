@@ -16,22 +16,22 @@ from typing import Any
 
 from workbench.client import Client
 from workbench.core.errors import CapacityError
-from workbench.server.guard import LateError, declared, is_call
-from workbench.service.caller import LEFT
+from workbench.server.guard import LateError, declared_size, is_call
+from workbench.service.caller import DISCONNECTED
 from workbench.service.fairqueue import FairQueue
 from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10
-PLACES, WAITING = 2, 8
+MAX_CONCURRENT, WAITING = 2, 8
 """Maximum number of large requests that are processed at once (one address may have all places but one), and of large
 requests of one address that wait."""
 BODY_S = 30.0
 """Time limit for the arrival of a request's body, large or small, in seconds."""
-READ = "workbench.read"
+RELEASE_SLOT = "workbench.read"
 """Scope entry of a large request: function that frees its place once the body is parsed, if the answer takes long."""
-LetIn = Callable[[str, bool], None]
+AdmitRequest = Callable[[str, bool], None]
 """Function (user, counted) that counts a request of a user, or only checks the rate limit; it refuses one too many."""
-SOON_S = 2
+RETRY_AFTER_S = 2
 """Retry time for an address with too many waiting requests, in seconds."""
 
 
@@ -50,13 +50,13 @@ class LargeRequests:
     def __init__(
         self,
         app: Any,
-        let_in: LetIn = lambda *_: None,
-        places: int = PLACES,
+        admit_request: AdmitRequest = lambda *_: None,
+        max_concurrent: int = MAX_CONCURRENT,
         waiting: int = WAITING,
         body_s: float = BODY_S,
     ) -> None:
-        self.app, self.let_in, self.body_s = app, let_in, body_s
-        self.free, self.most, self.each = places, waiting, max(1, places - 1)
+        self.app, self.let_in, self.body_s = app, admit_request, body_s
+        self.free, self.most, self.each = max_concurrent, waiting, max(1, max_concurrent - 1)
         self.queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
         self.waiting: Counter[str] = Counter()
         self.held: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class LargeRequests:
             if is_large(scope):
                 self.let_in(user, call)
                 await place.enter_async_context(self._place(user))
-                scope |= {READ: place.aclose}
+                scope |= {RELEASE_SLOT: place.aclose}
             receive = self._with_deadline(receive)
             await (self._watched if call else self.app)(scope, receive, send)
 
@@ -85,8 +85,8 @@ class LargeRequests:
             if self.waiting[address] >= self.most:
                 raise CapacityError(
                     f"{self.most} large requests from your address are already waiting.",
-                    f"Try again in {SOON_S} s.",
-                    SOON_S,
+                    f"Try again in {RETRY_AFTER_S} s.",
+                    RETRY_AFTER_S,
                 )
             self.waiting[address] += 1
             ticket = address, asyncio.get_running_loop().create_future()
@@ -160,22 +160,22 @@ class LargeRequests:
                 if (await receive())["type"] == "http.disconnect":
                     disconnected.set()
 
-        token = LEFT.set(disconnected)
+        token = DISCONNECTED.set(disconnected)
         waiting_task = asyncio.ensure_future(until_gone())
         try:
             await self.app(scope, receive_body, send)
         finally:
-            LEFT.reset(token)
+            DISCONNECTED.reset(token)
             waiting_task.cancel()
 
 
 def is_large(scope: Any) -> bool:
     """Return whether a request has a large body, or one of undeclared size."""
     names = {name for name, _ in scope["headers"]}
-    return scope["method"] == "POST" and (declared(scope) > LARGE_BYTES or b"content-length" not in names)
+    return scope["method"] == "POST" and (declared_size(scope) > LARGE_BYTES or b"content-length" not in names)
 
 
-def counter(client: Client) -> LetIn:
+def make_admit_request(client: Client) -> AdmitRequest:
     """Return a function that counts the requests of users; see `workbench.client.protocol.Client.let_in`."""
 
     def let_in(user: str, counted: bool) -> None:

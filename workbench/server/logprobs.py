@@ -36,7 +36,7 @@ def _entry(one: Any) -> dict[str, Any]:
     return {"token": token(one.data), "logprob": one.logprob, "bytes": list(one.data)}
 
 
-class OfCompletion:
+class CompletionLogprobs:
     """Build `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
 
     Args:
@@ -44,8 +44,8 @@ class OfCompletion:
         echoed: with `echo`, the text of the prompt.
     """
 
-    def __init__(self, before: tuple[str, Sequence[Any]] | None = None, echoed: str = "") -> None:
-        self._before, self._echoed = before, echoed
+    def __init__(self, before: tuple[str, Sequence[Any]] | None = None, prompt_text: str = "") -> None:
+        self._before, self._echoed = before, prompt_text
         self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, scores: Sequence[Any]) -> dict[str, Any]:

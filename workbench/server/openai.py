@@ -84,13 +84,13 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
     parsed = fields.read(present, chat)
     extras = parsed.extras()
     if parsed.stream and parsed.prompt_logprobs is not None:
-        raise fields.wrong("prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave out stream.")
+        raise fields.field_error("prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave out stream.")
     include_usage = fields.flag("include_usage", parsed.stream_options.get("include_usage", False))
     sampling = {name: present.get(name, default) for name, default in fields.SAMPLING.items()}
     default_tokens = CHAT_TOKENS if chat else COMPLETION_TOKENS
     n_new = next((n for n in (parsed.max_completion_tokens, parsed.max_tokens) if n is not None), default_tokens)
     options = Generation.options(client, parsed.speculation | {
-        "params": wire.params(parsed.speculation.get("params")) | sampling,
+        "params": wire.check_params(parsed.speculation.get("params")) | sampling,
         "target": parsed.model,
         "max_new_tokens": n_new,
         "seed": secrets.randbelow(2**31) if parsed.seed is None else parsed.seed,
@@ -98,20 +98,22 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
     })  # fmt: skip
     prompts = _prompts(parsed.prompt) if isinstance(parsed, fields.Completion) else [None]
     if isinstance(parsed, fields.Chat):
-        messages = wire.messages(parsed.messages)
+        messages = wire.check_messages(parsed.messages)
         prompts = [client.chat_prompt(messages, options["target"])]
         if pictures := wire.images_of(messages):
             options["images"] = pictures
             for name in ("prompt_logprobs", "truncate_prompt_tokens"):
                 if name in present:
-                    raise fields.wrong(name, f"{name} is not supported for a prompt with images.", "Leave it out.")
+                    raise fields.field_error(
+                        name, f"{name} is not supported for a prompt with images.", "Leave it out."
+                    )
     n = parsed.n * len(prompts)
     if n > fields.CHOICES:
-        raise fields.wrong("n", f"{n} answers are too many.", f"Request at most {fields.CHOICES}.")
+        raise fields.field_error("n", f"{n} answers are too many.", f"Request at most {fields.CHOICES}.")
     if extras != type(extras)():
         options["extras"] = extras
     starts = [
-        options | {"prompt": wire.prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
+        options | {"prompt": wire.check_prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
         for prompt in prompts
         for i in range(parsed.n)
     ]
@@ -128,30 +130,30 @@ def _prompts(value: Any) -> list[Any]:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def full_answer(wanted: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any]:
+def full_answer(request: CompletionRequest, runs: Sequence[Any]) -> dict[str, Any]:
     """Return the answer to a request without streaming, from its ended runs."""
-    kind = "chat.completion" if wanted.chat else "text_completion"
+    kind = "chat.completion" if request.chat else "text_completion"
     choices, top_level = [], {}
     for i, run in enumerate(runs):
-        trace, scores = run.trace, LogprobStream(wanted, run)
+        trace, scores = run.trace, LogprobStream(request, run)
         prompt = scores.prompt()
         extra = {} if prompt is None else {"prompt_logprobs": logprobs.of_prompt(prompt)}
         choice: dict[str, Any] = {"index": i}
-        if wanted.chat:
+        if request.chat:
             choice["message"] = {"role": "assistant", "content": trace.text}
             top_level |= extra
         else:
-            choice["text"] = echo_text(wanted, trace) + trace.text
+            choice["text"] = echo_text(request, trace) + trace.text
             choice |= extra
         choice |= {"logprobs": scores.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
-    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces, wanted.n)} | top_level
+    return _envelope(request, traces[0], kind) | {"choices": choices, "usage": usage(traces, request.n)} | top_level
 
 
-def echo_text(wanted: CompletionRequest, trace: Trace) -> str:
+def echo_text(request: CompletionRequest, trace: Trace) -> str:
     """Return the text before the generated text: the prompt with `echo`, else nothing."""
-    return trace.header.prompt if wanted.echo else ""
+    return trace.header.prompt if request.echo else ""
 
 
 class LogprobStream:
@@ -162,13 +164,15 @@ class LogprobStream:
         run: a run that has finished prefill.
     """
 
-    def __init__(self, wanted: CompletionRequest, run: Any) -> None:
+    def __init__(self, request: CompletionRequest, run: Any) -> None:
         self._request: Any = getattr(run, "request", None)
         self._extras = getattr(self._request, "extras", None)
         self._n = 0
-        before = (run.trace.header.prompt_text[0], self.prompt() or []) if wanted.echo else None
+        before = (run.trace.header.prompt_text[0], self.prompt() or []) if request.echo else None
         self._shape = (
-            logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before, echo_text(wanted, run.trace)).more
+            logprobs.of_chat
+            if request.chat
+            else logprobs.CompletionLogprobs(before, echo_text(request, run.trace)).more
         )
 
     def prompt(self) -> list[Any] | None:
@@ -186,39 +190,39 @@ class LogprobStream:
 
 
 def stream_chunk(
-    wanted: CompletionRequest,
+    request: CompletionRequest,
     index: int,
     trace: Trace,
     text: str,
     first: bool = False,
     last: bool = False,
-    told: Any = None,
+    token_logprobs: Any = None,
 ) -> dict[str, Any]:
     """Return a chunk of a streamed answer; `told` are its log-probabilities."""
-    if wanted.chat:
+    if request.chat:
         delta = ({"role": "assistant"} if first else {}) | ({"content": text} if text or first else {})
         content: dict[str, Any] = {"delta": delta}
     else:
         content = {"text": text}
-    kind = "chat.completion.chunk" if wanted.chat else "text_completion"
+    kind = "chat.completion.chunk" if request.chat else "text_completion"
     reason = finish_reason(trace) if last else None
-    choices = [{"index": index, **content, "logprobs": told, "finish_reason": reason}]
-    return _envelope(wanted, trace, kind) | {"choices": choices} | ({"usage": None} if wanted.include_usage else {})
+    choices = [{"index": index, **content, "logprobs": token_logprobs, "finish_reason": reason}]
+    return _envelope(request, trace, kind) | {"choices": choices} | ({"usage": None} if request.include_usage else {})
 
 
-def usage_chunk(wanted: CompletionRequest, traces: Sequence[Trace]) -> dict[str, Any]:
+def usage_chunk(request: CompletionRequest, traces: Sequence[Trace]) -> dict[str, Any]:
     """Return the last chunk of a streamed answer with `include_usage`."""
-    kind = "chat.completion.chunk" if wanted.chat else "text_completion"
-    return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces, wanted.n)}
+    kind = "chat.completion.chunk" if request.chat else "text_completion"
+    return _envelope(request, traces[0], kind) | {"choices": [], "usage": usage(traces, request.n)}
 
 
-def _envelope(wanted: CompletionRequest, trace: Trace, kind: str) -> dict[str, Any]:
-    prefix = "chatcmpl" if wanted.chat else "cmpl"
+def _envelope(request: CompletionRequest, trace: Trace, kind: str) -> dict[str, Any]:
+    prefix = "chatcmpl" if request.chat else "cmpl"
     return {
-        "id": f"{prefix}-{wanted.id}",
+        "id": f"{prefix}-{request.id}",
         "object": kind,
-        "created": wanted.created,
-        "model": wanted.model or trace.header.target,
+        "created": request.created,
+        "model": request.model or trace.header.target,
         "system_fingerprint": f"workbench-{trace.header.workbench}",
     }
 

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from workbench.client.keys import is_loopback
 from workbench.core.errors import ParameterError
-from workbench.service.checks import about
+from workbench.service.checks import set_error_option
 
 ANY = "*"
 HOSTS, ORIGINS = "WORKBENCH_ALLOWED_HOSTS", "WORKBENCH_ALLOWED_ORIGINS"
@@ -30,7 +30,7 @@ PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
 
 @dataclass(frozen=True)
-class Allowed:
+class Allowlist:
     """Allowed host names of a server, and allowed origins of other pages.
 
     Attributes:
@@ -85,13 +85,13 @@ class Allowed:
         return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))
 
 
-def allowed(
-    bound: str,
+def make_allowlist(
+    listen_address: str,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     public: bool = False,
-) -> Allowed:
+) -> Allowlist:
     """Return the allow-list of a server.
 
     It contains the machine's own names: `localhost`, the address that the server listens on, and the host name if other
@@ -110,9 +110,9 @@ def allowed(
         ParameterError: a host name or an origin is invalid; `option` names the option.
     """
     env = os.environ if env is None else env
-    bound = bound.strip("[]").lower()
-    names = ["localhost", "127.0.0.1", "[::1]", f"[{bound}]" if ":" in bound else bound]
-    if not is_loopback(bound):
+    listen_address = listen_address.strip("[]").lower()
+    names = ["localhost", "127.0.0.1", "[::1]", f"[{listen_address}]" if ":" in listen_address else listen_address]
+    if not is_loopback(listen_address):
         names += [socket.gethostname().lower(), f"{socket.gethostname().lower()}.local"]
     space = [name.strip().lower() for name in env.get("SPACE_HOST", "").split(",") if name.strip()]
     if env.get("SPACE_ID") and not space:
@@ -120,15 +120,15 @@ def allowed(
     if env.get("COLAB_RELEASE_TAG"):
         names += ["*.googleusercontent.com", "*.colab.dev"]
     root = urlsplit(env.get("GRADIO_ROOT_PATH", ""))
-    with about("allowed-host"):
+    with set_error_option("allowed-host"):
         configured = [*map(_name, (*hosts, *_listed(env.get(HOSTS, "")))), *([root.hostname] if root.hostname else [])]
-    with about("allowed-origin"):
+    with set_error_option("allowed-origin"):
         pages = [_origin(text) for text in (*origins, *_listed(env.get(ORIGINS, "")))]
     pages += [f"{root.scheme}://{root.netloc}".lower()] if root.hostname else []
-    return Allowed(
+    return Allowlist(
         hosts=tuple(dict.fromkeys([*names, *space, *configured])),
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
-        any_address=bound in ("0.0.0.0", "::", ""),
+        any_address=listen_address in ("0.0.0.0", "::", ""),
         frames=public,
         given=tuple(dict.fromkeys([*space, *configured])),
     )
@@ -191,7 +191,7 @@ class Origins:
         forms: whether form bodies are allowed besides JSON: see `workbench.server.keys`.
     """
 
-    def __init__(self, app: Any, allow: Allowed, forms: bool = False) -> None:
+    def __init__(self, app: Any, allow: Allowlist, forms: bool = False) -> None:
         self.app = app
         self.allow = allow
         self.forms = forms
@@ -226,7 +226,7 @@ class Origins:
         host = hosts[0] if len(hosts) == 1 else ""
         if not self.allow.host(host):
             name = split(host)[0][:100] or "no name"
-            return refused(
+            return refusal_response(
                 scope,
                 403,
                 f"The host name {name} is not allowed for this workbench.",
@@ -238,7 +238,9 @@ class Origins:
         if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
             return _elsewhere(scope, "another site")
         if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(headers):
-            return refused(scope, 415, "The request is not declared as JSON.", "Send content-type: application/json.")
+            return refusal_response(
+                scope, 415, "The request is not declared as JSON.", "Send content-type: application/json."
+            )
         return None
 
     def _is_declared(self, headers: dict[str, list[str]]) -> bool:
@@ -270,7 +272,7 @@ class Origins:
         }
 
 
-def refused(
+def refusal_response(
     scope: Any, status: int, message: str, remedy: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
     """Return the answer to a refused request: plain text for a browser, else a JSON error."""
@@ -281,7 +283,7 @@ def refused(
 
 
 def _elsewhere(scope: Any, origin: str) -> Response:
-    return refused(
+    return refusal_response(
         scope,
         403,
         f"Pages of {origin[:100]} may not send requests to this workbench.",

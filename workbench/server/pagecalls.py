@@ -16,16 +16,16 @@ from typing import Any
 from workbench.client import Client
 from workbench.core.errors import CapacityError
 from workbench.server.guard import is_call
-from workbench.service.caller import COST, LEFT
+from workbench.service.caller import CPU_TIME_CALLBACK, DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16
 """Maximum number of calls of one address that run at once, and that wait. Opening a page makes about six calls."""
 LEAST_S = 0.01
 """Minimum charge of a call in CPU seconds, for its request, JSON and answer."""
-SOON_S = 2
+RETRY_AFTER_S = 2
 """Retry time for an address with too many calls, in seconds."""
-LetCall = Callable[[str, float], None]
+ChargeCall = Callable[[str, float], None]
 """Function (user, seconds) that charges a user's address, or with 0 seconds refuses one over its budget; see
 `workbench.client.protocol.Client.let_call`."""
 
@@ -39,7 +39,7 @@ class _Line:
 
 
 @dataclass(slots=True)
-class Turns:
+class CallLimiter:
     """Limit the concurrent calls of each address: some run, some wait, more are refused. For one event loop.
 
     Attributes:
@@ -62,7 +62,9 @@ class Turns:
         line = self._lines.setdefault(address, _Line(asyncio.Semaphore(self.at_once)))
         if line.n >= self.at_once + self.waiting:
             raise CapacityError(
-                f"{self.waiting} calls from your address are already waiting.", f"Try again in {SOON_S} s.", SOON_S
+                f"{self.waiting} calls from your address are already waiting.",
+                f"Try again in {RETRY_AFTER_S} s.",
+                RETRY_AFTER_S,
             )
         line.n += 1
         try:
@@ -84,8 +86,8 @@ class CallCharges:
         let_call: function that charges an address, or refuses it.
     """
 
-    def __init__(self, let_call: LetCall) -> None:
-        self._let_call = let_call
+    def __init__(self, charge_call: ChargeCall) -> None:
+        self._let_call = charge_call
 
     @contextlib.asynccontextmanager
     async def charged(self, user: str) -> AsyncIterator[None]:
@@ -96,11 +98,11 @@ class CallCharges:
         """
         self._let_call(user, 0.0)
         seconds: list[float] = []
-        token = COST.set(seconds.append)
+        token = CPU_TIME_CALLBACK.set(seconds.append)
         try:
             yield
         finally:
-            COST.reset(token)
+            CPU_TIME_CALLBACK.reset(token)
             self._let_call(user, max(LEAST_S, sum(seconds)))
 
 
@@ -113,8 +115,8 @@ class PageCalls:
         turns: limits of each address's concurrent calls.
     """
 
-    def __init__(self, app: Any, let_call: LetCall = lambda *_: None, turns: Turns | None = None) -> None:
-        self.app, self.bill, self.turns = app, CallCharges(let_call), turns or Turns()
+    def __init__(self, app: Any, charge_call: ChargeCall = lambda *_: None, limiter: CallLimiter | None = None) -> None:
+        self.app, self.bill, self.turns = app, CallCharges(charge_call), limiter or CallLimiter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on; a call waits for its body and for permission, and is dropped if its caller disconnects."""
@@ -126,7 +128,7 @@ class PageCalls:
             messages = await _read_request(receive)
             permit = contextlib.AsyncExitStack()
             async with permit:
-                if not await _unless_left(permit.enter_async_context(self.turns.hold(user)), receive):
+                if not await _wait_unless_disconnected(permit.enter_async_context(self.turns.hold(user)), receive):
                     return
                 await self.app(scope, _replayed(messages, receive), send)
 
@@ -148,9 +150,9 @@ def _replayed(messages: list[Any], receive: Any) -> Callable[[], Any]:
     return replay
 
 
-async def _unless_left(work: Any, receive: Any) -> bool:
+async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
     """Wait for `work` unless the caller disconnects first; return whether it finished. Receives only a disconnect."""
-    disconnected = LEFT.get()
+    disconnected = DISCONNECTED.get()
     if disconnected is not None and disconnected.is_set():
         work.close()
         return False
@@ -167,7 +169,7 @@ async def _unless_left(work: Any, receive: Any) -> bool:
         await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
 
 
-def call_counter(client: Client) -> LetCall:
+def make_charge_call(client: Client) -> ChargeCall:
     """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.let_call`."""
 
     def let_call(user: str, seconds: float) -> None:

@@ -17,10 +17,10 @@ from workbench.client import Client
 from workbench.core.errors import CapacityError, ModelError, OverdueError, ParameterError, WorkbenchError
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
-from workbench.server.keys import STRANGER
-from workbench.server.large_requests import BODY_S, READ, counter
+from workbench.server.keys import UNAUTHENTICATED
+from workbench.server.large_requests import BODY_S, RELEASE_SLOT, make_admit_request
 from workbench.service.users import user_key
-from workbench.trace.events import STOPPED, Trace
+from workbench.trace.events import ABORT_REASONS, Trace
 
 POLL_S = 0.01
 PARTS = 500_000
@@ -62,7 +62,7 @@ def router(client: Client) -> APIRouter:
     @routes.get("/v1/models")
     def models() -> Response:
         """List the targets."""
-        return _answered(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
+        return _respond(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
 
     @routes.get("/v1/models/{name:path}")
     def model(name: str) -> Response:
@@ -74,7 +74,7 @@ def router(client: Client) -> APIRouter:
                     return _model(entry)
             raise ModelError("There is no such model.", "GET /v1/models lists the models.")
 
-        return _answered(find)
+        return _respond(find)
 
     @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
@@ -89,30 +89,30 @@ def router(client: Client) -> APIRouter:
     return routes
 
 
-def _without_figures(request: Request, found: dict[str, Any]) -> dict[str, Any]:
+def _without_figures(request: Request, state: dict[str, Any]) -> dict[str, Any]:
     """Return the backend's state; only its status for a client that has not sent the key."""
-    return {"status": found["status"]} if request.scope.get(STRANGER) else found
+    return {"status": state["status"]} if request.scope.get(UNAUTHENTICATED) else state
 
 
 def _model(entry: dict[str, Any]) -> dict[str, Any]:
     return {"id": entry["name"], "object": "model", "created": 0, "owned_by": entry["kind"]}
 
 
-def _answered(work: Callable[[], Any]) -> Response:
+def _respond(work: Callable[[], Any]) -> Response:
     try:
         return JSONResponse(work())
     except Exception as problem:
-        return _refused(problem)
+        return _error_response(problem)
 
 
-def _refused(problem: BaseException) -> Response:
+def _error_response(problem: BaseException) -> Response:
     status, body = openai.error(problem)
     retry_s = getattr(problem, "retry_after_s", None)
     return JSONResponse(body, status, None if retry_s is None else {"retry-after": str(retry_s)})
 
 
 async def _complete(client: Client, request: Request, chat: bool) -> Response:
-    user, let_in = user_of(request), counter(client)
+    user, let_in = user_of(request), make_admit_request(client)
     try:
         let_in(user, False)  # only a check: each run counts itself
         body = await read_json(request)
@@ -123,9 +123,9 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
         if not isinstance(problem, CapacityError):  # count a request that started no run
             with contextlib.suppress(CapacityError):
                 let_in(user, True)
-        return _refused(problem)
-    if READ in request.scope:
-        await request.scope[READ]()
+        return _error_response(problem)
+    if RELEASE_SLOT in request.scope:
+        await request.scope[RELEASE_SLOT]()
     is_streaming = False
     try:
         # A run that fails before its first token gets an error status, streamed or not.
@@ -136,13 +136,13 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
             await asyncio.sleep(POLL_S)
         for run in runs:
             if run.ended:
-                await asyncio.to_thread(_finished, run)
+                await asyncio.to_thread(_wait_for_trace, run)
         if not parsed.stream:
             return JSONResponse(openai.full_answer(parsed, runs))
         is_streaming = True
         return Stream(parsed, runs)
     except Exception as problem:
-        return _refused(problem)
+        return _error_response(problem)
     finally:
         if not is_streaming:
             _cancel(runs)
@@ -151,8 +151,8 @@ async def _complete(client: Client, request: Request, chat: bool) -> Response:
 class Stream(StreamingResponse):
     """Streamed answer whose runs are cancelled when the connection closes, even before the first token."""
 
-    def __init__(self, wanted: openai.CompletionRequest, runs: list[Any]) -> None:
-        super().__init__(_events(wanted, runs), media_type="text/event-stream")
+    def __init__(self, request: openai.CompletionRequest, runs: list[Any]) -> None:
+        super().__init__(_events(request, runs), media_type="text/event-stream")
         self.runs = runs
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -180,7 +180,7 @@ def _cancel(runs: list[Any]) -> None:
         run.cancel()
 
 
-def _finished(run: Any) -> Trace:
+def _wait_for_trace(run: Any) -> Trace:
     """Return the trace of a run that ended normally.
 
     Raises:
@@ -190,7 +190,7 @@ def _finished(run: Any) -> Trace:
     trace = run.wait(timeout=10)
     if trace.footer.reason == "limit":
         raise OverdueError(run.message, "Request fewer tokens, or use a faster method.")
-    if trace.footer.reason in STOPPED:
+    if trace.footer.reason in ABORT_REASONS:
         raise WorkbenchError("The run was cancelled by the server.", "Try again.")
     return trace
 
@@ -198,11 +198,11 @@ def _finished(run: Any) -> Trace:
 class _Line:
     """One answer of a stream, and the part of it that was sent."""
 
-    def __init__(self, wanted: openai.CompletionRequest, index: int, run: Any) -> None:
-        self.wanted, self.index, self.run = wanted, index, run
+    def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
+        self.wanted, self.index, self.run = request, index, run
         self.trace: Trace = run.trace
-        self.least = wanted.starts[index]["extras"].min_tokens if "extras" in wanted.starts[index] else 0
-        self.logprobs = openai.LogprobStream(wanted, run)
+        self.least = request.starts[index]["extras"].min_tokens if "extras" in request.starts[index] else 0
+        self.logprobs = openai.LogprobStream(request, run)
         self.seen, self.text, self.n_sent, self.n_tokens, self.since = 0, "", 0, 0, 0
         self.over = False
 
@@ -223,18 +223,20 @@ class _Line:
             self.n_tokens += 1
             if self.n_tokens <= self.least:
                 self.since = len(self.text)
-        stable = _finished(self.run).text if ended else openai.stable_prefix(self.text, self.wanted.stop, self.since)
+        stable = (
+            _wait_for_trace(self.run).text if ended else openai.stable_prefix(self.text, self.wanted.stop, self.since)
+        )
         if len(stable) <= self.n_sent and not ended:
             return ""
         new, self.n_sent, self.over = stable[self.n_sent :], len(stable), ended
         scores = self.logprobs.more()
-        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, new, last=ended, told=scores))
+        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, new, last=ended, token_logprobs=scores))
 
 
-async def _events(wanted: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:
+async def _events(request: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:
     """Yield OpenAI's server-sent events; the chunks of several answers are interleaved as they arrive."""
     try:
-        lines = [_Line(wanted, i, run) for i, run in enumerate(runs)]
+        lines = [_Line(request, i, run) for i, run in enumerate(runs)]
         for line in lines:
             if start := line.first():
                 yield start
@@ -244,8 +246,8 @@ async def _events(wanted: openai.CompletionRequest, runs: list[Any]) -> AsyncIte
                     yield new
             if not all(line.over for line in lines):
                 await asyncio.sleep(POLL_S)
-        if wanted.include_usage:
-            yield _event(openai.usage_chunk(wanted, [line.trace for line in lines]))
+        if request.include_usage:
+            yield _event(openai.usage_chunk(request, [line.trace for line in lines]))
         yield "data: [DONE]\n\n"
     except Exception as problem:
         yield _event(openai.error(problem)[1])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.service.checks import about
+from workbench.service.checks import set_error_option
 
 
 def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
@@ -22,14 +22,14 @@ def certificate(certfile: str | None, keyfile: str | None) -> dict[str, Any]:
     """
     if certfile is None:
         if keyfile is not None:
-            with about("ssl-certfile"):
+            with set_error_option("ssl-certfile"):
                 raise WorkbenchError("A private key for https needs its certificate.", "Give --ssl-certfile.")
         return {}
     for option, name in (("ssl-certfile", certfile), ("ssl-keyfile", keyfile)):
         if name is not None and not Path(name).is_file():
-            with about(option):
+            with set_error_option(option):
                 raise WorkbenchError(f"There is no file {name}.", "Give a file in PEM format.")
-    with about("ssl-certfile"):
+    with set_error_option("ssl-certfile"):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password=_no_password)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

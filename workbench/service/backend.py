@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
-from workbench.engine.request_options import Extras
+from workbench.engine.request_options import RequestOptions
 from workbench.methods import registry
 from workbench.models.bundle import DEFAULT_TARGET, bundled
 from workbench.models.checkpoints import user_heads
@@ -24,20 +24,20 @@ from workbench.models.loading import own_infos
 from workbench.models.local_models import trained_for
 from workbench.models.pretrained import encode, resolve_device, resolve_dtype
 from workbench.service import choices
-from workbench.service.background import Background
+from workbench.service.background import BackgroundLoader
 from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
-from workbench.service.loading import Loading
+from workbench.service.loading import ModelLoader
 from workbench.service.logs import alias
 from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
-from workbench.service.pictures import picture_bytes
-from workbench.service.rounds import Rounds
+from workbench.service.pictures import image_bytes
+from workbench.service.rounds import EngineThread
 from workbench.service.run import LOADING, Run
 from workbench.service.runregister import round_bytes
-from workbench.service.steering import Steering
-from workbench.service.timing_coordination import Turns
+from workbench.service.steering import RunController
+from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
 from workbench.trace.events import Round
 
@@ -70,7 +70,7 @@ class Backend(BaseBackend):
         device: str = "auto",
         dtype: str = "auto",
         drafter_dtype: str = "auto",
-        max_rows: int = 16,
+        max_sequences: int = 16,
         *,
         limits: Limits | None = None,
         memory_bytes: int | None = None,
@@ -78,15 +78,17 @@ class Backend(BaseBackend):
         folders: bool = True,
     ) -> None:
         super().__init__(limits)
-        self.max_rows = max_rows
+        self.max_rows = max_sequences
         self._names = Names(target, drafter, allow_models, folders)
         self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
-        self._turns = Turns(lambda: self._rounds.wake())
-        self._pool = ModelPool(self._options, max_rows, memory_bytes, self._holds, self._telemetry.models, self._turns)
-        self._loading = Loading(self._pool, self._queue, self.wake, self._telemetry.error)
-        self._background = Background(self._loading.load, self._pool.room, self._loading.progress)
-        self._rounds = Rounds(self._pool, self._runs, self.limits, self._loading.make_room, self._turns)
-        self._steering = Steering(
+        self._turns = TimingCoordinator(lambda: self._rounds.wake())
+        self._pool = ModelPool(
+            self._options, max_sequences, memory_bytes, self._holds, self._telemetry.models, self._turns
+        )
+        self._loading = ModelLoader(self._pool, self._queue, self.wake, self._telemetry.error)
+        self._background = BackgroundLoader(self._loading.load, self._pool.room, self._loading.progress)
+        self._rounds = EngineThread(self._pool, self._runs, self.limits, self._loading.make_room, self._turns)
+        self._steering = RunController(
             self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns, self.wake
         )
 
@@ -214,7 +216,7 @@ class Backend(BaseBackend):
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def _start(self, generation: GenerationRequest) -> Run:
-        extras, pair = generation.extras or Extras(), generation.pair
+        extras, pair = generation.extras or RequestOptions(), generation.pair
         run = Run(self, generation.user, generation.configured.method.name, generation.lease_s)
         run.planned = (generation.configured, generation.sampling, pair)
         run.alone, run.pace = generation.alone, generation.pace
@@ -227,7 +229,7 @@ class Backend(BaseBackend):
             keeps=generation.keeps,
         )  # fmt: skip
         run.request = request
-        run.trace_bytes += picture_bytes(generation.pictures)
+        run.trace_bytes += image_bytes(generation.pictures)
         self._runs.add(run, generation.max_new_tokens)
         models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
@@ -254,9 +256,9 @@ class Backend(BaseBackend):
         self.let_in(options.get("user", LOCAL))
         return advise(self, prompts, **options)
 
-    def others_run(self, besides: Run | None = None) -> bool:
+    def others_run(self, excluding: Run | None = None) -> bool:
         """Return whether other runs are active, not counting paused ones and background measurements."""
-        return any(run is not besides and not run.background and run.state != PAUSED for run in self._runs.active())
+        return any(run is not excluding and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Make the checks that need loaded models, then queue the run for the batch."""
@@ -267,8 +269,8 @@ class Backend(BaseBackend):
             )
         configured.make_ready(models)
         if request.pictures:
-            request.prompt, request.images = read(models, request.prompt, request.pictures)
-            run.trace_bytes += picture_bytes((), request.images)
+            request.prompt, request.images = process_prompt(models, request.prompt, request.pictures)
+            run.trace_bytes += image_bytes((), request.images)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
         prompt = encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt
         n_prompt = len(prompt if request.images is not None else request.extras.kept(prompt))

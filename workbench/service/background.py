@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
-from workbench.models.published import PUBLISHED
-from workbench.service.inventory import TO_FETCH, state
+from workbench.models.published import MODEL_INDEX
+from workbench.service.inventory import TO_FETCH, availability
 from workbench.service.names import Pair
 from workbench.service.progress import Progress, megabytes
 
@@ -18,31 +18,31 @@ HEADROOM = 8
 """Free memory required per byte of a published model's 16-bit files: three copies in float32, and their conversion."""
 
 
-def behind(fetches: bool) -> list[str]:
+def default_background_models(fetches: bool) -> list[str]:
     """Return the published models that an app loads in the background: those on this machine or in a package on it.
 
     Args:
         fetches: whether to include models that must be downloaded from the Hub.
     """
-    return [name for name, model in PUBLISHED.items() if fetches or state(model) != TO_FETCH]
+    return [name for name, model in MODEL_INDEX.items() if fetches or availability(model) != TO_FETCH]
 
 
-def named(text: str, fetches: bool) -> list[str]:
+def parse_background_models(text: str, fetches: bool) -> list[str]:
     """Parse a list of published models, separated by commas: "auto" is `behind`, "none" or an empty text is none.
 
     Raises:
         UnknownNameError: a name is not a published model.
     """
     if text.strip() == "auto":
-        return behind(fetches)
+        return default_background_models(fetches)
     names = [name.strip() for name in text.split(",") if name.strip() not in ("", "none")]
     for name in names:
-        if name not in PUBLISHED:
-            raise UnknownNameError.of("published model", name, PUBLISHED)
+        if name not in MODEL_INDEX:
+            raise UnknownNameError.of("published model", name, MODEL_INDEX)
     return names
 
 
-class Background:
+class BackgroundLoader:
     """Load models in the background, and report the progress. One loader thread writes, any thread reads.
 
     Args:
@@ -70,7 +70,7 @@ class Background:
         self._now = {name: self._progress(name) for name in others}
         self._try(first, self._progress(first[0]))
         for name in others:
-            needed_bytes = HEADROOM * PUBLISHED[name].copy_bytes
+            needed_bytes = HEADROOM * MODEL_INDEX[name].copy_bytes
             if (free_bytes := self._room()) < needed_bytes:
                 self._problems[name] = f"not preloaded: {megabytes(needed_bytes)} of free memory are needed"
                 log.info("%s is not preloaded: %s of memory are free", name, megabytes(max(0, free_bytes)))
@@ -91,7 +91,7 @@ class Background:
             ModelError: the model is loading, or could not be loaded.
         """
         is_loading, problem = name in self._now, self._problems.get(name)
-        if name in PUBLISHED and (is_loading or problem) and state(PUBLISHED[name]) == TO_FETCH:
+        if name in MODEL_INDEX and (is_loading or problem) and availability(MODEL_INDEX[name]) == TO_FETCH:
             raise ModelError(
                 f"{name} is being loaded." if is_loading else f"{name} is not available: {problem}",
                 "Wait until the list of targets shows it as ready." if is_loading else "Choose another target.",
@@ -111,9 +111,9 @@ class Background:
         problem = self._problems.get(name, "")
         status = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
         # the progress comes first, because drop-down lists cut long titles at the end
-        title = f"{PUBLISHED[name].title}: {status} · {name}" if status else target["title"]
+        title = f"{MODEL_INDEX[name].title}: {status} · {name}" if status else target["title"]
         fields: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
-        if status == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
+        if status == "not loaded" and availability(MODEL_INDEX[name]) == TO_FETCH:
             fields |= {"available": False, "reason": problem}
         detail = target["detail"] if is_loaded else progress.short if progress else problem or target["detail"]
         return target | fields | {"detail": detail}

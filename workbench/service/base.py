@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import PromptError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.method import Configured
-from workbench.engine.request_options import Extras
+from workbench.decoders.method import ConfiguredMethod
+from workbench.engine.request_options import RequestOptions
 from workbench.methods import known, registry
 from workbench.service import choices
 from workbench.service.limits import Limits
@@ -45,7 +45,7 @@ class GenerationRequest:
     """
 
     prompt: str | list[int]
-    configured: Configured
+    configured: ConfiguredMethod
     sampling: SamplingParams
     pictures: tuple[Any, ...]
     pair: Pair
@@ -57,7 +57,7 @@ class GenerationRequest:
     user: str
     lease_s: float | None
     alone: bool
-    extras: Extras | None
+    extras: RequestOptions | None
     memory: bytes | None
     keeps: bool
     params: dict[str, Any]
@@ -106,10 +106,10 @@ class BaseBackend(ABC):
 
     def _owned(self, pair: Pair) -> dict[str, str]:
         """Return the names of the user's own heads for a target, by kind."""
-        return choices.owned(pair[0])
+        return choices.own_head_names(pair[0])
 
     def _reads_pictures(self, target: str) -> bool | None:
-        return choices.reads_pictures(target)
+        return choices.accepts_images(target)
 
     # -- lists ---------------------------------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class BaseBackend(ABC):
         pace: float = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
-        alone: bool = False,
-        extras: Extras | None = None,
+        is_timed: bool = False,
+        extras: RequestOptions | None = None,
         memory: bytes | None = None,
         keeps: bool = False,
     ) -> Run:
@@ -183,14 +183,14 @@ class BaseBackend(ABC):
                 extras.check_length(max_new_tokens)
             pair = self._pair(target, drafter, configured.drafter.blind)
             if not isinstance(images, list | tuple) or images:
-                self._runs.check_room(user, alone)  # before images are decoded
+                self._runs.check_room(user, is_timed)  # before images are decoded
             pictures = decode_all(images)
             if pictures and self._reads_pictures(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
-            checked_pace = check_pace(0.0 if alone else pace)
+            checked_pace = check_pace(0.0 if is_timed else pace)
             generation = GenerationRequest(
                 prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop), paused, checked_pace,
-                user, lease_s, alone, extras, memory, keeps, params or {},
+                user, lease_s, is_timed, extras, memory, keeps, params or {},
             )  # fmt: skip
             return self._start(generation)
 

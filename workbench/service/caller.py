@@ -10,21 +10,21 @@ from contextvars import ContextVar
 
 from workbench.core.errors import WorkbenchError
 
-LEFT: ContextVar[threading.Event | None] = ContextVar("workbench_left", default=None)
+DISCONNECTED: ContextVar[threading.Event | None] = ContextVar("workbench_left", default=None)
 """Event that a server sets when the caller of the current request disconnects; None: not watched, or no request."""
 
 
-COST: ContextVar[Callable[[float], None] | None] = ContextVar("workbench_cost", default=None)
+CPU_TIME_CALLBACK: ContextVar[Callable[[float], None] | None] = ContextVar("workbench_cost", default=None)
 """Function that receives the CPU seconds of work for the current request; None: they are not counted."""
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[None]:
+def measure_cpu_time() -> Iterator[None]:
     """Report the CPU time of this thread in the block to `COST`.
 
     Time in which other threads hold the interpreter is not counted, so the load of a server does not raise the charge.
     """
-    report, before = COST.get(), time.thread_time()
+    report, before = CPU_TIME_CALLBACK.get(), time.thread_time()
     try:
         yield
     finally:
@@ -32,22 +32,22 @@ def counted() -> Iterator[None]:
             report(time.thread_time() - before)
 
 
-class LeftError(WorkbenchError):
+class DisconnectedError(WorkbenchError):
     """Raised after the caller has disconnected."""
 
     def __init__(self) -> None:
         super().__init__("The caller has disconnected.")
 
 
-def watch() -> Callable[[], None]:
+def make_disconnect_check() -> Callable[[], None]:
     """Return a function for long computations that raises `LeftError` after the caller has disconnected.
 
     Call `watch` in the context of the request; call the function from any thread, wherever the work may be aborted.
     """
-    disconnected = LEFT.get()
+    disconnected = DISCONNECTED.get()
 
     def check() -> None:
         if disconnected is not None and disconnected.is_set():
-            raise LeftError
+            raise DisconnectedError
 
     return check

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.core.errors import PromptError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.service import special_ids, traced_template
 from workbench.service.limits import Limits
 
@@ -34,7 +34,7 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("This target has no chat template.", "Give a plain prompt instead.")
     try:
-        with no_panic():
+        with convert_panics():
             ids = _formatted(tokenizer, messages)
     except PromptError:
         raise

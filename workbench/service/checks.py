@@ -37,16 +37,16 @@ def check_models(
     if drafter not in (None, "", "auto", "none"):
         options["drafter"] = (check_model, str(drafter))
     for option, (check, value) in options.items():
-        with about(option):
+        with set_error_option(option):
             check(value)
     for option, value in (("dtype", dtype), ("drafter-dtype", drafter_dtype)):
-        with about(option):
+        with set_error_option(option):
             check_dtype(value, device)
     return Names(target, drafter, None).pair(None, drafter)
 
 
 @contextmanager
-def about(option: str) -> Iterator[None]:
+def set_error_option(option: str) -> Iterator[None]:
     """Set the `option` of errors that leave the block."""
     try:
         yield
@@ -62,7 +62,7 @@ def check_model(name: str) -> None:
         ModelError: the name is not a model.
     """
     check_name(name)
-    if model := published.PUBLISHED.get(name):
+    if model := published.MODEL_INDEX.get(name):
         return _check_published(model)
     if converted.is_gguf(name):
         return converted.check_gguf(path_of(name))
@@ -88,16 +88,16 @@ def check_model(name: str) -> None:
         )
 
 
-def _check_published(model: published.Published) -> None:
+def _check_published(model: published.IndexedModel) -> None:
     """Refuse a published model that is neither on this machine nor available on the Hub; downloads nothing."""
-    if published.here(model) or published.packaged_file(model):
+    if published.local_folder(model) or published.packaged_file(model):
         return
     from workbench.service.hub import check
 
     try:
         check(model.hub_id)
     except ModelError as error:
-        raise published.nowhere(model, error.message) from error
+        raise published.unavailable_error(model, error.message) from error
 
 
 def check_port(host: str, port: int) -> None:
@@ -114,7 +114,7 @@ def check_port(host: str, port: int) -> None:
     except (OSError, OverflowError, UnicodeError) as error:
         reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more privileges"}
         reason = reasons.get(getattr(error, "errno", None) or 0)
-        with about("port" if reason else "host"):
+        with set_error_option("port" if reason else "host"):
             if reason:
                 raise WorkbenchError(f"Port {port} {reason}.", "Choose another, or 0 for any free port.") from None
             raise WorkbenchError(f"{host!r} is not an address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
@@ -134,7 +134,7 @@ def check_vocabulary(pair: Pair) -> None:
         )
 
 
-def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Known:
+def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.MethodInfo:
     """Check a method's name and parameters, and from files whether it can run with these models; return the method.
 
     Raises:
@@ -143,19 +143,19 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Know
         TokenizerMismatchError: the draft model has another vocabulary.
         MethodUnavailableError: the models lack something that the method needs.
     """
-    with about("method"):
+    with set_error_option("method"):
         known.get(name)
-    with about("set"):
+    with set_error_option("set"):
         method = known.check(name, values)
     if "drafter" in method.needs:
-        with about("drafter"):
+        with set_error_option("drafter"):
             check_vocabulary(pair)
     if reason := static_reasons(*pair)(method.needs):
-        raise MethodUnavailableError(f"{method.title} cannot run: {reason}", runs_instead(pair))
+        raise MethodUnavailableError(f"{method.title} cannot run: {reason}", runnable_methods_hint(pair))
     return method
 
 
-def runs_instead(pair: Pair) -> str:
+def runnable_methods_hint(pair: Pair) -> str:
     """Return a sentence with the methods that can run with these models."""
     reason = static_reasons(*pair)
     names = [m.name for m in known.methods() if not reason(m.needs) and m.promise != "simulation"]

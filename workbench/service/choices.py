@@ -11,15 +11,15 @@ from typing import Any
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER
 from workbench.methods import known
-from workbench.methods.known import Known
+from workbench.methods.known import MethodInfo
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem
 from workbench.models.local_models import path_of, trained_for
-from workbench.models.names import folder_of, known_targets, own_drafter
-from workbench.models.published import PUBLISHED
-from workbench.models.tokenizer_source import spoken, tokenizer_source_of
+from workbench.models.names import bundled_drafter, folder_of, known_targets
+from workbench.models.published import MODEL_INDEX
+from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
 from workbench.models.untrained_heads import no_heads
-from workbench.service.inventory import TO_FETCH, state
+from workbench.service.inventory import TO_FETCH, availability
 
 IN_FULL = ("idea", "formula", "differs")
 """Fields of a method that only its own page shows; lists and the API omit them."""
@@ -41,13 +41,15 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
             continue
         entries.append(
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config, "square": takes_squares(folder), "pace": SHOWN_PACE}
+            | {"pictures": "vision_config" in config, "square": resizes_to_square(folder), "pace": SHOWN_PACE}
         )
-    entries += [_published(name) for name, model in PUBLISHED.items() if name in others or state(model) != TO_FETCH]
+    entries += [
+        _published(name) for name, model in MODEL_INDEX.items() if name in others or availability(model) != TO_FETCH
+    ]
     names = {entry["name"] for entry in entries}
     entries += [
         {"name": name, "title": name, "kind": "local" if path_of(name).exists() else "hub", "detail": ""}
-        | {"pictures": reads_pictures(name), "square": takes_squares(path_of(name))}
+        | {"pictures": accepts_images(name), "square": resizes_to_square(path_of(name))}
         for name in others
         if name not in names
     ]
@@ -56,7 +58,7 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
 
 def _published(name: str) -> dict[str, Any]:
     """Return the entry of a published model in `targets`."""
-    model, folder = PUBLISHED[name], folder_of(name)
+    model, folder = MODEL_INDEX[name], folder_of(name)
     detail = ""
     if folder is not None:
         detail = _detail(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -73,7 +75,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
     for name, folder, config in known_targets():
         if name == target:
             continue
-        shares_vocabulary = spoken(folder) == spoken(Path(_folder_of(target)))
+        shares_vocabulary = vocabulary_hash_of(folder) == vocabulary_hash_of(Path(_folder_of(target)))
         reason = "" if shares_vocabulary else f"{name} and {target} do not share a vocabulary."
         entries.append(
             {
@@ -85,7 +87,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
             }
             | {"pictures": "vision_config" in config, "stranger": not shares_vocabulary and has_tokenizer(folder)}
         )
-    return sorted(entries, key=lambda d: d["name"] != own_drafter(target))
+    return sorted(entries, key=lambda d: d["name"] != bundled_drafter(target))
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -94,7 +96,7 @@ def has_tokenizer(folder: Path) -> bool:
     return source is None or folder_of(source.target) is not None
 
 
-def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
+def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a method with its parameters, and the reason why it cannot run (empty if it can).
 
     `head` is the name of the user's own head that the method uses, by `owned`; empty for a bundled one.
@@ -105,7 +107,7 @@ def describe(method: Known, reason: str, own: Mapping[str, str] | None = None) -
     return entry | {"simulation": simulates, "available": not reason, "reason": reason, "head": head}
 
 
-def owned(target: str) -> dict[str, str]:
+def own_head_names(target: str) -> dict[str, str]:
     """Return the names of the user's own heads for a target, by kind: those of the lab, and those of `--head`."""
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
@@ -140,7 +142,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                     return different_vocabularies
             elif need in ("pictures", "sight"):
                 name = target if need == "pictures" else drafter
-                if name is not None and reads_pictures(name) is False:
+                if name is not None and accepts_images(name) is False:
                     return f"{name} reads text only."
             elif need != "trees" and need not in heads:  # whether a target accepts trees is known only after loading
                 train = f" Train some: workbench train {need} --target {target}." if need in trainable else ""
@@ -152,24 +154,24 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
 def mismatch(target: str, drafter: str | None) -> str:
     """Return a message if files show that two models have different vocabularies; else empty."""
-    if drafter is None or same_words(target, drafter) is not False:
+    if drafter is None or have_same_vocabulary(target, drafter) is not False:
         return ""
     return f"{drafter} and {target} do not share a vocabulary: token ids would mean different things."
 
 
-def same_words(target: str, drafter: str) -> bool | None:
+def have_same_vocabulary(target: str, drafter: str) -> bool | None:
     """Return whether two models have the same vocabulary; None if only loading them could tell."""
-    first, second = (spoken(Path(_folder_of(name))) for name in (target, drafter))
+    first, second = (vocabulary_hash_of(Path(_folder_of(name))) for name in (target, drafter))
     return first == second if first and second else None
 
 
-def reads_pictures(name: str) -> bool | None:
+def accepts_images(name: str) -> bool | None:
     """Return whether a model accepts images; None if only loading it could tell."""
     folder = Path(_folder_of(name))
     return "vision_config" in config_of(folder) if (folder / "config.json").is_file() else None
 
 
-def takes_squares(folder: Path) -> bool:
+def resizes_to_square(folder: Path) -> bool:
     """Return whether a model's processor resizes every image to a square; False if unknown."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from workbench.core.errors import CapacityError
 from workbench.service.fairqueue import FairQueue
-from workbench.service.limits import SOON_S
+from workbench.service.limits import RETRY_AFTER_S
 from workbench.service.users import LOCAL, address_of
 
 WAITING = 4
@@ -48,7 +48,7 @@ class FairLock:
                 raise CapacityError(
                     f"{n_waiting} such requests from your address are already waiting.",
                     "Try again when one has finished.",
-                    SOON_S,
+                    RETRY_AFTER_S,
                 )
             self._queue.put(user, ticket)
             self._users.append(user)

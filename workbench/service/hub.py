@@ -11,11 +11,11 @@ from huggingface_hub.utils import filter_repo_objects
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.models import converted, published
-from workbench.models.downloads import FILES, fetched
+from workbench.models.downloads import FILES, download_files
 from workbench.models.local_models import path_of
 from workbench.models.names import locate
 from workbench.models.published import SOON_S
-from workbench.service.names import check_name, offer
+from workbench.service.names import check_name, offline_models_hint
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
 PATIENCE_S = 5.0
@@ -55,7 +55,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         CapacityError: the weights are too large.
         WorkbenchError: the conversion failed.
     """
-    if model := published.PUBLISHED.get(name):
+    if model := published.MODEL_INDEX.get(name):
         return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
     if converted.is_gguf(name):
         return str(converted.convert(path_of(name), _copying(progress)))
@@ -75,11 +75,13 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         )
     progress.stage(DOWNLOADING, sum(files.values()))
     try:
-        return fetched(name, progress.reach, etag_timeout=PATIENCE_S)
+        return download_files(name, progress.reach, etag_timeout=PATIENCE_S)
     except WorkbenchError:
         raise
     except Exception as error:  # the HTTP library's own errors and timeouts, a full disk
-        raise ModelError(f"{name} could not be downloaded from the Hub.", f"Try again. {offer()}") from error
+        raise ModelError(
+            f"{name} could not be downloaded from the Hub.", f"Try again. {offline_models_hint()}"
+        ) from error
 
 
 def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
@@ -87,7 +89,7 @@ def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
     files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
     if not any(file.endswith(".safetensors") for file in files):
-        raise ModelError(f"{name} has no safetensors files.", f"Only these are supported. {offer()}")
+        raise ModelError(f"{name} has no safetensors files.", f"Only these are supported. {offline_models_hint()}")
     return files
 
 
@@ -98,12 +100,12 @@ def _model_info(name: str, patience_s: float) -> ModelInfo | None:
     except GatedRepoError as error:
         raise ModelError(
             f"{name} is gated: its owners must grant you access.",
-            f"Ask for access on its page, and set HF_TOKEN where the backend runs. {offer()}",
+            f"Ask for access on its page, and set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"The Hub has no model {name}, or it is private.",
-            f"Check the spelling; for a private model set HF_TOKEN where the backend runs. {offer()}",
+            f"Check the spelling; for a private model set HF_TOKEN where the backend runs. {offline_models_hint()}",
         ) from error
     except Exception:  # errors of the HTTP library, time-outs, HF_HUB_OFFLINE: the Hub cannot be reached
         return None
@@ -115,7 +117,7 @@ def _cached(name: str) -> str:
         return snapshot_download(name, local_files_only=True, **FILES)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", offer()
+            f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", offline_models_hint()
         ) from error
 
 

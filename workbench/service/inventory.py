@@ -10,7 +10,7 @@ from typing import Any
 from workbench.core.errors import ModelError
 from workbench.models import converted, published
 from workbench.models.bundle import bundled
-from workbench.models.published import PUBLISHED, Published
+from workbench.models.published import MODEL_INDEX, IndexedModel
 
 OWN_LICENCE = "Apache-2.0"
 """Licence of the bundled models and of the program, for which they were trained."""
@@ -24,12 +24,12 @@ def inventory() -> list[dict[str, Any]]:
     `--target`. `state` is "ready", "at first use" (converted from files on this machine at first use) or "to fetch".
     `bytes` is the size of its files on disk, now or after download. `how` explains how to get it; empty if it is ready.
     """
-    return [*_bundled(), *map(_published, PUBLISHED.values()), *_copies(), *_downloads()]
+    return [*_bundled(), *map(_published, MODEL_INDEX.values()), *_copies(), *_downloads()]
 
 
-def state(model: Published) -> str:
+def availability(model: IndexedModel) -> str:
     """Return whether a published model is ready, can be converted from a local package, or must be downloaded."""
-    if published.here(model):
+    if published.local_folder(model):
         return READY
     try:
         return AT_FIRST_USE if published.packaged_file(model) else TO_FETCH
@@ -52,19 +52,19 @@ def _bundled() -> Iterator[dict[str, Any]]:
         yield _entry(name, "bundled", role, folder, OWN_LICENCE)
 
 
-def _published(model: Published) -> dict[str, Any]:
-    status, folder = state(model), published.here(model)
+def _published(model: IndexedModel) -> dict[str, Any]:
+    status, folder = availability(model), published.local_folder(model)
     fields: dict[str, Any] = {"title": model.title, "state": status}
     if status == AT_FIRST_USE:
         fields |= {"bytes": model.copy_bytes, "how": f"dequantised from {model.package} {model.version} at first use"}
     elif status == TO_FETCH:
-        fields |= {"bytes": model.copy_bytes, "how": published.how(model)}
+        fields |= {"bytes": model.copy_bytes, "how": published.install_hint(model)}
     return _entry(model.name, "published", "target", folder, model.licence, **fields)
 
 
 def _copies() -> Iterator[dict[str, Any]]:
     """Yield the copies of GGUF files, named by the files' paths; copies of published models belong to their entries."""
-    copies_of_published = {published.packaged_copy(model) for model in PUBLISHED.values()}
+    copies_of_published = {published.packaged_copy(model) for model in MODEL_INDEX.values()}
     for folder in converted.copies():
         if folder not in copies_of_published:
             source = converted.source_of(folder)
@@ -79,7 +79,7 @@ def _downloads() -> Iterator[dict[str, Any]]:
     root = Path(constants.HF_HUB_CACHE)
     if not root.is_dir():
         return
-    published_ids = {model.hub_id for model in PUBLISHED.values()}
+    published_ids = {model.hub_id for model in MODEL_INDEX.values()}
     for repo in sorted(scan_cache_dir(root).repos, key=lambda repo: repo.repo_id):
         if repo.repo_type != "model" or repo.repo_id in published_ids:
             continue

@@ -12,13 +12,13 @@ import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.models.admission import admit
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.models.loading import find_heads, same_vocabulary
-from workbench.models.names import is_drafter, locate, own_drafter
+from workbench.models.names import bundled_drafter, is_drafter, locate
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
 from workbench.models.tokenizer_source import tokenizer_source_for
@@ -32,7 +32,7 @@ PACE_S = 0.05
 """Interval between messages with rounds, in seconds."""
 
 
-class Lent:
+class ZeroGpuModels:
     """Loaded models, inherited by the process of a GPU, which is forked from the app's.
 
     Args:
@@ -81,7 +81,7 @@ class Lent:
         """
         target = target or next(iter({DEFAULT_TARGET} & self.loaded.keys()), next(iter(self.loaded)))
         if drafter in (None, "", "auto"):
-            own_name = own_drafter(target, blind)
+            own_name = bundled_drafter(target, blind)
             drafter = own_name if own_name in self.loaded else "none"
         for name in (target, drafter):
             if name != "none" and name not in self.loaded:
@@ -105,7 +105,7 @@ class Lent:
                     }
                     | {"pictures": self.processors[name] is not None, "stranger": not shares_vocabulary}
                 )
-        return sorted(entries, key=lambda entry: entry["name"] != own_drafter(target))
+        return sorted(entries, key=lambda entry: entry["name"] != bundled_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
         """Return the models in memory, in the format of `workbench.client.Client.loaded`."""
@@ -130,7 +130,7 @@ class Lent:
             values, sampling = split_params(chosen, job["params"])
             prompt, inputs = job["prompt"], None
             if job["pictures"]:
-                prompt, inputs = read(engine.models, prompt, job["pictures"])
+                prompt, inputs = process_prompt(engine.models, prompt, job["pictures"])
             row = engine.submit(
                 Request(prompt, chosen.with_params(**values), sampling, job["max_new_tokens"], job["seed"], job["stop"],
                         images=inputs, pictures=job["pictures"])
@@ -179,5 +179,5 @@ class Lent:
                 else:
                     models.drafter, models.drafter_name, models.drafter_problem = runner, drafter, ""
                     models.drafter_processor = self.processors[drafter]
-            self._engines[key] = Engine(models, max_rows=1)
+            self._engines[key] = Engine(models, max_sequences=1)
         return self._engines[key]

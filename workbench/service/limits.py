@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.service.users import LOCAL, address_of
 
-SOON_S = 1
+RETRY_AFTER_S = 1
 """Retry time if all places are taken, in seconds: a run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
 """Maximum number of stop strings per request, and of characters in each."""
@@ -125,18 +125,18 @@ class Limits:
             raise CapacityError(
                 f"You have {n_of_user} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
-                SOON_S,
+                RETRY_AFTER_S,
             )
         n_of_address = sum(address_of(other) == address_of(user) for other in active)
         if user != LOCAL and self.runs_per_address is not None and n_of_address >= self.runs_per_address:
             raise CapacityError(
                 f"Your address has {n_of_address} running or waiting runs, which is the limit.",
                 "Wait for one to end, or stop one.",
-                SOON_S,
+                RETRY_AFTER_S,
             )
         if len(active) >= self.runs:
             raise CapacityError(
                 f"The server has {self.runs} running or waiting runs, which is the limit.",
                 "Try again in a moment.",
-                SOON_S,
+                RETRY_AFTER_S,
             )

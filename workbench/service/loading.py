@@ -21,7 +21,7 @@ LOADERS = 4
 """Number of loader threads; only one can build a model, while the others download."""
 
 
-class Loading:
+class ModelLoader:
     """Loader threads, and the runs that wait for them.
 
     Args:
@@ -39,9 +39,9 @@ class Loading:
         pool: ModelPool,
         queue: Callable[[Run, Request, Models], None],
         wake: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
-        self._pool, self._queue, self._wake, self._failed = pool, queue, wake, failed
+        self._pool, self._queue, self._wake, self._failed = pool, queue, wake, on_error
         self.threads = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._waiting: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._closing = threading.Event()

@@ -17,18 +17,18 @@ from pythonjsonlogger.json import JsonFormatter
 from transformers.utils.logging import disable_progress_bar
 
 
-class Discreet(logging.Formatter):
+class RedactingFormatter(logging.Formatter):
     """Format an error as its type and places."""
 
     def formatException(self, ei: Any) -> str:  # the name is that of the standard library
-        return wordless(ei[1])
+        return redact_error(ei[1])
 
 
-class DiscreetJson(Discreet, JsonFormatter):
+class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
     """Format records as one JSON object per line, and errors as `Discreet` does."""
 
 
-class Wordless(logging.Filter):
+class RedactingFilter(logging.Filter):
     """Remove error messages from loggers of libraries with handlers of their own.
 
     The line then ends with the error's type and places.
@@ -36,22 +36,22 @@ class Wordless(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:
-            record.msg, record.args = f"{record.getMessage().strip()}: {wordless(record.exc_info[1])}", ()
+            record.msg, record.args = f"{record.getMessage().strip()}: {redact_error(record.exc_info[1])}", ()
             record.exc_info = record.exc_text = None
         return True
 
 
-WORDLESS = Wordless()
+REDACTING_FILTER = RedactingFilter()
 LIBRARIES = ("uvicorn.error", "asyncio")
 """Loggers that write tracebacks of aborted answers and of their left-over tasks."""
 
 
-def wordless(problem: BaseException) -> str:
+def redact_error(problem: BaseException) -> str:
     """Return an error's type and the place where it was raised."""
-    return f"{type(problem).__name__} at {places(problem)}"
+    return f"{type(problem).__name__} at {format_frames(problem)}"
 
 
-def places(problem: BaseException, most: int = 8) -> str:
+def format_frames(problem: BaseException, most: int = 8) -> str:
     """Return where an error was raised, innermost first: `scheduler.py:120 in step, backend.py:300 in _work`."""
     frames = traceback.extract_tb(problem.__traceback__)
     return ", ".join(f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in frames[: -most - 1 : -1])
@@ -64,19 +64,19 @@ def write_json_logs(level: str = "INFO") -> None:
         level: lowest level to write.
     """
     names = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    _write(DiscreetJson(names, rename_fields={"asctime": "time"}), level)
+    _write(RedactingJsonFormatter(names, rename_fields={"asctime": "time"}), level)
 
 
 def write_plain_logs(level: str = "WARNING") -> None:
     """Send the workbench's logs to stderr as plain lines; otherwise as `write_json_logs`."""
-    _write(Discreet("%(levelname)s %(name)s: %(message)s"), level)
+    _write(RedactingFormatter("%(levelname)s %(name)s: %(message)s"), level)
 
 
 def _write(formatter: logging.Formatter, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     for name in LIBRARIES:
-        logging.getLogger(name).addFilter(WORDLESS)
+        logging.getLogger(name).addFilter(REDACTING_FILTER)
     logger = logging.getLogger("workbench")
     logger.handlers[:] = [handler]
     logger.setLevel(level)

@@ -15,9 +15,9 @@ from transformers import AutoConfig
 from workbench.engine import Runner
 from workbench.kernels.layers import longest_context, text_config
 from workbench.kernels.packed import LARGEST_MODEL
-from workbench.kernels.quantised import computing
+from workbench.kernels.quantised import compute_dtype
 from workbench.models.runner import SCRATCH
-from workbench.models.shared_embeddings import borrows
+from workbench.models.shared_embeddings import shares_embeddings
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
 """Share of a device's memory for models and KV caches; the rest is for activations and everything else."""
@@ -76,7 +76,7 @@ class Need:
         for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        if borrows(config):  # two embedding tables are computed from its target's
+        if shares_embeddings(config):  # two embedding tables are computed from its target's
             n_weights += 2 * config.vocab_size * config.hidden_size
         maximum, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(maximum, LONGEST))
@@ -95,7 +95,7 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
     """Return the memory of the keys and values of one token in all layers, in bytes."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * size * computing(dtype).itemsize
+    return 2 * config.num_hidden_layers * heads * size * compute_dtype(dtype).itemsize
 
 
 def weight_bytes(runner: Runner) -> int:
@@ -103,7 +103,7 @@ def weight_bytes(runner: Runner) -> int:
     return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.stored, runner.device)
 
 
-def row_bytes(runner: Runner) -> int:
+def sequence_bytes(runner: Runner) -> int:
     """Return the KV cache memory of one sequence of a runner, in bytes."""
     if runner.cache.n_bytes:
         return runner.cache.n_bytes // runner.cache.n_rows
@@ -113,15 +113,15 @@ def row_bytes(runner: Runner) -> int:
 def cache_bytes(runner: Runner) -> int:
     """Return the memory of a runner's KV cache, including unallocated parts, and of its CUDA graphs, in bytes."""
     graphs = 0 if runner.replays is None else runner.replays.n_bytes
-    return row_bytes(runner) * runner.cache.n_rows + graphs
+    return sequence_bytes(runner) * runner.cache.n_rows + graphs
 
 
-def growth_bytes(runner: Runner, rows: int) -> int:
+def growth_bytes(runner: Runner, n_sequences: int) -> int:
     """Return the memory in bytes to grow a KV cache to `rows` sequences: it is copied to a buffer of double size."""
     n_rows = n_needed = runner.cache.n_rows
-    while n_needed < rows:
+    while n_needed < n_sequences:
         n_needed *= 2
-    return n_needed * row_bytes(runner) if n_needed > n_rows else 0
+    return n_needed * sequence_bytes(runner) if n_needed > n_rows else 0
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:

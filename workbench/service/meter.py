@@ -39,7 +39,7 @@ class Bucket:
         return max(0.0, (least - self.level) * MINUTE_S / self.per_minute)
 
 
-class Meter:
+class RateLimiter:
     """Enforce the rate limits of addresses. Thread-safe. The user of a private backend has no limits.
 
     A request needs one whole request in the bucket. Tokens are charged in advance: the prompt and `max_new_tokens`; the

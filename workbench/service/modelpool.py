@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.engine import Engine, Models, Runner, load_models
-from workbench.kernels.device_clock import give_back
+from workbench.kernels.device_clock import empty_cache
 from workbench.models.loading import find_heads
 from workbench.models.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype
 from workbench.models.runner import SCRATCH
@@ -27,7 +27,7 @@ from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.memory import Need
 from workbench.service.names import Pair
 from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress, megabytes
-from workbench.service.timing_coordination import Turns
+from workbench.service.timing_coordination import TimingCoordinator
 
 log = logging.getLogger("workbench.service")
 
@@ -53,14 +53,14 @@ class ModelPool:
     def __init__(
         self,
         options: dict[str, Any],
-        max_rows: int,
+        max_sequences: int,
         memory_bytes: int | None,
-        holds: Callable[[], Counter[Pair]],
-        told: Callable[[str, float], None],
-        turns: Turns,
+        count_model_uses: Callable[[], Counter[Pair]],
+        on_event: Callable[[str, float], None],
+        timing: TimingCoordinator,
     ) -> None:
-        self._options, self._max_rows, self._holds, self._told = options, max_rows, holds, told
-        self._limit, self._turns = memory_bytes, turns
+        self._options, self._max_rows, self._holds, self._told = options, max_sequences, count_model_uses, on_event
+        self._limit, self._turns = memory_bytes, timing
         self._targets: dict[str, LoadedTarget] = {}
         self._lock = threading.Lock()
 
@@ -320,7 +320,7 @@ class ModelPool:
 
     def _need(self, name: str, folder: str, dtype: torch.dtype) -> Need:
         try:
-            with no_panic():
+            with convert_panics():
                 return Need.of(folder, dtype, self.device)
         except Exception as error:  # transformers and safetensors raise many kinds
             raise ModelError(
@@ -367,4 +367,4 @@ def _touch(runner: Runner) -> None:
 
 def _collect() -> None:
     gc.collect()  # a runner's hooks hold it in a cycle
-    give_back()
+    empty_cache()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from workbench.core.errors import ModelError
 from workbench.models.bundle import bundled
 from workbench.models.converted import is_gguf
-from workbench.models.local_models import HubId, named, path_of
-from workbench.models.names import own_drafter
-from workbench.models.published import PUBLISHED, here
+from workbench.models.local_models import HubId, path_of, short_name
+from workbench.models.names import bundled_drafter
+from workbench.models.published import MODEL_INDEX, local_folder
 
 Pair = tuple[str, str | None]
 """Names of a target and its draft model."""
@@ -33,8 +33,8 @@ class Names:
 
     def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None, folders: bool = True) -> None:
         self.folders = folders
-        self.target, self.drafter = named(target), drafter and named(drafter)
-        self.allowed = tuple(map(named, allow or ()))
+        self.target, self.drafter = short_name(target), drafter and short_name(drafter)
+        self.allowed = tuple(map(short_name, allow or ()))
         paths = (
             {*(allow or ()), target, drafter} if folders else set()
         )  # users must not be able to guess these paths on a remote server
@@ -61,7 +61,7 @@ class Names:
         if drafter in (None, "", "auto"):
             drafter = self.drafter if target == self.target else None
         if drafter in ("auto", None):
-            drafter = own_drafter(target, blind)
+            drafter = bundled_drafter(target, blind)
         if drafter in (None, "none"):
             return target, None
         return target, self.name(drafter)
@@ -72,11 +72,11 @@ class Names:
         Raises:
             ModelError: the name is invalid, or the model is not allowed.
         """
-        known_names = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
+        known_names = {*bundled(), *MODEL_INDEX, *self.allowed, self.target, self.drafter}
         if not self.folders and isinstance(name, str) and name not in known_names:
             name = HubId(name)
         self._check(name)
-        return named(name)
+        return short_name(name)
 
     def may_use(self, name: str) -> bool:
         """Return whether a model is allowed. A restricted server does not convert models from installed packages."""
@@ -92,7 +92,7 @@ class Names:
 
 def _at_hand() -> list[str]:
     """Return the published models on this machine; a restricted server downloads and converts none."""
-    return [name for name, model in PUBLISHED.items() if here(model)]
+    return [name for name, model in MODEL_INDEX.items() if local_folder(model)]
 
 
 def check_name(name: str) -> None:
@@ -102,33 +102,33 @@ def check_name(name: str) -> None:
         ModelError: the message has the form of a valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
-        raise ModelError("This is not the name of a model.", offer())
+        raise ModelError("This is not the name of a model.", offline_models_hint())
     problem = f"{name!r} is not the name of a model."
     try:
         if _is_local(name):
             return
     except (OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
-        raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
+        raise ModelError(problem, f"A Hub id is owner/name. {offline_models_hint()}") from error
     from huggingface_hub.errors import HFValidationError  # takes half a second, which local names do not need
     from huggingface_hub.utils import validate_repo_id
 
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
+        raise ModelError(problem, f"A Hub id is owner/name. {offline_models_hint()}") from error
 
 
 def _is_local(name: str) -> bool:
     return (
         name in bundled()
-        or name in PUBLISHED
+        or name in MODEL_INDEX
         or is_gguf(name)
         or path_of(name).is_dir()
         or name.startswith((".", "/", "~"))
     )
 
 
-def offer() -> str:
+def offline_models_hint() -> str:
     """Return a sentence with the models that need no network."""
     names = ", ".join(bundled())
     return f"These models need no network: {names}." if names else "A local folder needs no network."

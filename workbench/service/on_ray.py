@@ -11,14 +11,14 @@ from typing import Any
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, Result
 from workbench.bench.worker_groups import BEGIN, END, Event, WorkerGroup, measure_cell
-from workbench.engine.cluster import cluster
+from workbench.engine.cluster import connect_ray
 from workbench.service.workers import conditions_of, make_host
 
 RETRIES = 3
 POLL_S = 0.5
 
 
-def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> WorkerGroup:
+def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> WorkerGroup:
     """Return a pool of workers on a Ray cluster.
 
     Args:
@@ -31,7 +31,7 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
     Raises:
         WorkbenchError: Ray is not installed, or there is no cluster at the address.
     """
-    ray = cluster(address, "use --workers")
+    ray = connect_ray(address, "use --workers")
     from ray.exceptions import RayError
 
     options = tuple(sorted(backend.items()))

@@ -9,8 +9,8 @@ from typing import Any
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.method import Configured
-from workbench.engine.configured import Choice
+from workbench.decoders.method import ConfiguredMethod
+from workbench.engine.configured import MethodProtocol
 from workbench.engine.pacing import FASTEST
 from workbench.methods import registry
 from workbench.service.limits import Limits
@@ -35,7 +35,7 @@ def check_request(
     max_new_tokens: int,
     seed: int,
     stop: Sequence[str],
-) -> tuple[Configured, SamplingParams]:
+) -> tuple[ConfiguredMethod, SamplingParams]:
     """Check a request for a generation as far as possible without models.
 
     Returns:
@@ -55,7 +55,7 @@ def check_request(
 
 
 def split_params(
-    method: Choice, params: dict[str, Any], sampling: SamplingParams | None = None
+    method: MethodProtocol, params: dict[str, Any], sampling: SamplingParams | None = None
 ) -> tuple[dict[str, Any], SamplingParams]:
     """Separate the sampling parameters from the method's own.
 

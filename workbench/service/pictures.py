@@ -28,7 +28,7 @@ DECODING = threading.BoundedSemaphore(2)
 """Limits the requests whose images are decoded at once: each may take 128 MiB, and briefly more per image."""
 PIXEL_BYTES = 4
 """Bytes per pixel of an RGB image in Pillow."""
-MAX_PICTURES = 8
+MAX_IMAGES = 8
 """Maximum number of images in a prompt."""
 LONGEST = 2048
 """Longest side in pixels; larger images are scaled down, keeping the aspect ratio."""
@@ -38,20 +38,20 @@ _URL = re.compile(r"data:image/[\w.+-]{1,40};base64,", re.ASCII)
 _REMEDY = f"Give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file."
 
 
-def decode_all(pictures: Any) -> tuple[Image.Image, ...]:
+def decode_all(images: Any) -> tuple[Image.Image, ...]:
     """Decode several images; see `decode`.
 
     Raises:
         PromptError: there are too many, or one cannot be read; the message says which.
     """
-    if isinstance(pictures, (str, bytes, Path, Image.Image)) or not isinstance(pictures, Sequence):
+    if isinstance(images, (str, bytes, Path, Image.Image)) or not isinstance(images, Sequence):
         raise PromptError("The images are not a list.", "Give a list, also for a single image.")
-    if len(pictures) > MAX_PICTURES:
-        raise PromptError(f"{len(pictures)} images were given; the limit is {MAX_PICTURES}.", "Give fewer images.")
-    if not pictures:
+    if len(images) > MAX_IMAGES:
+        raise PromptError(f"{len(images)} images were given; the limit is {MAX_IMAGES}.", "Give fewer images.")
+    if not images:
         return ()
     with DECODING:
-        return tuple(_numbered(picture, i, len(pictures)) for i, picture in enumerate(pictures))
+        return tuple(_numbered(picture, i, len(images)) for i, picture in enumerate(images))
 
 
 def _numbered(data: Any, i: int, n: int) -> Image.Image:
@@ -61,7 +61,7 @@ def _numbered(data: Any, i: int, n: int) -> Image.Image:
         raise PromptError(f"Image {i + 1}: {error.message}" if n > 1 else error.message, error.remedy) from error
 
 
-def picture_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | None = None) -> int:
+def image_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | None = None) -> int:
     """Return the memory in bytes of the images that a run holds.
 
     Args:

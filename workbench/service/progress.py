@@ -16,7 +16,7 @@ def megabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
-class BrokenOffError(WorkbenchError):
+class LoadAbortedError(WorkbenchError):
     """Raised to abort a load whose result is no longer needed."""
 
 
@@ -53,7 +53,7 @@ class Progress:
 
     def _tell(self, *now: Any) -> None:
         if self._is_over():
-            raise BrokenOffError(f"Loading {self.name} was aborted: the workbench is closing.")
+            raise LoadAbortedError(f"Loading {self.name} was aborted: the workbench is closing.")
         self._now = now
 
     @property

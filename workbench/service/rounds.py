@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
-from workbench.kernels.device_clock import give_back
+from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Sequence
+from workbench.kernels.device_clock import empty_cache
 from workbench.service import memory
 from workbench.service.limits import Limits
 from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.modelpool import ModelPool
 from workbench.service.run import Run
 from workbench.service.runregister import RunRegister
-from workbench.service.timing_coordination import Turns
+from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
 
 log = logging.getLogger("workbench.service")
@@ -33,7 +33,7 @@ IDLE_S = 0.05
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Waiting:
+class QueuedRun:
     """Run in the queue, with its request and models."""
 
     run: Run
@@ -41,7 +41,7 @@ class Waiting:
     models: Models
 
 
-class Rounds:
+class EngineThread:
     """Thread that owns every engine and every sequence.
 
     A timed run has the device to itself: while it runs, all other sequences are held and no run is admitted. Afterwards
@@ -56,10 +56,15 @@ class Rounds:
     """
 
     def __init__(
-        self, pool: ModelPool, runs: RunRegister, limits: Limits, make_room: Callable[[int], None], turns: Turns
+        self,
+        pool: ModelPool,
+        runs: RunRegister,
+        limits: Limits,
+        make_room: Callable[[int], None],
+        timing: TimingCoordinator,
     ) -> None:
         self._pool, self._runs, self._limits, self._make_room = pool, runs, limits, make_room
-        self._turns, self._timed_waits = turns, False
+        self._turns, self._timed_waits = timing, False
         self._wake = threading.Event()
         self._closed = False
         self._swept = 0.0
@@ -83,7 +88,7 @@ class Rounds:
         assert loaded is not None, "a run holds its models"
         request.models = models
         run.queued()
-        loaded.queue.put(run.user, Waiting(run, request, models))
+        loaded.queue.put(run.user, QueuedRun(run, request, models))
         self.wake()
 
     def place(self, run: Run) -> tuple[int, int] | None:
@@ -271,7 +276,7 @@ class Rounds:
                 if is_out_of_memory(row.error):
                     problem = out_of_memory(row, len(loaded.runs))
                     footer.error = str(problem)
-                    give_back()
+                    empty_cache()
                 if run.still_s:
                     footer.warnings.append(
                         f"The run was held for {run.still_s:.1f} s while a comparison used the device."
@@ -280,10 +285,14 @@ class Rounds:
                 run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
 
 
-def out_of_memory(row: Row, others: int) -> CapacityError:
+def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
     """Return the error of a run that ran out of memory, with settings that would fit."""
-    length = f"max_new_tokens={row.n_new}" if row.n_new else f"a prompt shorter than {row.prompt_length} tokens"
-    nodes = row.configured.values.get("nodes")
+    length = (
+        f"max_new_tokens={sequence.n_new}"
+        if sequence.n_new
+        else f"a prompt shorter than {sequence.prompt_length} tokens"
+    )
+    nodes = sequence.configured.values.get("nodes")
     nodes_hint = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
     wait_hint = f", or wait for {others} other runs to end" if others else ""
-    return CapacityError(f"Out of memory after {row.n_new} tokens.", f"Use {length}{nodes_hint}{wait_hint}.")
+    return CapacityError(f"Out of memory after {sequence.n_new} tokens.", f"Use {length}{nodes_hint}{wait_hint}.")

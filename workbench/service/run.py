@@ -6,19 +6,20 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import abc
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.draft_verify.inspectable_state import FinishedState
-from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
+from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Sequence
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
 
 LOADING = "loading"
-STILL = "The run is held while a comparison uses the device."
+HELD_MESSAGE = "The run is held while a comparison uses the device."
 
 
 class Host(Protocol):
@@ -30,7 +31,7 @@ class Host(Protocol):
         method: str | None,
         params: dict[str, Any] | None,
         drafter: str | None,
-        images: Sequence[Any] = (),
+        images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
         """Check a change and pass it to the engine."""
@@ -103,11 +104,11 @@ class Run:
         self._message = self._stopped = ""
         self._state = LOADING
         self._problem: WorkbenchError | None = None
-        self._row: Row | None = None
+        self._row: Sequence | None = None
         self._stood_s = 0.0
         self.left: FinishedState | None = None
         self._trace: Trace | None = None
-        self._pending: list[Callable[[Row], None]] = []
+        self._pending: list[Callable[[Sequence], None]] = []
         self._news = threading.Condition()
 
     # -- following -----------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class Run:
         """Status message for the user; usually empty."""
         progress, row = self._progress, self._row
         if row is not None and row.held:
-            return STILL
+            return HELD_MESSAGE
         return str(self._problem or "") or (
             progress.text if progress is not None and self._state == LOADING else self._message
         )
@@ -227,7 +228,7 @@ class Run:
         method: str | None = None,
         params: dict[str, Any] | None = None,
         drafter: str | None = None,
-        images: Sequence[Any] = (),
+        images: abc.Sequence[Any] = (),
         sees: str = BOTH,
         pace: float | None = None,
     ) -> None:
@@ -266,15 +267,15 @@ class Run:
 
     def pause(self) -> None:
         """Stop before the next round."""
-        self.tell(Row.pause)
+        self.tell(Sequence.pause)
 
     def resume(self) -> None:
         """Continue a paused run."""
-        self.tell(Row.resume)
+        self.tell(Sequence.resume)
 
     def step(self) -> None:
         """Run one round, then pause."""
-        self.tell(Row.step)
+        self.tell(Sequence.step)
 
     def cancel(self, message: str = "", reason: str = CANCELLED) -> None:
         """End the run and keep its trace. Does nothing if the run has ended.
@@ -292,9 +293,9 @@ class Run:
         if is_closed:
             self._host.ended(self)
         else:
-            self.tell(Row.cancel)
+            self.tell(Sequence.cancel)
 
-    def tell(self, act: Callable[[Row], None]) -> None:
+    def tell(self, act: Callable[[Sequence], None]) -> None:
         """Apply an action to the engine's sequence, now or when the run joins the batch."""
         with self._news:
             if self.ended:
@@ -317,21 +318,21 @@ class Run:
             if not self.ended:
                 self._state, self._progress = QUEUED, None
 
-    def started(self, row: Row) -> None:
+    def started(self, sequence: Sequence) -> None:
         """Set the engine's sequence and apply pending actions; cancel it if the run was cancelled meanwhile."""
         with self._news:
             if self.ended:
-                row.cancel()
+                sequence.cancel()
                 return
-            self._row, self._trace, self._progress = row, row.trace, None
+            self._row, self._trace, self._progress = sequence, sequence.trace, None
             self.started_at = time.monotonic()
             for act in self._pending:
-                self._try(act, row)
+                self._try(act, sequence)
             self._pending.clear()
             self._news.notify_all()
         self._host.started(self)
 
-    def _try(self, act: Callable[[Row], None], row: Row) -> None:
+    def _try(self, act: Callable[[Sequence], None], row: Sequence) -> None:
         """Apply an action; on an error, set the message and continue."""
         try:
             act(row)
@@ -344,7 +345,7 @@ class Run:
         return self._stood_s if self._row is None else self._row.pace.still_s
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> Sequence | None:
         """The engine's sequence, or None."""
         return self._row
 

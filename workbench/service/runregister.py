@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from workbench.core.errors import UnknownNameError
 from workbench.service.limits import Limits
-from workbench.service.meter import Meter
+from workbench.service.meter import RateLimiter
 from workbench.service.pictures import trim
 from workbench.service.run import Run
 from workbench.trace.events import Round
-from workbench.trace.pictures import pictures_of
+from workbench.trace.pictures import images_of
 
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
 """Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
@@ -22,7 +22,7 @@ def round_bytes(record: Round) -> int:
     """Return the approximate memory of a recorded round, in bytes."""
     tops = len(record.top_p) + sum(top is not None for top in record.top_q)
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
-    return n_bytes + sum(len(picture["url"]) for picture in pictures_of(record.vision))
+    return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class RunRegister:
@@ -34,7 +34,7 @@ class RunRegister:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.meter = Meter(limits)
+        self.meter = RateLimiter(limits)
         self._by_id: dict[str, Run] = {}
         self._lock = threading.Lock()
 

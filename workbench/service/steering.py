@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from typing import Any
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify import state_actions
 from workbench.decoders.draft_verify.image_attribution import explain
-from workbench.decoders.draft_verify.inspectable_state import owned_of
+from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
 from workbench.decoders.draft_verify.state import drafter_state
 from workbench.engine import Models
-from workbench.engine.configured import Chosen
-from workbench.engine.image_inputs import swapped
-from workbench.engine.request import Row
+from workbench.engine.configured import ConfiguredMethodProtocol
+from workbench.engine.image_inputs import create_image_change
+from workbench.engine.request import Sequence
 from workbench.engine.settings import BOTH
 from workbench.methods import registry
 from workbench.service import choices
-from workbench.service.caller import watch
+from workbench.service.caller import make_disconnect_check
 from workbench.service.fairlock import FairLock
 from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.params import split_params
-from workbench.service.pictures import decode_all, picture_bytes
+from workbench.service.pictures import decode_all, image_bytes
 from workbench.service.run import Run
-from workbench.service.timing_coordination import Turns
+from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
 """Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
 
 
-class Steering:
+class RunController:
     """Apply changes to runs, explain them, and operate on their drafters' state.
 
     Args:
@@ -48,12 +49,12 @@ class Steering:
         names: Names,
         pool: ModelPool,
         load: Callable[[Pair], Models],
-        let_in: Callable[[str], None],
-        turns: Turns,
+        admit_request: Callable[[str], None],
+        timing: TimingCoordinator,
         wake: Callable[[], None],
     ) -> None:
         self._wake = wake
-        self._names, self._pool, self._load, self._let_in, self._turns = names, pool, load, let_in, turns
+        self._names, self._pool, self._load, self._let_in, self._turns = names, pool, load, admit_request, timing
         self._turn = FairLock()
 
     def change(
@@ -62,14 +63,14 @@ class Steering:
         method: str | None,
         params: dict[str, Any] | None,
         drafter: str | None,
-        images: Sequence[Any] = (),
+        images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
         """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pictures):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
-        run.trace_bytes += picture_bytes(pictures)
+        run.trace_bytes += image_bytes(pictures)
         chosen = registry.get(method) if method else None
         pair: Pair = run.planned[2]
         other: Models | None = None
@@ -80,7 +81,9 @@ class Steering:
         elif chosen is not None:
             other = self._pool.get(pair)  # may have heads that were promoted since the run started
 
-        def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
+        def checked(
+            configured: ConfiguredMethodProtocol, sampling: SamplingParams, models: Models | None
+        ) -> dict[str, Any]:
             new_method = chosen or configured.method
             method_params, sampling = split_params(new_method, params or {}, sampling)
             changed = (
@@ -91,12 +94,12 @@ class Steering:
             reason = models.why_not if models is not None else choices.static_reasons(*pair)
             if problem := reason(changed.needs):
                 raise MethodUnavailableError(f"{new_method.title} cannot run: {problem}")
-            swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None
-            run.trace_bytes += picture_bytes((), None if swap is None else swap.images)
+            swap = create_image_change(models, run.request, pictures, sees) if pictures and models is not None else None
+            run.trace_bytes += image_bytes((), None if swap is None else swap.images)
             run.planned = changed, sampling, pair
             return {"method": chosen, "params": method_params, "sampling": sampling, "models": models, "swap": swap}
 
-        def hand_over(row: Row) -> None:
+        def hand_over(row: Sequence) -> None:
             settings = row.asked()
             row.change(**checked(settings.configured, settings.sampling, other or settings.models))
 
@@ -119,7 +122,7 @@ class Steering:
         if action != "look":  # packing and unpacking delays the rounds of all runs
             self._let_in(run.user)
 
-        def do(row: Row) -> dict[str, Any]:
+        def do(row: Sequence) -> dict[str, Any]:
             self._check_own(row, action)
             saved = {"data": state_actions.save(row)} if action == "save" else {}
             if action == "load":
@@ -128,7 +131,7 @@ class Steering:
                 state_actions.reset(row)
             loaded = self._pool.target(row.models.target_name)
             assert loaded is not None, "the run holds its models"
-            return state_actions.look(row, loaded.engine.token_text) | saved
+            return state_actions.inspect_state(row, loaded.engine.token_text) | saved
 
         future = run.row.errands.ask(do)
         self._wake()
@@ -140,9 +143,9 @@ class Steering:
                 f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when it continues."
             ) from None
 
-    def _check_own(self, row: Row, action: str) -> None:
+    def _check_own(self, sequence: Sequence, action: str) -> None:
         """Refuse to load or reset a state that users of a public server share."""
-        state = owned_of(drafter_state(row))
+        state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
             raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")
@@ -163,7 +166,7 @@ class Steering:
         configured, pair = run.in_force
         models = self._pool.get(pair) or self._load(pair)
 
-        check_connected = watch()
+        check_connected = make_disconnect_check()
         self._let_in(run.user)
 
         def report(done: float) -> None:

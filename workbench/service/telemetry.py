@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from workbench.service.run import Run
 from workbench.trace.events import Round
-from workbench.trace.metrics import tested
+from workbench.trace.metrics import count_tested
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -86,7 +86,7 @@ class Telemetry(Collector):
         tally.rounds += 1
         tally.tokens += len(record.emitted)
         tally.drafted += len(record.nodes)
-        tally.tested += tested([record])
+        tally.tested += count_tested([record])
         tally.accepted += len(record.path)
         tally.draft_seconds += record.shared.get("draft_s", record.draft_s)
         tally.verify_seconds += record.shared.get("verify_s", record.verify_s)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-class Turns:
+class TimingCoordinator:
     """Keep timed runs and other computations apart.
 
     A timed run starts only after such work has ended, and no such work starts while a timed run has the device or is

@@ -16,14 +16,14 @@ def address_of(user: str) -> str:
     return user.partition(".")[0]
 
 
-def user_key(address: str = "", *who: str | None) -> str:
+def user_key(address: str = "", *client_parts: str | None) -> str:
     """Return an opaque user key, meaningless outside this process: a part for the address, and one for the session.
 
     The address is known from the connection; `who` comes from the client. A /64 network of IPv6 addresses counts as one
     address, because one client usually has all of it.
     """
     address = network_of(address)
-    parts = [address], [address, *map(str, who)]
+    parts = [address], [address, *map(str, client_parts)]
     return ".".join(hashlib.sha256(" ".join([_SALT, *part]).encode()).hexdigest()[:16] for part in parts)
 
 

@@ -19,16 +19,16 @@ from typing import Any
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, WorkbenchError
 from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
 from workbench.models.bundle import DEFAULT_TARGET
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.names import is_drafter, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.service import choices
 from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
 from workbench.service.costs import Costs
-from workbench.service.lent import Lent
+from workbench.service.lent import ZeroGpuModels
 from workbench.service.limits import Limits
-from workbench.service.logs import wordless
+from workbench.service.logs import redact_error
 from workbench.service.names import Pair
 from workbench.service.run import Run
 from workbench.service.zerorun import REASON, ZeroRun
@@ -39,7 +39,7 @@ GPU = Callable[..., Any]
 """`spaces.GPU`: a decorator with a `duration`, which may be a function of the call's arguments."""
 
 
-class ZeroClient(BaseBackend):
+class ZeroGpuBackend(BaseBackend):
     """Implement `workbench.client.protocol.Client` on ZeroGPU. Create it in the main thread before the app is launched.
 
     Args:
@@ -70,9 +70,9 @@ class ZeroClient(BaseBackend):
     ) -> None:
         super().__init__(limits)
         self.costs = Costs()
-        self._lent = Lent(isolated, device, dtype)
+        self._lent = ZeroGpuModels(isolated, device, dtype)
         self._turn = contextlib.nullcontext() if isolated else threading.Lock()
-        names_to_load = [*(name for name, _, _ in known_targets()), *map(named, names)]
+        names_to_load = [*(name for name, _, _ in known_targets()), *map(short_name, names)]
         for name in sorted(
             dict.fromkeys(names_to_load), key=lambda name: tokenizer_source_for(name) is not None
         ):  # models whose tokenizer other models use are loaded first
@@ -200,7 +200,7 @@ class ZeroClient(BaseBackend):
                         return
                     self._add_message(run, job, message)
         except BaseException as error:  # the package raises any exception: no quota, no GPU, a process that died
-            log.warning("a run on ZeroGPU failed: %s", wordless(error))  # the error's message may quote a prompt
+            log.warning("a run on ZeroGPU failed: %s", redact_error(error))  # the error's message may quote a prompt
             reason = f"The GPU process failed ({type(error).__name__})."
             if getattr(error, "title", ""):  # the package's own errors have texts for visitors
                 reason = f"{error.title}: {error.message}."  # type: ignore[attr-defined]

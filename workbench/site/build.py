@@ -70,7 +70,7 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
         raise WorkbenchError(f"The site could not be built: {error}", "\n".join(warnings.messages)) from error
     finally:
         logging.getLogger("mkdocs").removeHandler(warnings)
-    if foreign := foreign_addresses(out):
+    if foreign := external_addresses(out):
         raise WorkbenchError(f"The site would load resources from other machines: {'; '.join(foreign[:5])}.")
     return sorted(out.rglob("*.html"))
 
@@ -86,7 +86,7 @@ class _Warnings(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def foreign_addresses(site: Path) -> list[str]:
+def external_addresses(site: Path) -> list[str]:
     """Return `page: address` of every resource that a page would load from another machine; hyperlinks are allowed."""
     foreign = []
     for path in sorted(site.rglob("*")):

@@ -114,7 +114,7 @@ def bring_up_to_date(
     into: Path = EXECUTED,
     again: bool = False,
     jobs: int = 2,
-    say: Callable[[str], Any] = lambda line: None,
+    progress: Callable[[str], Any] = lambda line: None,
 ) -> list[Path]:
     """Execute the notebooks that have changed since their last execution, several in parallel.
 
@@ -136,7 +136,7 @@ def bring_up_to_date(
         target = into / source.name
         if again or not is_current(target, source):
             seconds = execute(copy_to_execute(source, into))
-            say(f"{source.name}: {seconds:.0f} s")
+            progress(f"{source.name}: {seconds:.0f} s")
         return target
 
     with ThreadPoolExecutor(jobs) as pool:

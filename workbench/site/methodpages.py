@@ -11,7 +11,7 @@ from workbench.bench import board
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.decoders.method import Method
 from workbench.methods import registry
-from workbench.methods.known import PROMISES, needed
+from workbench.methods.known import PROMISES, describe_needs
 from workbench.trace.metrics import DEFINITIONS
 
 _PROMISES = {
@@ -25,7 +25,7 @@ _PROMISES = {
 def pages() -> dict[str, str]:
     """Return the Markdown of each page by its path: overview, one page per method, boards, metrics."""
     methods = list(registry.methods())
-    exactness = board.exactness()
+    exactness = board.exactness_rows()
     return (
         {"methods/index.md": _overview(methods)}
         | {f"methods/{method.name}.md": _page(method, exactness) for method in methods}
@@ -75,10 +75,10 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Name", f"`{method.name}`"]),
         _row(["Guarantee", f"**{method.promise.value}**: {_PROMISES[method.promise.value]}"]),
         _row(["Evidence", f"{_evidence(row)} ([exactness board](board-exactness.md))"]),
-        _row(["Requirements", needed(method.needs)]),
+        _row(["Requirements", describe_needs(method.needs)]),
         _row(["Source", ", ".join(filter(None, [_paper(method), source.title, source.where]))]),
         _row(["Drafter", _class(method.drafter)]),
-        _row(["Verifier", "; or ".join(_judge(method, verifier) for verifier in method.verifiers)]),
+        _row(["Verifier", "; or ".join(_verifier_link(method, verifier) for verifier in method.verifiers)]),
         "",
         *(
             ["## Differences from the paper", "", *(f"- {difference}" for difference in method.differs), ""]
@@ -111,11 +111,11 @@ def _evidence(row: dict[str, Any]) -> str:
     parts = [f"**{row['standing']}**"]
     if greedy:
         parts.append(f"{greedy['equal']} of {greedy['tried']} greedy outputs equal to plain decoding in float64")
-    parts += [f"sampling: χ² {board.fit_words(fit)}" for fit in row["laws"]]
+    parts += [f"sampling: χ² {board.describe_fit(fit)}" for fit in row["laws"]]
     return "; ".join(parts)
 
 
-def _judge(method: Method, verifier: Verifier) -> str:
+def _verifier_link(method: Method, verifier: Verifier) -> str:
     """Return a link to a verifier, with the method's guarantee under it if there are several."""
     guarantee = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
     return _class(verifier) + guarantee

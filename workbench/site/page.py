@@ -45,7 +45,7 @@ class Page:
 
 def to_page(notebook: NotebookNode) -> Page:
     """Convert an executed notebook to a page."""
-    words = _Words()
+    words = _LessonRenderer()
     parts = [_cell(cell, words) for cell in notebook.cells if "colab" not in cell.metadata.get("tags", [])]
     body = _LESSON.sub(r"\1.html", "\n".join(parts))
     title = next((text for level, _, text in words.headings if level == 1), "")
@@ -61,12 +61,12 @@ def code_block(source: str, language: str = "python") -> str:
     return highlight(source, lexer, HtmlFormatter(cssclass="highlight", wrapcode=True))
 
 
-def _cell(cell: NotebookNode, words: _Words) -> str:
+def _cell(cell: NotebookNode, renderer: _LessonRenderer) -> str:
     if cell.cell_type == "markdown":
-        return words.read(cell.source)
+        return renderer.read(cell.source)
     if cell.cell_type != "code" or not cell.source:
         return ""
-    outputs = "".join(_output(output, words) for output in _drawable(_joined(cell.outputs)))
+    outputs = "".join(_output(output, renderer) for output in _drawable(_merge_streams(cell.outputs)))
     outputs = f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else ""
     code, tags = code_block(cell.source), cell.metadata.get("tags", [])
     if "solution" in tags:
@@ -77,7 +77,7 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
     return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{content}</div>'
 
 
-def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+def _merge_streams(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     """Join consecutive outputs of the same stream: the split of printed text depends on timing."""
     merged: list[NotebookNode] = []
     for output in outputs:
@@ -99,7 +99,7 @@ def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     ]
 
 
-def _output(output: NotebookNode, words: _Words) -> str:
+def _output(output: NotebookNode, renderer: _LessonRenderer) -> str:
     if output.output_type == "stream":
         return "" if output.name == "stderr" or not output.text.strip() else _plain(output.text.rstrip())
     if output.output_type == "error":
@@ -110,7 +110,7 @@ def _output(output: NotebookNode, words: _Words) -> str:
     if _WIDGET in data and not {"text/html", "image/svg+xml", "image/png"} & set(data):
         return '<p class="control">Interactive control: run the notebook to use it.</p>'
     kind = next((kind for kind in _STATIC if kind in data), None)
-    return _SHOW[kind](data[kind], words) if kind else ""
+    return _SHOW[kind](data[kind], renderer) if kind else ""
 
 
 def _plain(text: str) -> str:
@@ -132,7 +132,7 @@ _SHOW: dict[str, Any] = {
 }
 
 
-class _Words(IPythonRenderer):
+class _LessonRenderer(IPythonRenderer):
     """Markdown renderer that records headings, highlights code in the theme's classes and converts LaTeX to MathML."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import nbformat
 from jupytext.config import JupytextConfiguration
 from nbformat import NotebookNode
 
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
@@ -54,7 +54,7 @@ def names(folder: Path = FOLDER) -> list[str]:
     return sorted({path.stem for ending in ("ipynb", "py") for path in folder.glob(f"[0-9][0-9]_*.{ending}")})
 
 
-def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
+def strip_outputs(notebook: Mapping[str, Any]) -> NotebookNode:
     """Return a copy without outputs, counts, widget state and other traces of execution; add missing cell ids.
 
     Args:
@@ -82,7 +82,7 @@ def as_text(notebook: NotebookNode) -> str:
     return jupytext.writes(_node(notebook), fmt="py:percent", config=_TEXT)
 
 
-def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
+def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
     """Synchronise one pair, remove outputs and set the common first cell.
 
     If the files differ, the one that was edited last is used.
@@ -91,14 +91,14 @@ def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
         The files that were changed.
     """
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
-    book = stripped(nbformat.read(book_path, as_version=4)) if book_path.is_file() else None
+    book = strip_outputs(nbformat.read(book_path, as_version=4)) if book_path.is_file() else None
     if book is None or (text_path.is_file() and _differs(book, text_path) and _newer(text_path, book_path)):
         book = _from_text(text_path, book)
     _put_first_cell(book)
     changed = []
     for path, text in ((book_path, nbformat.writes(book) + "\n"), (text_path, as_text(book))):
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_whole(path, text.encode())
+            write_atomically(path, text.encode())
             changed.append(path)
     return changed
 
@@ -114,7 +114,7 @@ def problems(name: str, folder: Path = FOLDER) -> list[str]:
         messages.append(f"{book_path.name} has outputs")
     if "widgets" in book.metadata:
         messages.append(f"{book_path.name} has widget state (metadata.widgets)")
-    clean, language = stripped(book), book.metadata.get("language_info")
+    clean, language = strip_outputs(book), book.metadata.get("language_info")
     if not messages and (clean.cells != book.cells or clean.metadata.language_info != language):
         messages.append(f"{book_path.name} has metadata from execution")
     if not clean.cells or clean.cells[0].source != FIRST_CELL or "colab" not in _tags(clean.cells[0]):
@@ -144,7 +144,7 @@ def _from_text(path: Path, old: NotebookNode | None) -> NotebookNode:
     book = jupytext.read(path, fmt="py:percent")
     for cell in book.cells:
         cell["id"] = ids.get((cell.cell_type, cell.source), "")
-    return stripped(book)
+    return strip_outputs(book)
 
 
 def _put_first_cell(book: NotebookNode) -> None:
@@ -157,10 +157,10 @@ def _tags(cell: NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _identity(cell: Mapping[str, Any], taken: set[str]) -> str:
+def _identity(cell: Mapping[str, Any], used_ids: set[str]) -> str:
     """Return the cell's id, or a hash of its text if it has none, so that repeated conversion gives the same file."""
     identity = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
-    while identity in taken:
+    while identity in used_ids:
         identity = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    taken.add(identity)
+    used_ids.add(identity)
     return identity

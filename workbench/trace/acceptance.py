@@ -63,8 +63,12 @@ def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None
         rounds: rounds of a trace.
         rules: acceptance rules from the trace's header; without them α is unknown.
     """
-    accepted, tested, drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
-    emitted, passes = metrics.emitted(rounds), len(rounds)
+    accepted, tested, drafted = (
+        metrics.count_accepted(rounds),
+        metrics.count_tested(rounds),
+        metrics.count_drafted(rounds),
+    )
+    emitted, passes = metrics.count_emitted(rounds), len(rounds)
     drafts = sum(len(r.nodes) > 0 for r in rounds)
     configured = passes * max((len(r.nodes) for r in rounds), default=0)
     depths = max((len(r.path) for r in rounds), default=0)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-LOSS, HELD, ON_POLICY = "loss", "teacher-forced", "on-policy"
+LOSS, TEACHER_FORCED, ON_POLICY = "loss", "teacher-forced", "on-policy"
 """Groups of curves: `loss/NAME`, `teacher-forced/position 1`, `on-policy/position 1`."""
 TAU, TESTED = f"{ON_POLICY}/tau", "on-policy tested"
 """Tokens per target pass; and number of rounds that tested each position, the denominator of its acceptance rate."""

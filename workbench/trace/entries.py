@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.trace.frames import Schema
@@ -94,7 +94,7 @@ def entry_of(file: Path) -> dict[str, Any] | None:
     if file.suffix != ".parquet":
         return None
     try:
-        with no_panic():
+        with convert_panics():
             entry: Any = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
     except FileNotFoundError:
         raise

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.rules import Rule
-from workbench.trace.nodes import GrownNodes, Nodes, Probe, Top
-from workbench.trace.pictures import Picture
-from workbench.trace.tokens import BONUS, PLAIN, Emitted, Placed
+from workbench.trace.nodes import Nodes, Probe, TopTokens, TreeExplanationRecord
+from workbench.trace.pictures import PromptImage
+from workbench.trace.tokens import BONUS, PLAIN, EmittedToken, TentativeTokenRecord
 
 SCHEMA_VERSION = 6
 """Version of the trace format. Fields of later versions are empty in older traces.
@@ -24,7 +24,7 @@ SCHEMA_VERSION = 6
 4: tentative tokens (`Round.placed`, `Round.revoked`). 5: probe positions (`Round.probes`). 6: the tree builder's rules
 (`Round.grown`)."""
 
-STOPPED = ("cancelled", "lease", "limit", "memory")
+ABORT_REASONS = ("cancelled", "lease", "limit", "memory")
 """Reasons why a run was stopped: by its user; because its page was closed or stopped polling; by a server limit;
 because its trace filled the memory reserved for traces."""
 
@@ -113,9 +113,9 @@ class Round:
     path: list[int]
     bonus: int | None
     bonus_kind: str | None
-    emitted: list[Emitted]
-    top_p: list[Top] = field(default_factory=list[Top])
-    top_q: list[Top | None] = field(default_factory=list[Top | None])
+    emitted: list[EmittedToken]
+    top_p: list[TopTokens] = field(default_factory=list[TopTokens])
+    top_q: list[TopTokens | None] = field(default_factory=list[TopTokens | None])
     entropy: list[float] = field(default_factory=list[float])
     phases: list[Phase] = field(default_factory=list[Phase])
     started_s: float = 0.0
@@ -132,9 +132,9 @@ class Round:
     waited_s: float = 0.0
     shared: dict[str, float] = field(default_factory=dict[str, float])
     revoked: list[int] = field(default_factory=list[int])
-    placed: list[Placed] = field(default_factory=list[Placed])
+    placed: list[TentativeTokenRecord] = field(default_factory=list[TentativeTokenRecord])
     probes: list[Probe] = field(default_factory=list[Probe])
-    grown: GrownNodes | None = None
+    grown: TreeExplanationRecord | None = None
 
     def __post_init__(self) -> None:
         """Set the kind to "plain" if nothing was drafted: older traces recorded "bonus" there."""
@@ -159,25 +159,25 @@ class Round:
         """Return the object from the output of `to_wire`."""
         data = dict(data)
         data["nodes"] = Nodes(**data["nodes"])
-        data["emitted"] = [Emitted(**e) for e in data["emitted"]]
-        data["top_p"] = [Top(**t) for t in data.get("top_p", [])]
-        data["top_q"] = [Top(**t) if t else None for t in data.get("top_q", [])]
+        data["emitted"] = [EmittedToken(**e) for e in data["emitted"]]
+        data["top_p"] = [TopTokens(**t) for t in data.get("top_p", [])]
+        data["top_q"] = [TopTokens(**t) if t else None for t in data.get("top_q", [])]
         data["phases"] = [Phase(**p) for p in data.get("phases", [])]
         data["changes"] = [Change(**c) for c in data.get("changes", [])]
-        data["placed"] = [Placed(**p) for p in data.get("placed", [])]
+        data["placed"] = [TentativeTokenRecord(**p) for p in data.get("placed", [])]
         data["probes"] = [Probe(**p) for p in data.get("probes", [])]
-        data["grown"] = GrownNodes(**data["grown"]) if data.get("grown") else None
+        data["grown"] = TreeExplanationRecord(**data["grown"]) if data.get("grown") else None
         return cls(**data)
 
 
-def standing(rounds: Iterable[Round]) -> list[Placed]:
+def list_tentative_tokens(rounds: Iterable[Round]) -> list[TentativeTokenRecord]:
     """Return the tentative tokens after `rounds`, the first rounds of a trace: placed, but neither revoked nor emitted.
 
     Example:
         >>> standing([])
         []
     """
-    tentative: dict[int, Placed] = {}
+    tentative: dict[int, TentativeTokenRecord] = {}
     for r in rounds:
         for position in r.revoked:
             tentative.pop(position, None)
@@ -215,7 +215,7 @@ class Header:
     schema: int = SCHEMA_VERSION
     workbench: str = ""
     simulation: bool = False
-    pictures: list[Picture] = field(default_factory=list[Picture])
+    pictures: list[PromptImage] = field(default_factory=list[PromptImage])
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Header:
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
         """Return the object from the output of `to_wire`."""
-        read: dict[str, Any] = {"pictures": [Picture(**p) for p in data.get("pictures", ())]}
+        read: dict[str, Any] = {"pictures": [PromptImage(**p) for p in data.get("pictures", ())]}
         read["rules"] = {name: Rule(**rule) for name, rule in data.get("rules", {}).items()}
         return cls(**(data | read))
 

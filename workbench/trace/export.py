@@ -19,12 +19,12 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.panics import no_panic, quiet
+from workbench.core.panics import convert_panics, suppress_panic_output
 from workbench.trace import frames
 from workbench.trace.events import SCHEMA_VERSION, NewerTraceError, Round, Trace
-from workbench.trace.kinds import is_list, is_object, misfit
+from workbench.trace.kinds import find_invalid_field, is_list, is_object
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.trace.pictures import is_png_url, pictures_of
+from workbench.trace.pictures import images_of, is_png_url
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 
 MAX_BYTES = 64 * 2**20
@@ -37,7 +37,7 @@ _METADATA = "workbench.run"
 _REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
 
 
-def json_lines(trace: Trace) -> str:
+def to_json_lines(trace: Trace) -> str:
     """Return a trace as JSON Lines, one event per line."""
     events = [("header", trace.header), *(("round", r) for r in trace.rounds), ("footer", trace.footer)]
     wire = [{"event": kind, **event.to_wire()} for kind, event in events]
@@ -75,7 +75,7 @@ def read_json_lines(text: str) -> Trace:
     return read_wire(wire)
 
 
-def parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
+def to_parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
     """Return a trace as the bytes of a Parquet file, with `metadata` added to the file's metadata."""
     tables = frames.to_frames(trace)
     out = io.BytesIO()
@@ -91,7 +91,7 @@ def read_parquet(data: bytes) -> Trace:
         WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
     """
     try:
-        with no_panic(), quiet():
+        with convert_panics(), suppress_panic_output():
             file_metadata = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
     except Exception as error:  # polars raises several kinds, and panics on some files
@@ -110,7 +110,7 @@ def read_parquet(data: bytes) -> Trace:
         raise WorkbenchError(str(error), _REMEDY) from None
     except (pl.exceptions.PolarsError, KeyError, TypeError) as error:
         raise WorkbenchError(f"The trace is damaged: {type(error).__name__}.", _REMEDY) from None
-    return checked(trace)
+    return check_trace(trace)
 
 
 def read(data: bytes) -> Trace:
@@ -143,7 +143,7 @@ def read_wire(wire: dict[str, Any]) -> Trace:
         raise WorkbenchError(f"The trace is damaged: {str(error.args[0])[:40]} is missing.", _REMEDY) from None
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise WorkbenchError(f"The trace is damaged: {_words_of(error)}.", _REMEDY) from None
-    return checked(trace)
+    return check_trace(trace)
 
 
 _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -160,14 +160,14 @@ def _words_of(error: Exception) -> str:
     return "a field has the wrong type"
 
 
-def checked(trace: Trace) -> Trace:
+def check_trace(trace: Trace) -> Trace:
     """Check a trace for consistency and return it.
 
     Raises:
         WorkbenchError: a part is damaged; the message names the round and the problem.
     """
     for part, event in (("header", trace.header), ("footer", trace.footer)):
-        if name := misfit(event):
+        if name := find_invalid_field(event):
             raise WorkbenchError(f"The trace is damaged: {name} in its {part} is invalid.", _REMEDY)
     if not all(_is_picture(dataclasses.asdict(picture)) for picture in trace.header.pictures):
         raise WorkbenchError("The trace is damaged: an image in its header is invalid.", _REMEDY)
@@ -175,7 +175,7 @@ def checked(trace: Trace) -> Trace:
         raise WorkbenchError("The trace is damaged: its attribution is invalid.", _REMEDY)
     for i, r in enumerate(trace.rounds):
         try:
-            problem = f"{name} has the wrong type" if (name := misfit(r)) else _problem(r, i)
+            problem = f"{name} has the wrong type" if (name := find_invalid_field(r)) else _problem(r, i)
         except TypeError:
             problem = "a value has the wrong type"
         if problem:
@@ -207,7 +207,7 @@ def _problem(r: Round, i: int) -> str:
         return "a token has an unknown kind"
     if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in [*r.top_p, *r.top_q] if top is not None):
         return "most likely tokens, their texts and probabilities differ in number"
-    if not all(_is_picture(p) for p in pictures_of(r.vision)):
+    if not all(_is_picture(p) for p in images_of(r.vision)):
         return "an image is invalid"
     return ""
 

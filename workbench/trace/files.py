@@ -16,7 +16,7 @@ _NAME_BYTES = 60
 """Bytes of the file's name that its temporary name repeats, so that it stays within the limits of file systems."""
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically: a kill or a power cut leaves the old file or the new one, never a part.
 
     A terminal, a pipe or another special file is written to directly.
@@ -28,12 +28,12 @@ def write_whole(path: Path, data: bytes) -> None:
         with path.open("wb") as stream:
             stream.write(data)
         return
-    with replacing(path) as part, part.open("xb") as file:
+    with replace_atomically(path) as part, part.open("xb") as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[Path, None, None]:
+def replace_atomically(path: Path) -> Generator[Path, None, None]:
     """Yield a temporary path to write to; it replaces the file on success. For libraries that write files by name.
 
     The file's permissions are preserved, and a symbolic link continues to point to it.

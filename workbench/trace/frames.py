@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 
 from workbench.trace.events import SCHEMA_VERSION, Change, Footer, Header, Phase, Round, Trace
-from workbench.trace.nodes import GrownNodes, Nodes, Probe, Top
-from workbench.trace.tokens import Emitted, Placed
+from workbench.trace.nodes import Nodes, Probe, TopTokens, TreeExplanationRecord
+from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
 Schema = dict[str, Any]  # column → polars type
 
@@ -200,7 +200,7 @@ def _place_rows(r: Round) -> list[dict[str, Any]]:
     ]
 
 
-def _top(prefix: str, top: Top | None) -> dict[str, Any]:
+def _top(prefix: str, top: TopTokens | None) -> dict[str, Any]:
     return {f"{prefix}_{name}": getattr(top, name, None) for name in ("tokens", "text", "prob")}
 
 
@@ -225,7 +225,7 @@ def _round(
     return Round(
         index=row["round"],
         nodes=Nodes(**{field: [n[name] for n in nodes] for name, field in _NODE_FIELDS.items()}, inputs=inputs),
-        emitted=[Emitted(**{name: t[name] for name in Emitted.__dataclass_fields__}) for t in tokens],
+        emitted=[EmittedToken(**{name: t[name] for name in EmittedToken.__dataclass_fields__}) for t in tokens],
         top_p=[top for top in top_p[: row["n_top_p"]] if top is not None],
         top_q=top_q[: row["n_top_q"]],
         entropy=[p["entropy"] for p in places[: row["n_entropy"]]],
@@ -236,17 +236,17 @@ def _round(
         vision=json.loads(row["vision"] or "{}"),
         shared=json.loads(row["shared"] or "{}"),
         revoked=json.loads(row["revoked"] or "[]"),
-        placed=[Placed(**p) for p in json.loads(row["placed"] or "[]")],
+        placed=[TentativeTokenRecord(**p) for p in json.loads(row["placed"] or "[]")],
         probes=[Probe(**p) for p in json.loads(row["probes"] or "[]")],
         waited_s=row["waited_s"] or 0.0,
-        grown=GrownNodes(**json.loads(row["grown"])) if row["grown"] else None,
+        grown=TreeExplanationRecord(**json.loads(row["grown"])) if row["grown"] else None,
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
 
 
-def _read_top(place: dict[str, Any], prefix: str) -> Top | None:
+def _read_top(place: dict[str, Any], prefix: str) -> TopTokens | None:
     tokens = place[f"{prefix}_tokens"]
-    return None if tokens is None else Top(tokens, place[f"{prefix}_text"], place[f"{prefix}_prob"])
+    return None if tokens is None else TopTokens(tokens, place[f"{prefix}_text"], place[f"{prefix}_prob"])
 
 
 _PLAIN = set(Round.__dataclass_fields__) - {

@@ -33,7 +33,7 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def misfit(event: Any) -> str:
+def find_invalid_field(event: Any) -> str:
     """Return the name of the first field with the wrong type, "" if there is none. Nested names are joined by dots.
 
     Example:
@@ -43,7 +43,7 @@ def misfit(event: Any) -> str:
     """
     for name, fits in _fields(event.__class__).items():
         value = getattr(event, name)
-        if dataclasses.is_dataclass(value) and (inner := misfit(getattr(event, name))):
+        if dataclasses.is_dataclass(value) and (inner := find_invalid_field(getattr(event, name))):
             return f"{name}.{inner}"
         if not fits(value):
             return name
@@ -73,7 +73,7 @@ def _fits(kind: Any) -> Fits:
             is_object(value) and all(_is_text(key) for key in value) and all(map(of_value, value.values()))
         )
     if dataclasses.is_dataclass(kind):
-        return lambda value: isinstance(value, kind) and not misfit(value)  # type: ignore[arg-type]
+        return lambda value: isinstance(value, kind) and not find_invalid_field(value)  # type: ignore[arg-type]
     return {int: _is_whole, float: _is_number, str: _is_text}.get(kind, lambda value: type(value) is kind)
 
 

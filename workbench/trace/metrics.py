@@ -11,15 +11,15 @@ from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.tokens import CORRECTED
 
-PAID = "distribution error (TV)"
+DISTRIBUTION_ERROR = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
-PAID_AT_MOST = f"{PAID}, at most"
+DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
 """The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.at_most`."""
-BOUGHT = "acceptance bought (ΔA)"
+ACCEPTANCE_GAIN = "acceptance bought (ΔA)"
 """Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
-HELD = "held back before it (s)"
+DELAY = "held back before it (s)"
 """Signal of a round: seconds of delay (display pace or pause) directly before it."""
-GROUNDED = 0.2
+GROUNDED_THRESHOLD = 0.2
 """Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
 OTHER = "other"
 """Kind of a word that the scene lexicon does not contain."""
@@ -51,12 +51,12 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     "grounded_acceptance": (
         "acceptance, tokens that need the image",
         "accepted drafted tokens / positions where a draft was tested, among tokens that need the image: those whose "
-        f"target probability falls by at least {GROUNDED} when the image is blanked, including “on” and “,”",
+        f"target probability falls by at least {GROUNDED_THRESHOLD} when the image is blanked, including “on” and “,”",
     ),
     "language_acceptance": (
         "acceptance, tokens that do not need the image",
         "accepted drafted tokens / positions where a draft was tested, among tokens whose target probability falls by "
-        f"less than {GROUNDED} when the image is blanked",
+        f"less than {GROUNDED_THRESHOLD} when the image is blanked",
     ),
     "kind_acceptance": (
         "acceptance by kind of word",
@@ -71,51 +71,51 @@ def grounded(trace: Trace) -> list[bool] | None:
     if blind is None:
         return None
     emitted_p = [e.p for r in trace.rounds for e in r.emitted]
-    return [p - b >= GROUNDED for p, b in zip(emitted_p, blind, strict=False)]
+    return [p - b >= GROUNDED_THRESHOLD for p, b in zip(emitted_p, blind, strict=False)]
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def tested(rounds: Sequence[Round]) -> int:
+def count_tested(rounds: Sequence[Round]) -> int:
     """Return the number of tested drafted tokens (accepted or rejected)."""
     return sum(status != DISCARDED for r in rounds for status in r.nodes.status)
 
 
-def drafted(rounds: Sequence[Round]) -> int:
+def count_drafted(rounds: Sequence[Round]) -> int:
     """Return the number of drafted tokens."""
     return sum(len(r.nodes) for r in rounds)
 
 
-def verified(rounds: Sequence[Round]) -> int:
+def count_verified(rounds: Sequence[Round]) -> int:
     """Return the number of tokens in the target's verification passes: roots, drafted tokens and probe positions."""
     return sum(1 + len(r.nodes) + len(r.probes) for r in rounds)
 
 
-def accepted(rounds: Sequence[Round]) -> int:
+def count_accepted(rounds: Sequence[Round]) -> int:
     """Return the number of accepted drafted tokens."""
     return sum(len(r.path) for r in rounds)
 
 
-def emitted(rounds: Sequence[Round]) -> int:
+def count_emitted(rounds: Sequence[Round]) -> int:
     """Return the number of tokens committed to the text."""
     return sum(len(r.emitted) for r in rounds)
 
 
 def tau(rounds: Sequence[Round]) -> float | None:
     """Return τ, tokens emitted / target verification passes."""
-    return _ratio(emitted(rounds), len(rounds))
+    return _ratio(count_emitted(rounds), len(rounds))
 
 
 def acceptance_rate(rounds: Sequence[Round]) -> float | None:
     """Return accepted / tested drafted tokens."""
-    return _ratio(accepted(rounds), tested(rounds))
+    return _ratio(count_accepted(rounds), count_tested(rounds))
 
 
 def draft_utilisation(rounds: Sequence[Round]) -> float | None:
     """Return accepted / all drafted tokens."""
-    return _ratio(accepted(rounds), drafted(rounds))
+    return _ratio(count_accepted(rounds), count_drafted(rounds))
 
 
 def decode_seconds(rounds: Sequence[Round]) -> float:
@@ -138,7 +138,7 @@ def overhead_seconds(rounds: Sequence[Round]) -> float:
 
 def tokens_per_second(rounds: Sequence[Round]) -> float | None:
     """Return tokens emitted / seconds from the end of prefill to the last token."""
-    return _ratio(emitted(rounds), decode_seconds(rounds))
+    return _ratio(count_emitted(rounds), decode_seconds(rounds))
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
@@ -146,9 +146,9 @@ def overhead_share(rounds: Sequence[Round]) -> float | None:
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 
 
-def held_rounds(rounds: Sequence[Round]) -> int:
+def count_delayed_rounds(rounds: Sequence[Round]) -> int:
     """Return the number of rounds directly after a pause or a display delay; processor caches are cold in them."""
-    return sum(r.signals.get(HELD, 0.0) > 0 for r in rounds)
+    return sum(r.signals.get(DELAY, 0.0) > 0 for r in rounds)
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
@@ -215,15 +215,15 @@ def _share(rounds: Sequence[Round], chosen: Sequence[bool]) -> float | None:
 def summary(trace: Trace) -> dict[str, Any]:
     """Return all metrics of a generation by name; None if a denominator is zero."""
     rounds = trace.rounds
-    n_tokens = emitted(rounds)
+    n_tokens = count_emitted(rounds)
     needs_image = grounded(trace) or []
     return {
         "tokens": n_tokens,
         "rounds": len(rounds),
-        "drafted": drafted(rounds),
-        "verified": verified(rounds),
-        "tested": tested(rounds),
-        "accepted": accepted(rounds),
+        "drafted": count_drafted(rounds),
+        "verified": count_verified(rounds),
+        "tested": count_tested(rounds),
+        "accepted": count_accepted(rounds),
         "tau": tau(rounds),
         "acceptance_rate": acceptance_rate(rounds),
         "draft_utilisation": draft_utilisation(rounds),
@@ -240,5 +240,5 @@ def summary(trace: Trace) -> dict[str, Any]:
         "overhead_ms_per_round": _ratio(1e3 * overhead_seconds(rounds), len(rounds)),
         "target_forwards": sum(r.target_forwards for r in rounds),
         "draft_forwards": sum(r.draft_forwards for r in rounds),
-        "held_rounds": held_rounds(rounds),
+        "held_rounds": count_delayed_rounds(rounds),
     }

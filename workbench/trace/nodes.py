@@ -59,7 +59,7 @@ class Nodes:
 
 
 @dataclass(slots=True)
-class Top:
+class TopTokens:
     """Most likely tokens at one tree position: ids, texts, probabilities (equal lengths, best first)."""
 
     tokens: list[int]
@@ -87,7 +87,7 @@ class Probe:
 
 
 @dataclass(slots=True)
-class GrownNodes:
+class TreeExplanationRecord:
     """Explanation of a draft tree's shape; see `workbench.core.grown`.
 
     Attributes:

@@ -23,7 +23,7 @@ def is_png_url(url: object) -> bool:
 
 
 @dataclass(slots=True)
-class Picture:
+class PromptImage:
     """Image of the prompt as the target's input: after resizing, before normalisation.
 
     Attributes:
@@ -46,6 +46,6 @@ class Picture:
     end: int
 
 
-def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
+def images_of(vision: Mapping[str, Any]) -> list[Any]:
     """Return the images in a round's `vision`, of drafter and target, as JSON data."""
     return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]

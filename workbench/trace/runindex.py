@@ -17,9 +17,9 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.trace.entries import INDEX, VERSION, read_entry
-from workbench.trace.files import PART, write_whole
+from workbench.trace.files import PART, write_atomically
 from workbench.trace.ids import is_id
 
 _STAMP = "workbench.index"
@@ -122,7 +122,7 @@ class RunIndex:
 
     def _read_state(self) -> dict[str, Any]:
         try:
-            with no_panic():
+            with convert_panics():
                 state = json.loads(pl.read_parquet_metadata(self.file)[_STAMP])
         except Exception:  # missing or damaged: the index is rebuilt from the runs (polars raises several kinds)
             return {}
@@ -136,12 +136,12 @@ class RunIndex:
         out = io.BytesIO()
         index.write_parquet(out, metadata={_STAMP: json.dumps(state)})
         try:
-            write_whole(self.file, out.getvalue())
+            write_atomically(self.file, out.getvalue())
         except OSError:
             return  # a read-only store is listed again every time
 
 
-def condition(text: str) -> pl.Expr:
+def parse_condition(text: str) -> pl.Expr:
     """Parse a condition on a numeric column of the index, such as "tau>=2.5", into a Polars expression."""
     numbers = [name for name, kind in INDEX.items() if kind in (pl.Int64, pl.Float64) and not name.startswith("file_")]
     match = _CONDITION.fullmatch(text)
@@ -157,7 +157,7 @@ def condition(text: str) -> pl.Expr:
     return _OPERATORS[sign](pl.col(name), number)
 
 
-def moment(when: datetime.date) -> datetime.datetime:
+def to_utc(when: datetime.date) -> datetime.datetime:
     """Return a time with a time zone; a date becomes midnight UTC, a time without zone is in UTC."""
     if not isinstance(when, datetime.datetime):
         when = datetime.datetime.combine(when, datetime.time())

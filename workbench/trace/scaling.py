@@ -22,7 +22,7 @@ NAMES = ("constant", "a decade of tokens", "a decade of parameters")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedDrafter:
     """One drafter of a training grid and its results on the shared prompts.
 
     Attributes:
@@ -66,7 +66,7 @@ class ScalingLaw:
         return float(np.dot(self.values, (1.0, math.log10(tokens), math.log10(parameters))))
 
 
-def fit(runs: Sequence[Trained]) -> ScalingLaw:
+def fit(runs: Sequence[TrainedDrafter]) -> ScalingLaw:
     """Fit the law by least squares over runs; intervals are percentiles over resamples of the shared prompts.
 
     Raises:
@@ -103,9 +103,11 @@ def fit(runs: Sequence[Trained]) -> ScalingLaw:
     )  # fmt: skip
 
 
-def of_report(report: dict[str, Any]) -> list[Trained]:
+def runs_from_report(report: dict[str, Any]) -> list[TrainedDrafter]:
     """Return the runs in a report of `workbench train scaling`."""
-    return [Trained(cell["parameters"], cell["tokens"], cell["emitted"], cell["rounds"]) for cell in report["cells"]]
+    return [
+        TrainedDrafter(cell["parameters"], cell["tokens"], cell["emitted"], cell["rounds"]) for cell in report["cells"]
+    ]
 
 
 def _three(numbers: np.ndarray) -> tuple[float, float, float]:

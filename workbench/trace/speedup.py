@@ -27,7 +27,7 @@ FEWEST_PROMPTS = 3
 """Number of prompts from which on the interval is over prompts instead of repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
 """Maximum number of ratios in a saved baseline, and upper bound of its values."""
-FASTER, SLOWER, OPEN = "faster", "slower", "no significant difference yet"
+FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "no significant difference yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Estimate:
         """`FASTER` or `SLOWER` if the interval excludes 1, else `OPEN`; "one run" or "2 runs" without an interval."""
         if self.low is None or self.high is None:
             return _runs(self.n)
-        return FASTER if self.low > 1 else SLOWER if self.high < 1 else OPEN
+        return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE
 
     @property
     def basis(self) -> str:
@@ -87,7 +87,7 @@ class Estimate:
         """
         if self.low is None:
             return f"{self.value:.2f}×: {self.verdict}"
-        if self.prompts < FEWEST_PROMPTS and self.verdict != OPEN:  # not valid for other prompts
+        if self.prompts < FEWEST_PROMPTS and self.verdict != INCONCLUSIVE:  # not valid for other prompts
             return f"{self.value:.2f}×: {self.verdict} on {self._these} ({self.range}, n = {self.n})"
         return f"{self.value:.2f}×: {self.verdict} ({self.range}, {self.basis})"
 
@@ -189,7 +189,9 @@ def estimate(values: Mapping[Any, Sequence[float]], confidence: float = CONFIDEN
     return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), n, prompts)
 
 
-def pairs(mine: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
+def pair_ratios(
+    rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]
+) -> dict[Hashable, list[float]]:
     """Return ratios by prompt for the runs that exist on both sides, without runs of rate 0 (no token emitted).
 
     Args:
@@ -197,23 +199,23 @@ def pairs(mine: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int],
         plain: tokens per second of plain decoding by (prompt, repeat).
     """
     ratios: dict[Hashable, list[float]] = {}
-    for key in sorted(mine.keys() & plain.keys()):
-        if mine[key] > 0 and plain[key] > 0:
-            ratios.setdefault(key[0], []).append(mine[key] / plain[key])
+    for key in sorted(rates.keys() & plain.keys()):
+        if rates[key] > 0 and plain[key] > 0:
+            ratios.setdefault(key[0], []).append(rates[key] / plain[key])
     return ratios
 
 
-def speedup(mine: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> Estimate | None:
+def speedup(rates: Mapping[tuple[Any, int], float], plain: Mapping[tuple[Any, int], float]) -> Estimate | None:
     """Return the speed-up over plain decoding, from tokens per second by (prompt, repeat) on both sides."""
-    return estimate(pairs(mine, plain))
+    return estimate(pair_ratios(rates, plain))
 
 
-def by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
+def group_by_prompt(rates: Mapping[tuple[Any, int], float]) -> dict[Hashable, list[float]]:
     """Group rates above 0 by prompt, as input of `estimate` for a typical rate.
 
     The quotient of two such estimates over the same runs is exactly their speed-up; a quotient of medians is not.
     """
-    return pairs(rates, dict.fromkeys(rates, 1.0))
+    return pair_ratios(rates, dict.fromkeys(rates, 1.0))
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:

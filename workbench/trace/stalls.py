@@ -14,7 +14,7 @@ FEWEST = 5
 """Minimum number of rounds for a median; in a run with fewer rounds no stalls are detected."""
 
 
-def stalls(rounds: Sequence[Round]) -> dict[int, float]:
+def find_stalls(rounds: Sequence[Round]) -> dict[int, float]:
     """Return the stalled rounds: index → time as a multiple of the median of comparable rounds.
 
     Comparable rounds have the same method and the same number of drafted tokens; if these are fewer than `FEWEST`, the
@@ -35,7 +35,7 @@ def stalls(rounds: Sequence[Round]) -> dict[int, float]:
     return dict(sorted(stalled.items()))
 
 
-def calm(rounds: Sequence[Round]) -> list[Round]:
+def exclude_stalled(rounds: Sequence[Round]) -> list[Round]:
     """Return the rounds that are not stalled."""
-    stalled = stalls(rounds)
+    stalled = find_stalls(rounds)
     return [r for i, r in enumerate(rounds) if i not in stalled]

@@ -29,10 +29,10 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace import export
 from workbench.trace.entries import ENTRY, entry_of, entry_of_trace, read_entry, tags_of
 from workbench.trace.events import Trace
-from workbench.trace.files import read_regular, write_whole
+from workbench.trace.files import read_regular, write_atomically
 from workbench.trace.ids import is_id, new_id
 from workbench.trace.private import temporary_folder
-from workbench.trace.runindex import RunIndex, condition, moment
+from workbench.trace.runindex import RunIndex, parse_condition, to_utc
 from workbench.trace.speedup import Baseline
 
 _KINDS = (".parquet", ".jsonl")
@@ -54,7 +54,7 @@ def default_folder() -> Path:
 
 
 @dataclass(slots=True)
-class Imported:
+class ImportResult:
     """Result of an import: ids added, ids already in the store, skipped files with the reason, and notes by file."""
 
     added: list[str] = field(default_factory=list[str])
@@ -98,7 +98,7 @@ class RunStore:
         """
         entry = entry_of_trace(trace, new_id(), tags, note)
         baseline_metadata = {BASELINE: json.dumps(baseline.to_wire())} if baseline else {}
-        self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry), **baseline_metadata}))
+        self._write(entry["id"], export.to_parquet(trace, {ENTRY: json.dumps(entry), **baseline_metadata}))
         return entry["id"]
 
     def tag(self, run: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> list[str]:
@@ -208,12 +208,12 @@ class RunStore:
             pattern = f"(?i){re.escape(word)}"
             rows = rows.filter(pl.any_horizontal(pl.col("prompt", "text", "note").str.contains(pattern)))
         if since is not None:
-            rows = rows.filter(pl.col("created") >= moment(since))
+            rows = rows.filter(pl.col("created") >= to_utc(since))
         if until is not None:
             whole_day = datetime.timedelta(days=0 if isinstance(until, datetime.datetime) else 1)
-            rows = rows.filter(pl.col("created") < moment(until) + whole_day)
+            rows = rows.filter(pl.col("created") < to_utc(until) + whole_day)
         for expression in where:
-            rows = rows.filter(condition(expression))
+            rows = rows.filter(parse_condition(expression))
         return rows
 
     # -- exchanging ----------------------------------------------------------------------------------------------
@@ -234,21 +234,21 @@ class RunStore:
         for run, target in targets.items():
             data = paths[run].read_bytes()
             if target.suffix == ".jsonl":
-                data = export.json_lines(export.read_parquet(data)).encode()
+                data = export.to_json_lines(export.read_parquet(data)).encode()
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(target, data)
+                write_atomically(target, data)
             except OSError as error:
                 raise WorkbenchError(f"{target} cannot be written: {error.strerror}.", "Choose another path.") from None
         return list(targets.values())
 
-    def import_(self, *paths: Path | str, tags: Iterable[str] = ()) -> Imported:
+    def import_(self, *paths: Path | str, tags: Iterable[str] = ()) -> ImportResult:
         """Import runs from .parquet or .jsonl files, or from folders of such files (e.g. another store's `runs`).
 
         A run whose id is already in the store is skipped. A file that cannot be read is reported in the result, and the
         others are still imported. Imported runs get `tags` in addition to their own.
         """
-        result, tags = Imported(), tags_of(tags)
+        result, tags = ImportResult(), tags_of(tags)
         for file in _files(paths):
             try:
                 trace = export.read(read_regular(file))
@@ -260,7 +260,7 @@ class RunStore:
                 entry = entry_of_trace(
                     trace, run or new_id(), {*old_entry.get("tags", ()), *tags}, str(old_entry.get("note", ""))
                 )
-                data = export.parquet(trace, {ENTRY: json.dumps(entry)})
+                data = export.to_parquet(trace, {ENTRY: json.dumps(entry)})
                 with self._lock():
                     if self._file(entry["id"]).exists():  # another import added it since
                         result.known.append(entry["id"])
@@ -295,7 +295,7 @@ class RunStore:
     def _write(self, run: str, data: bytes) -> None:
         try:
             self._runs.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file(run), data)
+            write_atomically(self._file(run), data)
         except OSError as error:
             raise WorkbenchError(
                 f"The run cannot be saved in {self.folder}: {error.strerror}.", "Name another folder."

@@ -17,7 +17,7 @@ from scipy.optimize import bisect, linprog
 
 from workbench.core.errors import ParameterError
 
-SamplingTest = Sequence[float] | np.ndarray
+Distribution = Sequence[float] | np.ndarray
 """Distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
 
 MOST_TUPLES = 50_000
@@ -77,7 +77,7 @@ def speedup(tau: float, draft_s: float, verify_s: float, overhead_s: float, plai
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestDepth:
     """Best draft length under a cost model.
 
     Attributes:
@@ -98,7 +98,7 @@ def best_depth(
     overhead_cost: float = 0.0,
     beyond: float | None = None,
     most: int = 64,
-) -> Best:
+) -> BestDepth:
     """Return the draft length that maximises tokens per round / cost of the round.
 
     Args:
@@ -118,13 +118,13 @@ def best_depth(
     """
     by_position = [rates] if isinstance(rates, (int, float)) else list(rates)
     if not by_position:
-        return Best(0, 1.0, 1.0)
-    best = Best(0, 1.0, 1.0)
+        return BestDepth(0, 1.0, 1.0)
+    best = BestDepth(0, 1.0, 1.0)
     for depth in range(1, most + 1):
         tau = tau_by_position([*by_position, *[by_position[-1] if beyond is None else beyond] * depth][:depth])
         gain = tau / (depth * draft_cost + verify_cost(depth + 1) + overhead_cost)
         if gain > best.speedup:
-            best = Best(depth, tau, gain)
+            best = BestDepth(depth, tau, gain)
     return best
 
 
@@ -132,7 +132,7 @@ def best_depth(
 # p is the target's distribution and q the drafter's, both [V]; n drafts are sampled from q.
 
 
-def optimal_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
+def optimal_acceptance(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
     """Return the largest probability with which an exact rule can emit one of n drafts (optimal-transport bound).
 
     By duality it is 1 + min over token sets H of P(H) − Pr(all n drafts lie in H), and the best H is a prefix of the
@@ -188,7 +188,7 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
     return np.clip(result, 0.0, 1.0)
 
 
-def optimal_acceptance_lp(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
+def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
     """Compute `optimal_acceptance` by the linear program over all sets of n drafts; for small vocabularies.
 
     Raises:
@@ -226,7 +226,7 @@ def _sets(q: np.ndarray, n: int, replacement: bool) -> dict[tuple[int, ...], flo
     return sets
 
 
-def recursive_acceptance(p: SamplingTest, q: SamplingTest, n: int, replacement: bool = True) -> float:
+def recursive_acceptance(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
     """Return the acceptance of n siblings, each tested against the residual distribution after the earlier ones.
 
     Source: with replacement SpecInfer, arXiv:2305.09781; without, recursive rejection sampling, arXiv:2402.14160.
@@ -256,7 +256,7 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
     return acceptance
 
 
-def kseq_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> tuple[float, float]:
+def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
     """Return the acceptance of SpecTr's K-SEQ with n independent drafts, and the divisor ρ that makes it exact.
 
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
@@ -273,7 +273,7 @@ def kseq_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> tuple[float, fl
     return 1.0 - (1.0 - share(rho)) ** n, rho
 
 
-def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
+def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
     """Return the acceptance of the n − 1 most likely tokens of q and one sample from the rest of q.
 
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
@@ -287,16 +287,16 @@ def greedy_scheme_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
     return float(p_[fixed].sum() + sampled_mass)
 
 
-def top_acceptance(p: SamplingTest, q: SamplingTest, n: int) -> float:
+def top_acceptance(p: Distribution, q: Distribution, n: int) -> float:
     """Return the acceptance of the n most likely tokens of q by sampling from p and accepting an equal draft."""
     p_, q_ = _checked_pair(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
-def acceptance_table(p: SamplingTest, q: SamplingTest, n: int) -> dict[str, float]:
+def acceptance_table(p: Distribution, q: Distribution, n: int) -> dict[str, float]:
     """Return the acceptance of n drafts under each rule, and its optimum; for small vocabularies only."""
     return {
-        "plain": top_one(p, q),
+        "plain": single_draft_acceptance(p, q),
         "recursive, with replacement": recursive_acceptance(p, q, n),
         "K-SEQ": kseq_acceptance(p, q, n)[0],
         "recursive, without replacement": recursive_acceptance(p, q, n, replacement=False),
@@ -307,13 +307,13 @@ def acceptance_table(p: SamplingTest, q: SamplingTest, n: int) -> dict[str, floa
     }
 
 
-def top_one(p: SamplingTest, q: SamplingTest) -> float:
+def single_draft_acceptance(p: Distribution, q: Distribution) -> float:
     """Return the acceptance of one draft under speculative sampling: Σ min(p, q)."""
     p_, q_ = _checked_pair(p, q, 1)
     return float(np.minimum(p_, q_).sum())
 
 
-def bound_from_tops(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
+def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: int, replacement: bool) -> float:
     """Return an upper bound of `optimal_acceptance` from the most likely tokens of both distributions.
 
     The minimum is taken over sets of tokens that are known in both distributions, so the bound can only be too high. It

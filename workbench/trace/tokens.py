@@ -9,7 +9,7 @@ CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
 
 
 @dataclass(slots=True)
-class Emitted:
+class EmittedToken:
     """Committed token.
 
     Attributes:
@@ -34,7 +34,7 @@ class Emitted:
 
 
 @dataclass(slots=True)
-class Placed:
+class TentativeTokenRecord:
     """Tentative token: a later round may revoke it.
 
     Attributes:

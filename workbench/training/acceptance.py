@@ -32,11 +32,11 @@ from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
 from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import HeadInfo, Models, load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.runner import Runner
 from workbench.trace import metrics
-from workbench.training.answers import ANSWERS, check_whose, encode_turn, is_held, read
-from workbench.training.cards import Trained, table, training_runs, write_card
+from workbench.training.answers import ANSWERS, check_answers, encode_message, is_held_out, read_answers
+from workbench.training.cards import TrainedModel, table, training_runs, write_card
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -99,7 +99,7 @@ class AcceptanceOptions(RunOptions):
     @property
     def folder(self) -> Path:
         """Folder of the finished head."""
-        return self.out / f"{named(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
+        return self.out / f"{short_name(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     config[WEIGHTS] = fingerprint(models.target.model)
 
     def on_checkpoint(result: RunResult) -> str:
-        result.held = measured(net, held_drafts, w)
+        result.held = evaluate_head(net, held_drafts, w)
         save_net(net, options.folder, models.target_name, torch.float16, **config, rejection_weight=w)
         return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
 
@@ -162,24 +162,29 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
                 run_loop(options.loop(f"acceptance, weight {other:g}"), nets[other],
                          options.optimizers(nets[other], 0.0), losses, report, lambda result: "")  # fmt: skip
         facts["sweep"] = sweep(
-            models, nets, held_prompts(models, options.swept, options.seed), options.swept_tokens, config, report
+            models,
+            nets,
+            make_held_out_prompts(models, options.swept, options.seed),
+            options.swept_tokens,
+            config,
+            report,
         )
     return result, facts
 
 
-def _new_head(learnt: Drafts, options: AcceptanceOptions) -> AcceptanceHead:
+def _new_head(drafts: Drafts, options: AcceptanceOptions) -> AcceptanceHead:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        return AcceptanceHead(learnt.states.shape[1], options.blocks, options.tied)
+        return AcceptanceHead(drafts.states.shape[1], options.blocks, options.tied)
 
 
 def _step_losses(
-    net: AcceptanceHead, learnt: Drafts, weight: float, options: AcceptanceOptions
+    net: AcceptanceHead, drafts: Drafts, weight: float, options: AcceptanceOptions
 ) -> Callable[[int], tuple[int, dict[str, float]]]:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        sample = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
-        loss = weighted_loss(net(learnt.states[sample]), learnt.kept[sample], weight)
+        sample = torch.randint(len(drafts.kept), (options.rows,), generator=generator)
+        loss = weighted_loss(net(drafts.states[sample]), drafts.kept[sample], weight)
         loss.backward()
         return options.rows, {"loss": float(loss.detach())}
 
@@ -219,8 +224,8 @@ def sweep(
             Request(list(ids), method.with_params(**params), sampling, tokens, seed) for seed, ids in enumerate(prompts)
         ]
         rounds = [r for trace in engine.generate_all(requests) for r in trace.rounds]
-        n = metrics.emitted(rounds)
-        discarded = sum(len(r.nodes) for r in rounds) - metrics.accepted(rounds)
+        n = metrics.count_emitted(rounds)
+        discarded = sum(len(r.nodes) for r in rounds) - metrics.count_accepted(rounds)
         results.append(setting | {"discarded": discarded / n, "passes": len(rounds) / n})
         report(f"acceptance: {results[-1]}")
 
@@ -244,34 +249,34 @@ def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> b
     return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
-def held_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
+def make_held_out_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
     """Return prompts of the generators' held-out problems, task by task in turn."""
     streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
-    return [encode_turn(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
+    return [encode_message(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
 
-def _is_held_here(n: int) -> bool:
-    return is_held(n) or n % HELD_EVERY == 0
+def _is_held_out(n: int) -> bool:
+    return is_held_out(n) or n % HELD_EVERY == 0
 
 
-def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
+def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
     """Return the cross-entropy of soft labels in which a rejection weighs more, divided by the weights' sum.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
         tensor(0.6931)
     """
-    lost = -(kept * F.logsigmoid(odds) + weight * (1 - kept) * F.logsigmoid(-odds))
-    return lost.sum() / (kept + weight * (1 - kept)).sum()
+    lost = -(accept_probs * F.logsigmoid(logits) + weight * (1 - accept_probs) * F.logsigmoid(-logits))
+    return lost.sum() / (accept_probs + weight * (1 - accept_probs)).sum()
 
 
-def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
+def calibrated_probs(logits: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
     """Return calibrated acceptance probabilities: training with rejection weight w lowered the logits by log w."""
-    return (odds + torch.tensor(weight).log()).sigmoid()
+    return (logits + torch.tensor(weight).log()).sigmoid()
 
 
 @torch.no_grad()
-def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
+def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
     """Return figures on held-out drafts.
 
     Returns:
@@ -280,7 +285,7 @@ def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, floa
         mean probability, predicted and true.
     """
     odds, accept_probs = net(held.states), held.kept
-    probs = unweighted(odds, weight)
+    probs = calibrated_probs(odds, weight)
     accuracy = torch.where(probs > 0.5, accept_probs, 1 - accept_probs).mean()
     divergence = F.kl_div(
         torch.stack([probs, 1 - probs]).clamp_min(1e-9).log(),
@@ -300,7 +305,7 @@ def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, floa
 @torch.no_grad()
 def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
     """Return a reliability table, one row per fifth of the range: drafts, mean predicted and mean true probability."""
-    probs = unweighted(net(held.states), weight)
+    probs = calibrated_probs(net(held.states), weight)
     bin_index = (probs * BINS).long().clamp_max(BINS - 1)
     bins = [bin_index == i for i in range(BINS) if (bin_index == i).any()]
     return [[int(b.sum()), round(float(probs[b].mean()), 4), round(float(held.kept[b].mean()), 4)] for b in bins]
@@ -313,14 +318,16 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
         ParameterError: there are no answers, or none of this target.
     """
     states, accept_probs, n, n_tokens = [], [], 0, 0
-    check_whose(options.answers, options.target)
+    check_answers(options.answers, options.target)
     path = options.answers / ANSWERS
-    for line in read(path):
-        if _is_held_here(line["n"]) != held or not line["answer"] or n_tokens >= options.tokens:
+    for line in read_answers(path):
+        if _is_held_out(line["n"]) != held or not line["answer"] or n_tokens >= options.tokens:
             continue
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + line["n"])
         for _ in range(1 if held else options.draws):
-            drafts = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
+            drafts = sample_drafts(
+                models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator
+            )
             states.append(drafts.states)
             accept_probs.append(drafts.kept)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
@@ -332,8 +339,13 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     return Drafts(torch.cat(states), torch.cat(accept_probs), n)
 
 
-def drafts_of(
-    models: Models, prompt: Sequence[int], answer: Sequence[int], heat: float, drawn: float, generator: torch.Generator
+def sample_drafts(
+    models: Models,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    temperature: float,
+    replaced_share: float,
+    generator: torch.Generator,
 ) -> Drafts:
     """Return the drafts at the positions of one answer, only those that replaced its tokens.
 
@@ -346,25 +358,26 @@ def drafts_of(
         generator: random generator of all samples.
     """
     assert models.drafter is not None
-    begin, sampling = len(prompt), SamplingParams(temperature=heat)
+    begin, sampling = len(prompt), SamplingParams(temperature=temperature)
     draft_logits, target_logits = (
-        said(runner, [*prompt, *answer])[0][begin - 1 : -1] for runner in (models.drafter, models.target)
+        compute_logits_and_states(runner, [*prompt, *answer])[0][begin - 1 : -1]
+        for runner in (models.drafter, models.target)
     )
     draft_logits = fit_vocabulary(draft_logits, models.target.vocab_size)
-    if heat == 0:
+    if temperature == 0:
         tokens = draft_logits.argmax(1)
         accept_probs = (tokens == target_logits.argmax(1)).float()
     else:
         q, p = to_probs(draft_logits, sampling), to_probs(target_logits, sampling)
         tokens = torch.multinomial(q, 1, generator=generator)[:, 0]
         accept_probs = (p.gather(1, tokens[:, None]) / q.gather(1, tokens[:, None])).clamp(max=1)[:, 0]
-    is_replaced = torch.rand(len(tokens), generator=generator) < drawn
+    is_replaced = torch.rand(len(tokens), generator=generator) < replaced_share
     text = torch.where(is_replaced, tokens, torch.tensor(list(answer)))
-    states = said(models.drafter, [*prompt, *text.tolist()])[1][begin:]
+    states = compute_logits_and_states(models.drafter, [*prompt, *text.tolist()])[1][begin:]
     return Drafts(states[is_replaced], accept_probs[is_replaced], 1)
 
 
-def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
+def compute_logits_and_states(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
     """Compute a model's logits and last hidden states over a text, float32."""
     slot, logits, hidden = runner.open(), [], []
     try:
@@ -378,7 +391,7 @@ def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Floa
     return torch.cat(logits).clone(), torch.cat(hidden).clone()
 
 
-def card(model: Trained) -> str:
+def card(model: TrainedModel) -> str:
     """Return the text of the head's card below its title."""
     config, figures, held_figures = model.config, model.figures, model.figures["held"]
     net = config["net"]

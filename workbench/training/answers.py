@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -28,14 +29,14 @@ from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.datastore import dtype_of
-from workbench.engine.request import ENDED, Row
+from workbench.engine.request import ENDED, Sequence
 from workbench.methods import registry
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.loading import Models, load_models
-from workbench.models.local_models import named
-from workbench.trace.files import write_whole
+from workbench.models.local_models import short_name
+from workbench.trace.files import write_atomically
 from workbench.training.clock import RunClock
-from workbench.training.corpus import DEFAULT_DATA, row_held_out
+from workbench.training.corpus import DEFAULT_DATA, is_row_held_out
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.sources import SOURCES
@@ -43,7 +44,7 @@ from workbench.training.sources import SOURCES
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Temperatures of the prompts, in turn."""
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
-ALIKE = 192
+SORT_WINDOW = 192
 """Number of prompts that are sorted by length at a time, so that a batch contains prompts of similar length."""
 ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
@@ -96,7 +97,7 @@ class AnswersOptions:
     given: bool = False
 
 
-def is_held(n: int) -> bool:
+def is_held_out(n: int) -> bool:
     """Return whether the n-th prompt is held out, by a hash, since its group and temperature depend on n itself."""
     return int.from_bytes(hashlib.sha256(f"held/{n}".encode()).digest()[:4], "big") % HELD_EVERY == 0
 
@@ -114,7 +115,7 @@ def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str
     groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
-            for document in () if row_held_out(row) else source.documents(row):
+            for document in () if is_row_held_out(row) else source.documents(row):
                 parts = document.removeprefix(USER).partition(ASSISTANT)
                 if document.startswith(USER) and parts[1]:
                     answer = parts[2].partition(END)[0].strip()
@@ -152,20 +153,20 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     path = options.out / ANSWERS
     models = load_models(options.target, None, options.device, options.dtype)
-    tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
+    tokenizer, engine = models.tokenizer, Engine(models, max_sequences=options.rows, record=False)
     exchanges = _exchanges(options.data, options.per_task, options.seed)
     prompts = [(group, message) for group, message, _ in exchanges]
-    answered, old_tokens = _begun(path, options, prompts)
+    answered, old_tokens = _open_answers(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(answered):,} of them answered with {old_tokens:,} tokens")
     turns = [(i, message) for i, (_, message) in enumerate(prompts) if i >= options.after and i not in answered]
-    first = [] if any(map(is_held, answered)) else _first_held(turns, tokenizer, options.longest_prompt)
+    first = [] if any(map(is_held_out, answered)) else _first_held(turns, tokenizer, options.longest_prompt)
     early = {i for i, _ in first}
-    later = _askable([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
+    later = _encode_prompts([turn for turn in turns if turn[0] not in early], tokenizer, options.longest_prompt)
     queue = chain(first, later)
     if options.given:
-        return _write_given(options, exchanges, queue, models, old_tokens)
-    running: list[tuple[int, Row]] = []
-    kinds = {is_held(n) for n in answered}
+        return _write_text_answers(options, exchanges, queue, models, old_tokens)
+    running: list[tuple[int, Sequence]] = []
+    kinds = {is_held_out(n) for n in answered}
     clock, new, reported_at = RunClock(options.minutes or float("inf")), 0, 0.0
     rate = Rate(options.out / RATE)
     method = registry.get("autoregressive")
@@ -187,7 +188,7 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
                 line |= {"prompt": prompt_ids, "answer": answer}
                 file.write(json.dumps(line) + "\n")
                 new += len(answer)
-                kinds.add(is_held(i))
+                kinds.add(is_held_out(i))
             file.flush()
             running = [item for item in running if item[1].status not in ENDED]
             if clock.seconds - reported_at > REPORT_S:
@@ -199,9 +200,9 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
 
-def _write_given(
+def _write_text_answers(
     options: AnswersOptions,
-    exchanges: Sequence[tuple[str, str, str]],
+    exchanges: abc.Sequence[tuple[str, str, str]],
     waiting: Iterator[tuple[int, list[int]]],
     models: Models,
     written: int,
@@ -213,7 +214,7 @@ def _write_given(
             if written + new >= options.tokens or clock.progress(0) >= 1.0:
                 break
             group, _, answer_text = exchanges[i]
-            if is_held(i) or not answer_text:
+            if is_held_out(i) or not answer_text:
                 continue
             answer = [*tokenizer(answer_text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
             answer = answer[: options.max_new_tokens]
@@ -246,38 +247,40 @@ class Rate:
     def now(self, tokens: int, seconds: float) -> None:
         """Save the totals with this run's tokens and seconds so far."""
         totals = {"tokens": self._before["tokens"] + tokens, "seconds": round(self._before["seconds"] + seconds, 3)}
-        write_whole(self._path, (json.dumps(totals) + "\n").encode())
+        write_atomically(self._path, (json.dumps(totals) + "\n").encode())
 
 
-def encode_turn(tokenizer: Any, said: str) -> list[int]:
+def encode_message(tokenizer: Any, message: str) -> list[int]:
     """Return the token ids of a user's message, in the target's chat template; a base model continues the message."""
     if not getattr(tokenizer, "chat_template", None):
-        return [int(token) for token in tokenizer(said)["input_ids"]]
-    chat = [{"role": "user", "content": said}]
+        return [int(token) for token in tokenizer(message)["input_ids"]]
+    chat = [{"role": "user", "content": message}]
     ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     return [int(token) for token in ids]
 
 
-def _first_held(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
+def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
     """Return the first `FIRST_HELD` held-out prompts, in the format of `_askable`.
 
     They are answered before all others, so that even the shortest run has answers for training and for evaluation.
     """
-    prompts = ((i, encode_turn(tokenizer, message)) for i, message in turns if is_held(i))
+    prompts = ((i, encode_message(tokenizer, message)) for i, message in turns if is_held_out(i))
     return list(islice((item for item in prompts if len(item[1]) <= longest), FIRST_HELD))
 
 
-def _askable(turns: Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> Iterator[tuple[int, list[int]]]:
+def _encode_prompts(
+    turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int
+) -> Iterator[tuple[int, list[int]]]:
     """Yield (number, token ids) of the prompts that are not too long.
 
     Every `ALIKE` prompts are sorted by length: sequences of one length waste no attention on padding.
     """
-    prompts = ((i, encode_turn(tokenizer, message)) for i, message in turns)
-    while batch := list(islice(prompts, ALIKE)):
+    prompts = ((i, encode_message(tokenizer, message)) for i, message in turns)
+    while batch := list(islice(prompts, SORT_WINDOW)):
         yield from sorted((item for item in batch if len(item[1]) <= longest), key=lambda item: len(item[1]))
 
 
-def check_whose(folder: Path, target: str, given: bool = False) -> str:
+def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -> str:
     """Check that a folder has answers, and that they are of this target.
 
     Args:
@@ -297,12 +300,12 @@ def check_whose(folder: Path, target: str, given: bool = False) -> str:
     with path.open(encoding="utf-8") as file:
         settings = json.loads(file.readline() or "{}")
     answers_target = str(settings.get("target"))
-    if named(answers_target) != named(target):
+    if short_name(answers_target) != short_name(target):
         raise ParameterError(
             f"{folder} holds answers of {answers_target}, not of {target}.",
             f"Give target={answers_target}, or have {target} write answers into another folder.",
         )
-    if settings.get("given") and not given:
+    if settings.get("given") and not allow_text_answers:
         raise ParameterError(
             f"{folder} holds answers that the training text gives, not what {target} says.",
             "Have it write its own into another folder: workbench train answers, without given.",
@@ -310,7 +313,7 @@ def check_whose(folder: Path, target: str, given: bool = False) -> str:
     return str(settings.get("prompts", ""))
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read_answers(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the answers of a file, without the line of its options; stop at an incomplete line."""
     with path.open(encoding="utf-8") as file:
         for line in islice(file, 1, None):
@@ -334,9 +337,9 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
     """
     parts: dict[str, list[int]] = {"train": [], "held": []}
     count, groups = 0, dict[str, int]()
-    for line in read(folder / ANSWERS):
+    for line in read_answers(folder / ANSWERS):
         ids = line["prompt"] + line["answer"]
-        parts["held" if is_held(line["n"]) else "train"] += ids if ids[-1] == end else [*ids, end]
+        parts["held" if is_held_out(line["n"]) else "train"] += ids if ids[-1] == end else [*ids, end]
         count += len(line["answer"])
         groups[line["group"]] = groups.get(line["group"], 0) + len(line["answer"])
     for name, ids in parts.items():
@@ -344,7 +347,7 @@ def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
     return {"answer_tokens": count, "groups": groups} | {f"{name}_tokens": len(ids) for name, ids in parts.items()}
 
 
-def _begun(path: Path, options: AnswersOptions, prompts: Sequence[tuple[str, str]]) -> tuple[set[int], int]:
+def _open_answers(path: Path, options: AnswersOptions, prompts: abc.Sequence[tuple[str, str]]) -> tuple[set[int], int]:
     """Return the answered prompts of the file and the number of their tokens; write the first line of a new file."""
     fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
     settings = {name: value for name, value in asdict(options).items() if name in fixed}
@@ -364,5 +367,5 @@ def _begun(path: Path, options: AnswersOptions, prompts: Sequence[tuple[str, str
             f"{name}={old_settings.get(name)}" for name in settings if old_settings.get(name) != settings[name]
         )
         raise ParameterError(f"{path} was made with {changed}.", "Give the same again to go on, or another out.")
-    lines = list(read(path))
+    lines = list(read_answers(path))
     return {line["n"] for line in lines}, sum(len(line["answer"]) for line in lines)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """A trained model, the input of its card.
 
     Attributes:
@@ -33,7 +33,7 @@ class Trained:
     measured: Figures
 
     @classmethod
-    def at(cls, folder: Path) -> Trained:
+    def at(cls, folder: Path) -> TrainedModel:
         """Read the model of a folder.
 
         Raises:
@@ -48,17 +48,17 @@ class Trained:
         )
 
 
-def write_card(folder: Path, card: Callable[[Trained], str]) -> None:
+def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     """Write the card of the model in a folder; `card` returns the text below the title.
 
     Raises:
         OSError: see `Trained.at`.
     """
-    model = Trained.at(folder)
-    write_whole(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
+    model = TrainedModel.at(folder)
+    write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
 
 
-def write_cards(models: Path, cards: dict[str, Callable[[Trained], str]]) -> None:
+def write_cards(models: Path, cards: dict[str, Callable[[TrainedModel], str]]) -> None:
     """Write the cards of the models in a folder whose training has ended; `cards` maps names to card functions."""
     for name, card in cards.items():
         if (models / name / "training.json").exists():
@@ -88,7 +88,7 @@ def minutes_of(figures: Figures) -> str:
     return f"{figures['seconds'] / 60:.0f} minutes"
 
 
-def training_runs(figures: Figures, hardware: str, counted: str = "") -> str:
+def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     """Return the section about the runs that trained a model.
 
     Args:
@@ -98,17 +98,17 @@ def training_runs(figures: Figures, hardware: str, counted: str = "") -> str:
     """
     runs = runs_of(figures)
     if len(runs) == 1:
-        return f"\n## Training run\n\n{_training_run(figures, hardware, '', counted)}"
-    sections = (_training_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
+        return f"\n## Training run\n\n{_training_run(figures, hardware, '', token_note)}"
+    sections = (_training_run(run, hardware, f"**Run {n}**: ", token_note) for n, run in enumerate(runs, 1))
     return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(sections)
 
 
-def _training_run(figures: Figures, hardware: str, number: str, counted: str) -> str:
+def _training_run(figures: Figures, hardware: str, number: str, token_note: str) -> str:
     options = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{counted}, {minutes_of(figures)} by the"
+        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{token_note}, {minutes_of(figures)} by the"
         f" clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
         + (f"- Options: {options}.\n" if options else "")

@@ -69,7 +69,7 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
 """Kind of prompts → the generators' tasks of that kind, which take turns."""
 
 
-def text() -> str:
+def render_prompts() -> str:
     """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.training.generators import TASKS, mixture
 from workbench.training.sources import SOURCES, Source
 
@@ -38,7 +38,7 @@ EXACT_TASKS = (
 Report = Callable[[str], None]
 
 
-def row_held_out(row: object) -> bool:
+def is_row_held_out(row: object) -> bool:
     """Return whether a row of a source belongs to the held-out hundredth."""
     text = json.dumps(row, sort_keys=True, ensure_ascii=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
@@ -49,7 +49,7 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
     train: list[str] = []
     held: list[str] = []
     for row in source.rows(folder):
-        (held if row_held_out(row) else train).extend(source.documents(row))
+        (held if is_row_held_out(row) else train).extend(source.documents(row))
     rng = random.Random(f"{source.file}/{source.group}/{seed}")
     chosen: list[str] = []
     remaining = budget
@@ -161,7 +161,7 @@ def pack_corpus(
         ids = encode_documents(tokenizer, excerpt)
         ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")
         counts[f"held-{group}"] = len(ids)
-    write_whole(out / "corpus.json", (json.dumps(counts, indent=2) + "\n").encode())
+    write_atomically(out / "corpus.json", (json.dumps(counts, indent=2) + "\n").encode())
     report(f"corpus: {counts['train']:,} training tokens in {out}")
 
 

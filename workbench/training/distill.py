@@ -21,13 +21,13 @@ from workbench.core.errors import ParameterError
 from workbench.models.chat_markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
-from workbench.training.heads.losses import LOSSES, OF_FEATURES, Places, Weighted
+from workbench.training.heads.losses import FEATURE_LOSSES, LOSSES, LossInputs, WeightedLoss
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import build_model, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows
 
-FORWARD = Weighted.parse("forward_kl:1")
+FORWARD_KL = WeightedLoss.parse("forward_kl:1")
 """Default loss: the forward KL divergence from the target's distribution to the drafter's."""
 
 
@@ -74,7 +74,7 @@ def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCau
     return LlamaForCausalLM.from_pretrained(str(folder), dtype=dtype).eval().requires_grad_(False)
 
 
-def greedy_batch(
+def generate_greedy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: list[str], max_new_tokens: int
 ) -> list[list[int]]:
     """Return the model's greedy answers to prompts in the chat format, as token ids without padding.
@@ -118,7 +118,7 @@ def write_own_text(options: DistillOptions, minutes: float, report: Report, rows
     while clock.progress(0) < 1.0:
         name = "story" if batch_number % 2 == 0 else names[batch_number // 2 % len(names)]
         prompts = [instance.prompt for instance in islice(streams[name], rows)]
-        answers = greedy_batch(target, tokenizer, prompts, 200 if name in {"story", "summary"} else 80)
+        answers = generate_greedy(target, tokenizer, prompts, 200 if name in {"story", "summary"} else 80)
         for prompt, answer in zip(prompts, answers, strict=True):
             ids += tokenizer(f"{USER}{prompt}{ASSISTANT}", add_special_tokens=False)["input_ids"] + answer
         batch_number += 1
@@ -128,7 +128,7 @@ def write_own_text(options: DistillOptions, minutes: float, report: Report, rows
 
 
 def greedy_acceptance(
-    target: LlamaForCausalLM, drafter: LlamaForCausalLM, rows: list[list[int]], start: list[int]
+    target: LlamaForCausalLM, drafter: LlamaForCausalLM, sequences: list[list[int]], prompt_lengths: list[int]
 ) -> float:
     """Return the share of tokens at which drafter and target choose the same next token.
 
@@ -140,7 +140,7 @@ def greedy_acceptance(
     """
     matches = total = 0
     with torch.inference_mode():
-        for sequence, first in zip(rows, start, strict=True):
+        for sequence, first in zip(sequences, prompt_lengths, strict=True):
             ids = torch.tensor([sequence[:-1]])
             draft_tokens = drafter(ids).logits[0, first - 1 :].argmax(-1)
             target_tokens = torch.tensor(sequence[first:])
@@ -149,18 +149,18 @@ def greedy_acceptance(
     return matches / max(total, 1)
 
 
-def held_continuations(
+def generate_held_out(
     target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, max_new_tokens: int = 200
 ) -> tuple[list[list[int]], list[int]]:
     """Return greedy continuations of held-out prompts: token ids with the prompt, and prompt lengths."""
     prompts = [instance.prompt for instance in islice(TASKS[task].stream(5, held_out=True), count)]
     heads = [tokenizer(f"{USER}{p}{ASSISTANT}", add_special_tokens=False)["input_ids"] for p in prompts]
-    answers = greedy_batch(target, tokenizer, prompts, max_new_tokens)
+    answers = generate_greedy(target, tokenizer, prompts, max_new_tokens)
     return [head + answer for head, answer in zip(heads, answers, strict=True)], [len(head) for head in heads]
 
 
 def distillation_loss(
-    student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: Weighted = FORWARD
+    student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: WeightedLoss = FORWARD_KL
 ) -> Tensor:
     """Return the divergence between drafter's and teacher's distributions, plus weighted cross-entropy with the text.
 
@@ -175,25 +175,25 @@ def distillation_loss(
     """
     logits = student.float()
     no_features = logits.new_empty(len(logits), 0)
-    divergence, _ = losses(Places(no_features, no_features, logits, teacher.float()))
+    divergence, _ = losses(LossInputs(no_features, no_features, logits, teacher.float()))
     text = F.cross_entropy(logits, labels, reduction="sum") / (labels >= 0).sum().clamp_min(1)
     return divergence + text_weight * text
 
 
-def draft_model_losses(text: str) -> Weighted:
+def draft_model_losses(text: str) -> WeightedLoss:
     """Return the losses that a draft model can be trained with, parsed by `Weighted.parse`.
 
     Raises:
         ParameterError: there is no loss of this name, or it compares features.
     """
     try:
-        losses = Weighted.parse(text)
+        losses = WeightedLoss.parse(text)
     except ValueError as error:
         raise ParameterError(f"loss={text}: {error}.") from None
-    if wrong := [name for name, _ in losses.terms if name in OF_FEATURES]:
+    if wrong := [name for name, _ in losses.terms if name in FEATURE_LOSSES]:
         raise ParameterError(
             f"loss={text}: {wrong[0]} compares features, and a draft model guesses none.",
-            f"Take some of {', '.join(name for name in LOSSES if name not in OF_FEATURES)}.",
+            f"Take some of {', '.join(name for name in LOSSES if name not in FEATURE_LOSSES)}.",
         )
     return losses
 
@@ -210,7 +210,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
     target_text = None
     if options.own_text.exists() and options.own_share > 0:
         target_text = Windows(options.own_text, options.window, options.rows, options.seed)
-    held = held_continuations(target, tokenizer, "story", 16, min(200, 2 * options.window))
+    held = generate_held_out(target, tokenizer, "story", 16, min(200, 2 * options.window))
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         from_own = target_text is not None and int((step + 1) * options.own_share) > int(step * options.own_share)

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbench.trace.files import write_whole
-from workbench.training.distill import greedy_acceptance, greedy_batch, held_continuations, load_target
+from workbench.trace.files import write_atomically
+from workbench.training.distill import generate_greedy, generate_held_out, greedy_acceptance, load_target
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.pretrain import held_losses
@@ -65,7 +65,7 @@ def exact_match(
         part = instances[start : start + rows]
         longest = max(len(tokenizer(i.answer)["input_ids"]) for i in part) + 16
         limit = max(longest, 260) if task == "story" else longest
-        answers = greedy_batch(model, tokenizer, [i.prompt for i in part], limit)
+        answers = generate_greedy(model, tokenizer, [i.prompt for i in part], limit)
         for instance, ids in zip(part, answers, strict=True):
             output = str(tokenizer.decode(ids, skip_special_tokens=True))
             if ids[-1] == tokenizer.eos_token_id and TASKS[task].check(instance, output):
@@ -97,11 +97,11 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
         parameters["text-drafter"] = drafter.num_parameters()
         acceptance = {}
         for task in ("story", "addition", "json", "copy", "code", "summary"):
-            held = held_continuations(target, tokenizer, task, 24)
+            held = generate_held_out(target, tokenizer, task, 24)
             acceptance[task] = greedy_acceptance(target, drafter, *held)
         results["acceptance"] = acceptance
         report("evaluate: drafter acceptance " + json.dumps(acceptance))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(options.out, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     write_cards(options.target.parent, results, options.hardware or None)
     return results

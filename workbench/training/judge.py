@@ -26,9 +26,9 @@ from workbench.core.errors import ParameterError
 from workbench.methods.verifiers.judge import JudgeHead
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.models.loading import Models, load_models
-from workbench.models.local_models import named
-from workbench.training.acceptance import said
-from workbench.training.cards import Trained, table, training_runs, write_card
+from workbench.models.local_models import short_name
+from workbench.training.acceptance import compute_logits_and_states
+from workbench.training.cards import TrainedModel, table, training_runs, write_card
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -36,11 +36,11 @@ from workbench.training.swaps import Swap, find_swaps, problems
 
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Values of δ in the card's table."""
-CHOSEN = 0.5
+DEFAULT_THRESHOLD = 0.5
 """δ for the figures on held-out answers; the verifier's default."""
-PASSING = 0.01
+MAX_WRONG_PASS_SHARE = 0.01
 """Largest share of the calibration's wrong tokens that pass at `CHOSEN`."""
-CALIBRATED = 3
+CALIBRATE_EVERY = 3
 """One of so many problems is used for calibrating the bias instead of for training."""
 
 
@@ -82,7 +82,7 @@ class JudgeOptions(RunOptions):
     @property
     def folder(self) -> Path:
         """Folder of the finished judge."""
-        return self.out / f"{named(self.target).removesuffix('-target')}-{JudgeHead.kind}"
+        return self.out / f"{short_name(self.target).removesuffix('-target')}-{JudgeHead.kind}"
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,20 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
         find_swaps(models, problems(groups, n, options.seed, is_held), options.tokens, options.together, report)
         for n, is_held in ((options.count, False), (options.held, True))
     )
-    calibrating = swap_lists[::CALIBRATED]
-    learning = [swaps for i, swaps in enumerate(swap_lists) if i % CALIBRATED]
+    calibrating = swap_lists[::CALIBRATE_EVERY]
+    learning = [swaps for i, swaps in enumerate(swap_lists) if i % CALIBRATE_EVERY]
     train_tokens, calibration, held_tokens = (read_swaps(models, swaps) for swaps in (learning, calibrating, held_out))
     return fit(models, train_tokens, calibration, held_tokens, options, report)
 
 
-def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
+def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     """Compute the hidden states of both models after each replaced token.
 
     Raises:
         ParameterError: all tokens are harmless, or all are wrong.
     """
     assert models.drafter is not None
-    swaps = [swap for problem_swaps in found for swap in problem_swaps]
+    swaps = [swap for problem_swaps in swap_lists for swap in problem_swaps]
     is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
@@ -146,25 +146,33 @@ def read_swaps(models: Models, found: Sequence[Sequence[Swap]]) -> Tokens:
             "Ask for more problems: count=…, held=….",
         )
     states = [
-        torch.cat([said(runner, [*swap.before, swap.token])[1][-1] for runner in (models.target, models.drafter)])
+        torch.cat(
+            [
+                compute_logits_and_states(runner, [*swap.before, swap.token])[1][-1]
+                for runner in (models.target, models.drafter)
+            ]
+        )
         for swap in swaps
     ]
-    return Tokens(torch.stack(states), is_wrong, tuple(swap.group for swap in swaps), len(found))
+    return Tokens(torch.stack(states), is_wrong, tuple(swap.group for swap in swaps), len(swap_lists))
 
 
 def fit(
-    models: Models, learnt: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
+    models: Models, train_tokens: Tokens, calibration: Tokens, held: Tokens, options: JudgeOptions, report: Report
 ) -> tuple[RunResult, dict[str, Any]]:
     """Fit both linear units of the judge, set their biases, and save it. Arguments and results: see `train_judge`."""
     assert models.drafter is not None
     width = models.target.hidden_size
-    mean, spread = learnt.states.mean(0), learnt.states.std(0).clamp_min(1e-6)
-    net = JudgeHead(width, learnt.states.shape[1] - width)
-    report(f"judge: {len(learnt.right):,} harmless and {len(learnt.wrong):,} wrong tokens to learn from")
+    mean, spread = train_tokens.states.mean(0), train_tokens.states.std(0).clamp_min(1e-6)
+    net = JudgeHead(width, train_tokens.states.shape[1] - width)
+    report(f"judge: {len(train_tokens.right):,} harmless and {len(train_tokens.wrong):,} wrong tokens to learn from")
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        samples = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
+        samples = [
+            x[torch.randint(len(x), (options.rows,), generator=generator)]
+            for x in (train_tokens.right, train_tokens.wrong)
+        ]
         harmless, wrong = ((x - mean) / spread for x in samples)
         losses = [
             balanced_loss(net(harmless[:, :width], a), net(wrong[:, :width], b), options.wrong_weight)
@@ -175,19 +183,19 @@ def fit(
         return 2 * options.rows, {"loss": float(losses[1].detach())}
 
     def on_checkpoint(result: RunResult) -> str:
-        finished = calibrated(folded(net, mean, spread), calibration)
-        result.held = measured(finished, held, options.wrong_weight)
+        finished = calibrate(fold_scaling(net, mean, spread), calibration)
+        result.held = evaluate_judge(finished, held, options.wrong_weight)
         facts = {"hidden_size": width, "draft_model": models.drafter_name}
         facts[WEIGHTS] = fingerprint(models.target.model)
         save_net(finished, options.folder, models.target_name, torch.float16, **facts)
         return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens refused"
 
     result = run_loop(options.loop("judge"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
-    judge = calibrated(folded(net, mean, spread), calibration)
-    facts: dict[str, Any] = {"groups": sorted(set(learnt.groups)), "wrong_weight": options.wrong_weight}
+    judge = calibrate(fold_scaling(net, mean, spread), calibration)
+    facts: dict[str, Any] = {"groups": sorted(set(train_tokens.groups)), "wrong_weight": options.wrong_weight}
     facts |= {"penalty": options.penalty, "thresholds": by_threshold(judge, held), "by_group": by_group(judge, held)}
-    facts["target_alone"] = measured(judge, held, options.wrong_weight, alone=True)
-    for name, tokens in (("learnt", learnt), ("calibration", calibration), ("held_out", held)):
+    facts["target_alone"] = evaluate_judge(judge, held, options.wrong_weight, target_only=True)
+    for name, tokens in (("learnt", train_tokens), ("calibration", calibration), ("held_out", held)):
         facts[name] = {"problems": tokens.problems, "right": len(tokens.right), "wrong": len(tokens.wrong)}
     return result, facts
 
@@ -203,7 +211,7 @@ def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight
 
 
 @torch.no_grad()
-def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
+def fold_scaling(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
     """Return an equivalent judge of unscaled states for one trained on (state − mean) / spread, rounded to float16."""
     raw, width = JudgeHead(net.width, net.draft_width), net.width
     raw.weight.copy_((net.weight / spread[:width]).half().float())
@@ -215,7 +223,7 @@ def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"
 
 
 @torch.no_grad()
-def calibrated(net: JudgeHead, tokens: Tokens, share: float = PASSING) -> JudgeHead:
+def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHARE) -> JudgeHead:
     """Return the judge with biases lowered so that at δ = `CHOSEN` at most that share of wrong tokens pass.
 
     With fewer than 1 / share wrong tokens none passes. A judge that is already stricter is not changed.
@@ -233,16 +241,16 @@ def calibrated(net: JudgeHead, tokens: Tokens, share: float = PASSING) -> JudgeH
     return judge.settle()
 
 
-def scores(net: JudgeHead, states: Float[Tensor, "N D"], alone: bool = False) -> Float[Tensor, " N"]:
+def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = False) -> Float[Tensor, " N"]:
     """Return the log-odds of tokens by the states of both models, or of the target alone."""
-    return net(states[:, : net.width], None if alone else states[:, net.width :])
+    return net(states[:, : net.width], None if target_only else states[:, net.width :])
 
 
 @torch.no_grad()
-def measured(net: JudgeHead, held: Tokens, weight: float, alone: bool = False) -> dict[str, float]:
+def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: bool = False) -> dict[str, float]:
     """Return figures on held-out problems, at the threshold `CHOSEN`."""
-    harmless, wrong = scores(net, held.right, alone), scores(net, held.wrong, alone)
-    passed, refused = _share(harmless.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
+    harmless, wrong = scores(net, held.right, target_only), scores(net, held.wrong, target_only)
+    passed, refused = _share(harmless.sigmoid() > DEFAULT_THRESHOLD), _share(wrong.sigmoid() <= DEFAULT_THRESHOLD)
     order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)
     return {
         "loss": float(balanced_loss(harmless, wrong, weight)),
@@ -263,7 +271,7 @@ def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
     """Return per task the numbers of harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
-    passes, figures = scores(net, held.states).sigmoid() > CHOSEN, dict[str, list[float]]()
+    passes, figures = scores(net, held.states).sigmoid() > DEFAULT_THRESHOLD, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
         in_group = torch.tensor([name == group for name in held.groups])
         harmless, wrong = in_group & ~held.is_wrong, in_group & held.is_wrong
@@ -275,7 +283,7 @@ def _share(which: Bool[Tensor, " n"]) -> float:
     return round(float(which.float().mean()), 4) if len(which) else 0.0
 
 
-def card(model: Trained) -> str:
+def card(model: TrainedModel) -> str:
     """Return the text of the judge's card below its title."""
     config, figures = model.config, model.figures
     held, alone, out = figures["held"], figures["target_alone"], figures["held_out"]
@@ -297,13 +305,13 @@ Accepted tokens may differ from what the target would write: output is approxima
   {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,} wrong tokens of
   {learnt["problems"]:,} problems to learn from; wrong ones weigh {figures["wrong_weight"]:g} in the loss, the squared
   length of the weights {figures["penalty"]:g}.
-- **Bias**: at δ = {CHOSEN:g} at most {PASSING:.0%} of the {calibration["wrong"]:,} wrong tokens of
+- **Bias**: at δ = {DEFAULT_THRESHOLD:g} at most {MAX_WRONG_PASS_SHARE:.0%} of the {calibration["wrong"]:,} wrong tokens of
   {calibration["problems"]:,} other problems pass.
 
 ## Held out
 
 {out["problems"]:,} problems kept out of training: {out["right"]:,} harmless and {out["wrong"]:,} wrong tokens. At δ =
-{CHOSEN:g}, {held["right kept"]:.1%} of the harmless and {1 - held["wrong refused"]:.1%} of the wrong tokens pass
+{DEFAULT_THRESHOLD:g}, {held["right kept"]:.1%} of the harmless and {1 - held["wrong refused"]:.1%} of the wrong tokens pass
 (target's state alone: {alone["right kept"]:.1%} and {1 - alone["wrong refused"]:.1%}). Area under the curve
 {held["area under the curve"]:.3f} (alone: {alone["area under the curve"]:.3f}).
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.trace.files import replacing
+from workbench.trace.files import replace_atomically
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
 from workbench.training.resuming import set_aside
-from workbench.training.stopping import StoppedError, stopping
-from workbench.training.watching import Drafts, Watch
+from workbench.training.stopping import StoppedError, stop_on_sigterm
+from workbench.training.watching import OnPolicyEvaluation, TrainingMonitor
 
 Report = Callable[[str], None]
 
@@ -65,9 +65,9 @@ class RunOptions:
             name, clock, self.checkpoint, self.resume, self.checkpoint_seconds, decay=decay, curves=self.curves
         )
 
-    def optimizers(self, trained: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
+    def optimizers(self, module: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
         """Return the optimizers of a module, at this run's rates."""
-        return build_optimizers(trained, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
+        return build_optimizers(module, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class LoopOptions:
     clip: float = 1.0
     decay: float = 0.4
     curves: Path | None = None
-    on_policy: Drafts | None = None
+    on_policy: OnPolicyEvaluation | None = None
 
 
 @dataclass
@@ -121,7 +121,7 @@ class RunResult:
 
 def run_loop(
     options: LoopOptions,
-    trained: nn.Module,
+    module: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     step_losses: Callable[[int], tuple[int, dict[str, float]]],
     report: Report,
@@ -142,16 +142,16 @@ def run_loop(
     """
     result = RunResult()
     if options.resume and options.checkpoint and options.checkpoint.exists():
-        _restore(options, trained, optimizers, result)
+        _restore(options, module, optimizers, result)
         report(f"{options.name}: resumed at step {result.steps} from {options.checkpoint}")
     elif options.checkpoint and options.checkpoint.exists():
         report(f"{options.name}: starts over; the earlier checkpoint is {set_aside(options.checkpoint)}")
     clock = options.clock
-    watch = Watch.of(options.name, clock, options.curves, options.on_policy, result.steps)
-    parameters = [p for p in trained.parameters() if p.requires_grad]
+    watch = TrainingMonitor.of(options.name, clock, options.curves, options.on_policy, result.steps)
+    parameters = [p for p in module.parameters() if p.requires_grad]
     saved_at, logged_at, logged_tokens = clock.seconds, clock.seconds, result.tokens
     measured_at = -1
-    with stopping() if options.checkpoint else nullcontext(Event()) as stop:  # else SIGTERM ends the process
+    with stop_on_sigterm() if options.checkpoint else nullcontext(Event()) as stop:  # else SIGTERM ends the process
         while (progress := clock.progress(result.steps)) < 1.0:
             scale_rates(optimizers, trapezoid(progress, decay=options.decay))
             tokens, losses = step_losses(result.steps)
@@ -171,19 +171,19 @@ def run_loop(
                     f" · {clock.left(result.steps)} left"
                 )
             if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
-                _save(options, trained, optimizers, result)
+                _save(options, module, optimizers, result)
                 if on_checkpoint:
                     report(on_checkpoint(result))
                 watch.measured(result.steps, result.held, report)
                 saved_at, measured_at = clock.seconds, result.steps
             if stop.is_set():
-                _save(options, trained, optimizers, result)
+                _save(options, module, optimizers, result)
                 raise StoppedError(
                     f"{options.name}: stopped at step {result.steps}.", "The same command goes on there."
                 )
     result.seconds = clock.seconds
     if options.checkpoint:
-        _save(options, trained, optimizers, result)
+        _save(options, module, optimizers, result)
     if measured_at != result.steps:
         if on_checkpoint:
             report(on_checkpoint(result))
@@ -214,21 +214,21 @@ def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
 
 
 def _save(
-    options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
+    options: LoopOptions, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
     path = options.checkpoint
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
-        "model": trained.state_dict(),
+        "model": module.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": options.clock.seconds,
         "losses": result.losses,
     }
-    with replacing(path) as part:
+    with replace_atomically(path) as part:
         torch.save(state, part)
 
 
@@ -251,11 +251,11 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
 
 
 def _restore(
-    options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
+    options: LoopOptions, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
     state = _state(options.checkpoint)
     try:
-        trained.load_state_dict(state["model"])
+        module.load_state_dict(state["model"])
         for optimizer, optimizer_state in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError) as error:

@@ -24,7 +24,7 @@ from transformers import (
 from workbench.kernels.packed import has_bfloat16
 from workbench.models.chat_markers import END
 from workbench.models.checksums import write_sums
-from workbench.trace.files import PART, write_whole
+from workbench.trace.files import PART, write_atomically
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
@@ -100,16 +100,16 @@ def build_optimizers(
 
 
 @contextmanager
-def half_precision(wanted: bool = True) -> Iterator[None]:
+def half_precision(enabled: bool = True) -> Iterator[None]:
     """Compute products in bfloat16 on devices that support it, elsewhere in float32, since emulation would be slower.
 
     Each kind of device has its own setting, so the device of the tensors decides which one applies.
     """
     with ExitStack() as kinds:
-        kinds.enter_context(torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16()))
+        kinds.enter_context(torch.autocast("cpu", torch.bfloat16, enabled and has_bfloat16()))
         if torch.cuda.is_available():
             has_fast = torch.cuda.is_bf16_supported(including_emulation=False)
-            kinds.enter_context(torch.autocast("cuda", torch.bfloat16, wanted and has_fast))
+            kinds.enter_context(torch.autocast("cuda", torch.bfloat16, enabled and has_fast))
         yield
 
 
@@ -146,7 +146,7 @@ def save_model(
     save_tokenizer(tokenizer, out)
 
 
-def in_lines(facts: Any) -> bytes:
+def format_json(facts: Any) -> bytes:
     r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the bytes.
 
     >>> in_lines({"kept": [1, 2], "name": "x"}).decode()
@@ -162,7 +162,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast | ProcessorMixin, out: Pat
     tokenizer.save_pretrained(out)
     file = out / "tokenizer.json"
     content = json.loads(file.read_text(encoding="utf-8"))
-    write_whole(file, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
+    write_atomically(file, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -196,6 +196,6 @@ def save_weights(
         for new in Path(part_folder).iterdir():
             new.chmod(0o644)
             new.replace(out / new.name)
-    write_whole(out / "config.json", in_lines(json.loads((out / "config.json").read_text(encoding="utf-8"))))
+    write_atomically(out / "config.json", format_json(json.loads((out / "config.json").read_text(encoding="utf-8"))))
     write_sums(out)
     tokenizer.backend_tokenizer.no_padding()  # padding set by the last generation is not part of the tokenizer

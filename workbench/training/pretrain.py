@@ -90,7 +90,7 @@ class TargetObjective:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(code_folder("inductor")))
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 
-    def losses(self, ids: Tensor, step: int, known: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
+    def losses(self, ids: Tensor, step: int, predictable: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
         """Return the losses of the last layer and of this step's early layer, and the last layer's on repeated spans.
 
         Three of four steps process every window as two halves, because attention over short windows is cheaper. Only a
@@ -105,8 +105,8 @@ class TargetObjective:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         inside = user_positions(ids, self.user, self.closers)
         loss_mask = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
-        if known is not None:
-            loss_mask[-len(known) :] = known
+        if predictable is not None:
+            loss_mask[-len(predictable) :] = predictable
         if step % 4:
             ids, loss_mask = ids.reshape(-1, ids.shape[1] // 2), loss_mask.reshape(-1, ids.shape[1] // 2)
         # Windows keep their length, a multiple of 32, because odd lengths are slower; the last token predicts nothing.
@@ -120,7 +120,7 @@ class TargetObjective:
             early = self._losses(
                 self.model.model.norm(states[layer][:n_early]), labels[:n_early], loss_mask[:n_early]
             ).mean()
-        spans = 0 if known is None else int(loss_mask.reshape(-1)[-known.numel() :].sum())
+        spans = 0 if predictable is None else int(loss_mask.reshape(-1)[-predictable.numel() :].sum())
         return last_losses.mean(), early, float(last_losses.detach()[-spans:].mean()) if spans else 0.0
 
     def _losses(self, states: Tensor, labels: Tensor, keep: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import Head
 from workbench.methods import registry
 from workbench.models.machine import machine_facts
-from workbench.trace.files import write_whole
-from workbench.training.cards import Trained, table, training_runs, write_card
+from workbench.trace.files import write_atomically
+from workbench.training.cards import TrainedModel, table, training_runs, write_card
 from workbench.training.loop import Report, RunResult
 from workbench.training.options import convert
 
@@ -57,11 +57,11 @@ def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> 
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
     figures |= more or {}
-    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    write_atomically(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
     return figures
 
 
-def begun_with(folder: Path | None) -> dict[str, Any]:
+def load_start_figures(folder: Path | None) -> dict[str, Any]:
     """Return the training figures of the finished model that a run starts from; empty if there are none."""
     try:
         return {} if folder is None else {"begun": json.loads((folder / "training.json").read_text())}
@@ -69,7 +69,7 @@ def begun_with(folder: Path | None) -> dict[str, Any]:
         return {}
 
 
-def chosen(options: Any) -> dict[str, str]:
+def changed_options(options: Any) -> dict[str, str]:
     """Return the options that differ from their defaults, in the format of `--set`; without paths, which are local."""
     changed = {}
     for entry in dataclasses.fields(options):
@@ -79,7 +79,7 @@ def chosen(options: Any) -> dict[str, str]:
     return changed
 
 
-def of_heads(taken: Collection[str] = ()) -> dict[str, Recipe]:
+def head_recipes(reserved: Collection[str] = ()) -> dict[str, Recipe]:
     """Return the recipes that heads define, by name: `Head.recipe` is the name, `Head.train` runs it.
 
     Args:
@@ -90,16 +90,16 @@ def of_heads(taken: Collection[str] = ()) -> dict[str, Recipe]:
     """
     heads = [head for head in registry.heads().values() if head.train is not None]
     for head in heads:
-        if head.recipe in taken:
+        if head.recipe in reserved:
             raise WorkbenchError(
                 f"The head {head.kind!r} has a function that trains it, and names the recipe {head.recipe!r}, which is "
                 "another's.",
                 f"Give its Head a name of its own: recipe={head.kind!r}.",
             )
-    return {head.recipe: _of_head(head, head.train) for head in heads if head.train is not None}
+    return {head.recipe: _head_recipe(head, head.train) for head in heads if head.train is not None}
 
 
-def _of_head(head: Head, train: Callable[..., RunResult]) -> Recipe:
+def _head_recipe(head: Head, train: Callable[..., RunResult]) -> Recipe:
     kinds = typing.get_type_hints(train)
     first = next(iter(inspect.signature(train).parameters), "")
     options = kinds.get(first)
@@ -112,7 +112,7 @@ def _of_head(head: Head, train: Callable[..., RunResult]) -> Recipe:
 
     def run(chose: Any, report: Report) -> dict[str, Any]:
         result = train(chose, report)
-        figures = finish(result, chose.out, {"options": chosen(chose)})
+        figures = finish(result, chose.out, {"options": changed_options(chose)})
         write_card(chose.out, lambda model: _card(head, model))
         return figures
 
@@ -120,7 +120,7 @@ def _of_head(head: Head, train: Callable[..., RunResult]) -> Recipe:
     return Recipe(head.recipe, summary, typing.cast(type, options), run)
 
 
-def _card(head: Head, model: Trained) -> str:
+def _card(head: Head, model: TrainedModel) -> str:
     held = [(name, f"{value:.3f}") for name, value in model.figures["held"].items()]
     return (
         f"{head.idea.format(**model.config.get('net', {}))}\n\nTrained for `{model.config['target']}` by `workbench "

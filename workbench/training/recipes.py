@@ -28,24 +28,24 @@ from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
-from workbench.training.family.distilling import DistillingOptions, distilling
+from workbench.training.family.distilling import DistillingOptions, run_distillation_study
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
-from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
+from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
-from workbench.training.family.readings import ReadOptions, make_readings
-from workbench.training.family.rollouts import RolloutOptions, roll_out
-from workbench.training.family.scaling import ScalingOptions, study
-from workbench.training.family.throughput import ThroughputOptions, throughput
-from workbench.training.family.trimming import TrimmingOptions, trimming
-from workbench.training.family.whole import WholeOptions, train_whole
+from workbench.training.family.readings import ReadingsOptions, make_readings
+from workbench.training.family.rollouts import RolloutOptions, run_rollouts_study
+from workbench.training.family.scaling import ScalingOptions, run_scaling_study
+from workbench.training.family.throughput import ThroughputOptions, measure_throughput
+from workbench.training.family.trimming import TrimmingOptions, run_trimming_study
+from workbench.training.family.whole import PipelineOptions, run_pipeline
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
 from workbench.training.models import save_tokenizer
 from workbench.training.options import docs_of
 from workbench.training.pretrain import PretrainOptions, pretrain
-from workbench.training.recipe import Recipe, begun_with, chosen, finish, of_heads
-from workbench.training.resuming import settle
+from workbench.training.recipe import Recipe, changed_options, finish, head_recipes, load_start_figures
+from workbench.training.resuming import resolve_resume
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
     VisionDrafterOptions,
@@ -131,35 +131,35 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
 
 
 def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
-    earlier_figures = begun_with(options.begin)
+    earlier_figures = load_start_figures(options.begin)
     result, facts = train_chat_drafter(options, report)
-    return finish(result, options.out, {"options": chosen(options), **facts, **earlier_figures})
+    return finish(result, options.out, {"options": changed_options(options), **facts, **earlier_figures})
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
-    earlier_figures = begun_with(options.begin)
+    earlier_figures = load_start_figures(options.begin)
     result, facts = train_chat_heads(options, report)
-    return finish(result, options.folder, {"options": chosen(options), **facts, **earlier_figures})
+    return finish(result, options.folder, {"options": changed_options(options), **facts, **earlier_figures})
 
 
 def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
     result, facts = train_acceptance(options, report)
-    figures = finish(result, options.folder, {"options": chosen(options), **facts})
+    figures = finish(result, options.folder, {"options": changed_options(options), **facts})
     acceptance.finish_card(options.folder)
     return figures
 
 
 def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
     result, facts = train_judge(options, report)
-    figures = finish(result, options.folder, {"options": chosen(options), **facts})
+    figures = finish(result, options.folder, {"options": changed_options(options), **facts})
     judge.finish_card(options.folder)
     return figures
 
 
-def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
+def _train_and_finish(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; if the run starts from a finished model, include the figures of that model's training."""
-    earlier_figures = begun_with(options.begin)
-    return finish(train(options, report), options.out, {"options": chosen(options), **earlier_figures})
+    earlier_figures = load_start_figures(options.begin)
+    return finish(train(options, report), options.out, {"options": changed_options(options), **earlier_figures})
 
 
 RECIPES: dict[str, Recipe] = {
@@ -188,7 +188,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "readings",
             "hidden states of a chat model over its own answers: the training data of all its drafters",
-            ReadOptions,
+            ReadingsOptions,
             make_readings,
         ),
         Recipe(
@@ -207,37 +207,37 @@ RECIPES: dict[str, Recipe] = {
             "chat-evaluate",
             "on-policy acceptance of a chat model's drafters by draft position, and their model cards",
             ChatEvaluateOptions,
-            evaluate_family,
+            evaluate_drafters,
         ),
         Recipe(
             "scaling",
             "a scaling study: τ of heads by size and training tokens, Scylla's scaling law with confidence intervals",
             ScalingOptions,
-            study,
+            run_scaling_study,
         ),
         Recipe(
             "throughput",
             "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
             ThroughputOptions,
-            throughput,
+            measure_throughput,
         ),
         Recipe(
             "rollouts",
             "a study of TLT: rollouts of a target that is trained between them, with a frozen and a trained EAGLE head",
             RolloutOptions,
-            roll_out,
+            run_rollouts_study,
         ),
         Recipe(
             "distilling",
             "a study of distillation: α of one draft model after training with each loss on each kind of text",
             DistillingOptions,
-            distilling,
+            run_distillation_study,
         ),
         Recipe(
             "trimming",
             "a study of VocabTrim: acceptance and speed of drafters by size of the draft vocabulary",
             TrimmingOptions,
-            trimming,
+            run_trimming_study,
         ),
         Recipe(
             "target",
@@ -261,19 +261,19 @@ RECIPES: dict[str, Recipe] = {
             "vision-target",
             "the bundled vision-language target (5 M parameters, LLaVA layout), on rendered scenes",
             VisionOptions,
-            lambda options, report: _finish_begun(train_vision, options, report),
+            lambda options, report: _train_and_finish(train_vision, options, report),
         ),
         Recipe(
             "vision-text-drafter",
             "the text-only drafter of the vision-language target, tuned on the target's own answers",
             TextDrafterOptions,
-            lambda options, report: _finish_begun(train_text_drafter, options, report),
+            lambda options, report: _train_and_finish(train_text_drafter, options, report),
         ),
         Recipe(
             "vision-drafter",
             "the drafter with image input (MASSV): the target's tower, a new projector, a small language model",
             VisionDrafterOptions,
-            lambda options, report: _finish_begun(train_vision_drafter, options, report),
+            lambda options, report: _train_and_finish(train_vision_drafter, options, report),
         ),
         Recipe(
             "vision-evaluate",
@@ -292,16 +292,16 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def _whole_options(head: Head) -> type:
+def _pipeline_options(head: Head) -> type:
     """Return the options class of the one command for a kind of head: the shared options, and the kind's own."""
     kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
-    shared = [f.name for f in dataclasses.fields(WholeOptions) if f.name in head.settings and f.name != "loss"]
+    shared = [f.name for f in dataclasses.fields(PipelineOptions) if f.name in head.settings and f.name != "loss"]
     fields = [
         (name, kinds[name], dataclasses.field(default=getattr(defaults, name))) for name in (*shared, *head.options)
     ]
     attributes = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
     namespace = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{attributes}\n"}
-    return dataclasses.make_dataclass("WholeOptions", fields, bases=(WholeOptions,), namespace=namespace)
+    return dataclasses.make_dataclass("WholeOptions", fields, bases=(PipelineOptions,), namespace=namespace)
 
 
 RECIPES |= {
@@ -310,7 +310,7 @@ RECIPES |= {
     )
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
-    for options_class, run in [(_whole_options(head), partial(train_whole, kind))]
+    for options_class, run in [(_pipeline_options(head), partial(run_pipeline, kind))]
 }
 
 
@@ -331,9 +331,9 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         WorkbenchError: A head declares a recipe that cannot be run.
         ParameterError: The recipe's checkpoint was trained with other settings.
     """
-    recipes = RECIPES if name in RECIPES else RECIPES | of_heads(RECIPES)
+    recipes = RECIPES if name in RECIPES else RECIPES | head_recipes(RECIPES)
     if name not in recipes:
         raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(recipes)}")
     recipe = recipes[name]
     transformers_logging.disable_progress_bar()
-    return recipe.run(settle(recipe.parse(options), options, report), report)
+    return recipe.run(resolve_resume(recipe.parse(options), options, report), report)

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ParameterError
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
-LENGTH = {
+CHANGEABLE_OPTIONS = {
     *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
     *("checkpoint", "checkpoint_seconds", "curves", "run"),
 }
 """Options that may differ from those of the checkpoint: length and location of the training, not its content."""
 
 
-def settle(
-    options: Any, asked: Mapping[str, Any], report: Callable[[str], None], unsaid: Mapping[str, str] | None = None
+def resolve_resume(
+    options: Any,
+    user_options: Mapping[str, Any],
+    report: Callable[[str], None],
+    old_defaults: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a recipe's options with `resume` set if there is a checkpoint, unless `resume` was given explicitly.
 
@@ -37,18 +40,18 @@ def settle(
         return options
     checkpoints, settings = _checkpoints(options, checkpoint), _settings(options)
     existing = [path for path in checkpoints if path.exists()]
-    resume = bool(existing) if asked.get("resume") is None else options.resume
+    resume = bool(existing) if user_options.get("resume") is None else options.resume
     if resume:
-        check_same(options, unsaid)
+        check_same_settings(options, old_defaults)
     for path in checkpoints:  # settings last, so that a kill never leaves them beside another run's checkpoint
         if path in existing and not resume:
             report(f"starts over; the earlier checkpoint is {set_aside(path)}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(_beside(path), (json.dumps(settings, indent=1) + "\n").encode())
+        write_atomically(_settings_path(path), (json.dumps(settings, indent=1) + "\n").encode())
     return dataclasses.replace(options, resume=resume)
 
 
-def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
+def check_same_settings(options: Any, old_defaults: Mapping[str, str] | None = None) -> None:
     """Check that existing checkpoints have these options.
 
     Args:
@@ -60,13 +63,15 @@ def check_same(options: Any, unsaid: Mapping[str, str] | None = None) -> None:
     """
     for path in _checkpoints(options, options.checkpoint):
         if path.exists():
-            _check_same(path, _settings(options), unsaid or {})
+            _check_recorded_settings(path, _settings(options), old_defaults or {})
 
 
-def is_of(options: Any, *names: str) -> bool:
+def matches_checkpoint(options: Any, *names: str) -> bool:
     """Return whether the recorded settings of a checkpoint agree with these options in all of `names`."""
     settings = {name: str(getattr(options, name)) for name in names}
-    return any(settings.items() <= (_noted(path) or {}).items() for path in _checkpoints(options, options.checkpoint))
+    return any(
+        settings.items() <= (_read_settings(path) or {}).items() for path in _checkpoints(options, options.checkpoint)
+    )
 
 
 def _checkpoints(options: Any, checkpoint: Path) -> list[Path]:
@@ -80,28 +85,30 @@ def _settings(options: Any) -> dict[str, str]:
     return {
         f.name: str(getattr(options, f.name))
         for f in dataclasses.fields(options)
-        if f.name not in LENGTH and not (has_several and f.name == "method")  # then the file name contains the method
+        if f.name not in CHANGEABLE_OPTIONS
+        and not (has_several and f.name == "method")  # then the file name contains the method
     }
 
 
-def _beside(checkpoint: Path) -> Path:
+def _settings_path(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}.settings.json")
 
 
-def _noted(checkpoint: Path) -> dict[str, str] | None:
+def _read_settings(checkpoint: Path) -> dict[str, str] | None:
     """Return the settings recorded beside a checkpoint; None if there are none, or if they are damaged."""
     try:
-        return dict(json.loads(_beside(checkpoint).read_text(encoding="utf-8")))
+        return dict(json.loads(_settings_path(checkpoint).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _check_same(checkpoint: Path, settings: Mapping[str, str], unsaid: Mapping[str, str]) -> None:
-    recorded = _noted(checkpoint)
+def _check_recorded_settings(checkpoint: Path, settings: Mapping[str, str], old_defaults: Mapping[str, str]) -> None:
+    recorded = _read_settings(checkpoint)
     if recorded is None:  # the checkpoint's own content is checked when it is loaded
         return
     recorded = {
-        name: settings.get(name, value) if unsaid.get(name) == value else value for name, value in recorded.items()
+        name: settings.get(name, value) if old_defaults.get(name) == value else value
+        for name, value in recorded.items()
     }
     changed = [name for name in settings if recorded.get(name, settings[name]) != settings[name]]
     if changed:

@@ -15,7 +15,7 @@ class StoppedError(WorkbenchError):
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def stop_on_sigterm() -> Iterator[threading.Event]:
     """Make SIGTERM set an event instead of ending the process; outside of the main thread, change nothing."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -22,9 +22,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.tree_builders.chain import fit_vocabulary
-from workbench.training.acceptance import said
-from workbench.training.answers import encode_turn
-from workbench.training.generators import TASKS, Instance, exact
+from workbench.training.acceptance import compute_logits_and_states
+from workbench.training.answers import encode_message
+from workbench.training.generators import TASKS, Instance, is_exact_match
 from workbench.training.loop import Report
 
 NUMBERS = ("addition", "subtraction", "multiplication")
@@ -95,7 +95,7 @@ def final_answer(instance: Instance, text: str) -> Hashable:
 def is_text(instance: Instance) -> bool:
     """Return whether the final answer is the whole text, so that every swap changes it."""
     task = TASKS[instance.task]
-    return task.check is exact and instance.task not in (*NUMBERS, *OBJECTS)
+    return task.check is is_exact_match and instance.task not in (*NUMBERS, *OBJECTS)
 
 
 def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> list[Instance]:
@@ -129,9 +129,9 @@ def find_swaps(
     """
     if models.drafter is None:
         raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Name one: drafter=….")
-    engine = Engine(models, max_rows=rows, record=False)
-    searches = [_Search(instance, encode_turn(models.tokenizer, instance.prompt)) for instance in instances]
-    answers = _finished(engine, [(search.asked, tokens) for search in searches])
+    engine = Engine(models, max_sequences=rows, record=False)
+    searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
+    answers = _generate_continuations(engine, [(search.asked, tokens) for search in searches])
     swaps = dict[int, list[Swap]]()
     for search, answer in zip(searches, answers, strict=True):
         search.answer, search.final = answer, final_answer(search.instance, _text(models, answer))
@@ -148,7 +148,7 @@ def find_swaps(
             limit = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
             texts[id(search)] = text
             requests.append(([*search.asked, *text], max(0, limit)))
-        for (search, i), continuation in zip(mismatches, _finished(engine, requests), strict=True):
+        for (search, i), continuation in zip(mismatches, _generate_continuations(engine, requests), strict=True):
             text = [*texts[id(search)], *continuation]
             is_same = (
                 not is_text(search.instance) and final_answer(search.instance, _text(models, text)) == search.final
@@ -167,18 +167,20 @@ def _mismatch(models: Models, search: _Search) -> int | None:
     """Return the first untested position at which the draft model would generate another token."""
     assert models.drafter is not None
     if not search.best:
-        logits = said(models.drafter, [*search.asked, *search.answer])[0][len(search.asked) - 1 : -1]
+        logits = compute_logits_and_states(models.drafter, [*search.asked, *search.answer])[0][
+            len(search.asked) - 1 : -1
+        ]
         search.best = fit_vocabulary(logits, models.target.vocab_size).argmax(1).tolist()
     positions = range(search.border, len(search.answer))
     return next((i for i in positions if search.best[i] != search.answer[i]), None)
 
 
-def _finished(engine: Engine, asked: Sequence[tuple[list[int], int]]) -> list[list[int]]:
+def _generate_continuations(engine: Engine, requests: Sequence[tuple[list[int], int]]) -> list[list[int]]:
     """Return the tokens that the target generates after each text, greedily, up to each text's limit."""
     method = registry.get("autoregressive")
-    order = sorted((i for i, (_, n) in enumerate(asked) if n), key=lambda i: len(asked[i][0]))
-    traces = engine.generate_all(Request(asked[i][0], method, SamplingParams(), asked[i][1]) for i in order)
-    continuations: list[list[int]] = [[] for _ in asked]
+    order = sorted((i for i, (_, n) in enumerate(requests) if n), key=lambda i: len(requests[i][0]))
+    traces = engine.generate_all(Request(requests[i][0], method, SamplingParams(), requests[i][1]) for i in order)
+    continuations: list[list[int]] = [[] for _ in requests]
     for i, trace in zip(order, traces, strict=True):
         continuations[i] = trace.token_ids
     return continuations

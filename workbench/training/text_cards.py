@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workbench.training import cards
-from workbench.training.cards import Figures, Trained, table, training_runs
+from workbench.training.cards import Figures, TrainedModel, table, training_runs
 from workbench.training.generators import TASKS
 from workbench.training.sources import SOURCES
 
@@ -85,23 +85,25 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
         hardware: Description of the machine; the processor's name by default.
     """
     hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
-    card_functions: dict[str, Callable[[Trained, Figures, str], str]] = {
+    card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {
         "text-target": _target, "text-drafter": _drafter,
     }  # fmt: skip
-    cards.write_cards(models, {name: _of(card, results, hardware) for name, card in card_functions.items()})
+    cards.write_cards(models, {name: _bind_results(card, results, hardware) for name, card in card_functions.items()})
 
 
-def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware: str) -> Callable[[Trained], str]:
+def _bind_results(
+    card: Callable[[TrainedModel, Figures, str], str], results: Figures, hardware: str
+) -> Callable[[TrainedModel], str]:
     return lambda model: card(model, results, hardware)
 
 
-def _target(model: Trained, results: Figures, hardware: str) -> str:
+def _target(model: TrainedModel, results: Figures, hardware: str) -> str:
     exits = ", ".join(map(str, model.config["early_exit_layers"]))
     text = _TARGET.format(**_shape(model, results), exits=exits) + training_runs(model.figures, hardware)
     return text + _data() + _target_results(results) + _TARGET_LIMITS
 
 
-def _drafter(model: Trained, results: Figures, hardware: str) -> str:
+def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
     rows = [(task, f"{rate:.3f}") for task, rate in results["acceptance"].items()]
     return (
         _DRAFTER.format(**_shape(model, results))
@@ -112,7 +114,7 @@ def _drafter(model: Trained, results: Figures, hardware: str) -> str:
     )
 
 
-def _shape(model: Trained, results: Figures) -> Figures:
+def _shape(model: TrainedModel, results: Figures) -> Figures:
     config = model.config
     return {
         "layers": config["num_hidden_layers"],

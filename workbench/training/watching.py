@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace.curves import EVALUATING, HELD, LOSS, TRAINING, CurveWriter, read_curves
+from workbench.trace.curves import EVALUATING, LOSS, TEACHER_FORCED, TRAINING, CurveWriter, read_curves
 from workbench.training.clock import RunClock
 
-Drafts = Callable[[], dict[str, float]]
+OnPolicyEvaluation = Callable[[], dict[str, float]]
 """Function that drafts on policy with the last saved net and returns figures by curve."""
 
 
 @dataclass
-class Watch:
+class TrainingMonitor:
     """The curves of a run.
 
     Attributes:
@@ -29,12 +29,14 @@ class Watch:
 
     name: str
     clock: RunClock
-    on_policy: Drafts | None
+    on_policy: OnPolicyEvaluation | None
     writer: CurveWriter | None
     evaluating: float = 0.0
 
     @classmethod
-    def of(cls, name: str, clock: RunClock, folder: Path | None, on_policy: Drafts | None, steps: int) -> Watch:
+    def of(
+        cls, name: str, clock: RunClock, folder: Path | None, on_policy: OnPolicyEvaluation | None, steps: int
+    ) -> TrainingMonitor:
         """Return the curves of a run that has finished so many steps; later points, from before a kill, are discarded.
 
         Raises:
@@ -62,7 +64,7 @@ class Watch:
         """Write figures on held-out text, and on-policy figures."""
         if self.writer is None:
             return
-        self.writer.add(step, {f"{HELD}/{_position(name)}": value for name, value in held.items()})
+        self.writer.add(step, {f"{TEACHER_FORCED}/{_position(name)}": value for name, value in held.items()})
         if self.on_policy is None:
             return
         start = time.monotonic()

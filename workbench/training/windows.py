@@ -54,7 +54,7 @@ def held_windows(path: Path, length: int, count: int) -> Tensor:
     return torch.from_numpy(tokens[: count * length].astype(np.int64)).reshape(count, length)
 
 
-def user_positions(ids: Tensor, user: int, closers: tuple[int, ...]) -> Tensor:
+def user_positions(ids: Tensor, user: int, user_end_ids: tuple[int, ...]) -> Tensor:
     """Return whether each token belongs to a user turn.
 
     Args:
@@ -67,5 +67,5 @@ def user_positions(ids: Tensor, user: int, closers: tuple[int, ...]) -> Tensor:
     """
     position = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
     opened = torch.where(ids == user, position, 0).cummax(dim=1).values
-    closed = torch.where(torch.isin(ids, torch.tensor(closers)), position, 0).cummax(dim=1).values
+    closed = torch.where(torch.isin(ids, torch.tensor(user_end_ids)), position, 0).cummax(dim=1).values
     return opened > closed

@@ -31,11 +31,11 @@ CHAT = (
     "Is it better to study in the morning or in the evening?",
 )
 """Chat messages, written for this project."""
-_TELLING = ("animal", "toy", "food", "place", "friend")
+_STORY_FACTS = ("animal", "toy", "food", "place", "friend")
 """Facts of a story that a retrieval question may ask about."""
 
 
-def text() -> str:
+def render_prompts() -> str:
     """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = []
     for kind, makers in MAKERS.items():
@@ -69,34 +69,34 @@ def _sentences(rng: random.Random, n: int) -> str:
 # -- prompts for which the generators have no task ---------------------------------------------------------------------
 
 
-def _again(rng: random.Random) -> str:
+def _repeat_prompt(rng: random.Random) -> str:
     return f"Write the same again three times, word for word:\n{_sentences(rng, 2)}"
 
 
-def _change(rng: random.Random) -> str:
+def _rename_hero_prompt(rng: random.Random) -> str:
     """Return a prompt to rename the hero in a whole story."""
     story = _story(rng)
     new = rng.choice([name for name in NAMES if name not in story.text])
     return f"Replace {story.facts['hero']} with {new}:\n{story.text}"
 
 
-def _asked_of_two(rng: random.Random) -> str:
+def _two_texts_prompt(rng: random.Random) -> str:
     """Return a question about one of two texts, to be answered with sentences of that text."""
     story, other_story = (_story(rng) for _ in range(2))
     words = [w for w in _words(other_story) if not re.search(rf"\b{w}\b", story.text)]
     texts = [story.text, other_story.text] if rng.random() < 0.5 else [other_story.text, story.text]
     if not words:
-        return _asked_of_two(rng)
+        return _two_texts_prompt(rng)
     question = f"What does the text say about {rng.choice(words)}? Answer with sentences of the text."
     return "\n\n".join([*(t.replace("\n\n", " ") for t in texts), f"Question: {question}"])
 
 
 def _words(story: Story) -> Iterator[str]:
-    facts = dict.fromkeys(story.facts[name] for name in _TELLING)
+    facts = dict.fromkeys(story.facts[name] for name in _STORY_FACTS)
     return (word for word in facts if re.search(rf"\b{word}\b", story.text))
 
 
-def _asked_of_records(rng: random.Random) -> str:
+def _records_prompt(rng: random.Random) -> str:
     records = list({r["name"]: r for r in itertools.islice(_records(rng), 5)}.values())
     lines = "\n".join(map(json.dumps, records))
     return f"{lines}\nQuestion: What is known of {rng.choice(records)['name']}? Answer with the whole record."
@@ -110,14 +110,14 @@ def _to_json(rng: random.Random) -> str:
     return next(p for p in iter(lambda: _task("json")(rng), None) if not p.startswith("Write this JSON"))
 
 
-def _told(rng: random.Random) -> str:
+def _record_prompt(rng: random.Random) -> str:
     """Return a prompt to write a record, given in sentences, as JSON."""
     name, job, city, food = (rng.choice(pool) for pool in (NAMES, JOBS, CITIES, FOODS))
     sentences = f"{name} is {rng.randint(18, 80)} years old and works as a {job} in {city}. {name} likes {food} best."
     return f"{sentences}\nWrite this as JSON with name, age, job, city and food."
 
 
-def _refactored(rng: random.Random) -> str:
+def _rename_function_prompt(rng: random.Random) -> str:
     """Return a prompt to rename one of two functions."""
     code = _functions(rng)
     old = re.findall(r"def (\w+)\(", code)[0]
@@ -137,7 +137,7 @@ def _functions(rng: random.Random) -> str:
 _NAMES_OF_CODE = ("get", "find", "make", "new", "safe")
 
 
-def _in_words(rng: random.Random) -> str:
+def _word_problem_prompt(rng: random.Random) -> str:
     giver, receiver = rng.sample(NAMES, 2)
     item, b, c = rng.choice([toy for toy in TOYS if toy != "box"]), rng.randint(3, 15), rng.randint(2, 6)
     return (
@@ -148,13 +148,13 @@ def _in_words(rng: random.Random) -> str:
 
 
 MAKERS: dict[str, tuple[Callable[[random.Random], str], ...]] = {
-    "copy-edit": (_change, _task("replace"), _task("copy"), _change),
+    "copy-edit": (_rename_hero_prompt, _task("replace"), _task("copy"), _rename_hero_prompt),
     "summary": (_task("summary"), _task("summary"), _task("quote")),
-    "retrieval": (_asked_of_two, _asked_of_records),
-    "refactoring": (_refactored, _with_types),
-    "json": (_told, _to_json, _task("extract")),
+    "retrieval": (_two_texts_prompt, _records_prompt),
+    "refactoring": (_rename_function_prompt, _with_types),
+    "json": (_record_prompt, _to_json, _task("extract")),
     "stories": (_task("story"),),
-    "maths": (_in_words, _task("addition"), _task("multiplication"), _task("subtraction")),
-    "repeat": (_again, _again, _task("repeat")),
+    "maths": (_word_problem_prompt, _task("addition"), _task("multiplication"), _task("subtraction")),
+    "repeat": (_repeat_prompt, _repeat_prompt, _task("repeat")),
 }
 """Prompts by kind, except for `CHAT`; the functions of a kind take turns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.ui.later import Later
+from workbench.ui.later import LazyClient
 from workbench.ui.launching import LAUNCH
 
 if TYPE_CHECKING:
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from workbench.client import Client
 
-__all__ = ["LAUNCH", "Later", "build"]
+__all__ = ["LAUNCH", "LazyClient", "build"]
 
 
-def build(client: Client, keeps: bool = False) -> gr.Blocks:
+def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
     """Return the whole page.
 
     Args:
@@ -24,4 +24,4 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
     """
     from workbench.ui.page import build as build_page  # gradio takes a second or two to import
 
-    return build_page(client, keeps)
+    return build_page(client, can_save_runs)

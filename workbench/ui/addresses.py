@@ -36,7 +36,7 @@ class Addresses:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, with the path of its page."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
-            scope = led(scope)
+            scope = rewrite_run_path(scope)
             if b"text/html" in dict(scope.get("headers", ())).get(b"accept", b""):
                 send = _with_a_page(send, scope)
         await self.app(scope, receive, send)
@@ -62,7 +62,7 @@ def _with_a_page(send: Any, scope: dict[str, Any]) -> Any:
     return answer
 
 
-def led(scope: dict[str, Any]) -> dict[str, Any]:
+def rewrite_run_path(scope: dict[str, Any]) -> dict[str, Any]:
     """Return the scope with the path of the page of tabs if it is an address of runs; otherwise unchanged.
 
     Example:

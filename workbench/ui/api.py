@@ -18,29 +18,29 @@ import gradio as gr
 from gradio.context import Context
 
 from workbench.client import Client, RunHandle, wire
-from workbench.client.follow import SIGN_OF_LIFE_S, UPDATES_PER_SECOND, follow
+from workbench.client.follow import KEEP_ALIVE_S, UPDATES_PER_SECOND, follow
 from workbench.client.requests import (
-    Changing,
-    Comparing,
+    ChangeRequest,
+    ComparisonRequest,
     Conditions,
     Control,
     Conversation,
+    DrafterStateRequest,
     Generation,
-    Loaded,
+    LoadedTargetRequest,
     Models,
-    News,
-    OfRun,
-    Recommending,
-    Remembering,
+    RecommendationRequest,
     Request,
+    RunRequest,
     Target,
+    UpdateRequest,
 )
 from workbench.core.errors import WorkbenchError
-from workbench.server.door import is_from_here, marked
+from workbench.server.door import is_from_here, is_user_scope
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 from workbench.ui.connected_work import while_connected
-from workbench.ui.endpoint import Answer, Host, answers, streams, user_key
+from workbench.ui.endpoint import Answer, EndpointBase, json_endpoint, streaming_endpoint, user_key
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
@@ -66,28 +66,28 @@ def scope_of(request: gr.Request) -> dict[str, Any]:
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
 
-def is_users(request: gr.Request) -> bool:
+def is_user_request(request: gr.Request) -> bool:
     """Return whether a request may come from this machine's user, also for requests in Gradio's queue."""
     original = getattr(request, "request", None)
-    return marked(getattr(original, "scope", {}))
+    return is_user_scope(getattr(original, "scope", {}))
 
 
-class Endpoints(Host):
+class Endpoints(EndpointBase):
     """Endpoints over a client; the request classes declare their arguments."""
 
     # -- catalogue -----------------------------------------------------------------------------------------------
 
-    @answers(Request)
+    @json_endpoint(Request)
     def targets(self) -> Any:
         """List the target models."""
         return self._client.targets()
 
-    @answers(Target)
+    @json_endpoint(Target)
     def drafters(self, target: str | None) -> Any:
         """List the draft models, and for each whether it fits the target; if not, why."""
         return self._client.drafters(target)
 
-    @answers(Models)
+    @json_endpoint(Models)
     def methods(self, target: str | None, drafter: str | None) -> Any:
         """List the methods: title, promise, paper, parameters, and whether each can run with these models.
 
@@ -95,48 +95,48 @@ class Endpoints(Host):
         """
         return self._client.methods(target, drafter)
 
-    @answers(Request)
+    @json_endpoint(Request)
     def sampling_params(self) -> Any:
         """List the sampling parameters, which all methods share: range, default, meaning."""
         return self._client.sampling_params()
 
-    @answers(Request)
+    @json_endpoint(Request)
     def presets(self) -> Any:
         """List example prompts, one for each kind of text that is easy or hard to draft."""
         return self._client.presets()
 
-    @answers(Request)
+    @json_endpoint(Request)
     def definitions(self) -> Any:
         """Return the definition of every figure, in words and as a formula."""
         return self._client.definitions()
 
-    @answers(Target)
+    @json_endpoint(Target)
     def device_label(self, target: str | None) -> Any:
         """Name the device and the number format of a target."""
         return self._client.device_label(target)
 
-    @answers(Request)
+    @json_endpoint(Request)
     def limits(self) -> Any:
         """Return the limits of one user: concurrent runs, new tokens, prompt length."""
         return dataclasses.asdict(self._client.limits)
 
-    @answers(Request)
+    @json_endpoint(Request)
     def health(self) -> Any:
         """Return whether the backend works, and its load."""
         return self._client.health()
 
     # -- models --------------------------------------------------------------------------------------------------
 
-    @answers(Models, "loaded")
+    @json_endpoint(Models, "loaded")
     def load(self, target: str | None, drafter: str | None) -> Any:
         """Load models and wait for them. Runs load their models automatically."""
         self._client.load(target, drafter)
         return self._client.loaded()
 
-    @answers(Loaded, "loaded")
+    @json_endpoint(LoadedTargetRequest, "loaded")
     def unload(self, target: str | None, request: gr.Request) -> Any:
         """Free a target's memory. Allowed only from the machine that the app runs on."""
-        if not (is_from_here(scope_of(request)) and is_users(request)):
+        if not (is_from_here(scope_of(request)) and is_user_request(request)):
             raise WorkbenchError(
                 "Models can be unloaded only from the machine the app runs on.",
                 "Idle models are unloaded automatically.",
@@ -144,55 +144,55 @@ class Endpoints(Host):
         self._client.unload(target or "")
         return self._client.loaded()
 
-    @answers(Request)
+    @json_endpoint(Request)
     def loaded(self) -> Any:
         """List the models in memory: role, bytes, number format, device, runs, idle seconds."""
         return self._client.loaded()
 
-    @answers(Conditions)
+    @json_endpoint(Conditions)
     def conditions(self, lane: dict[str, Any], target: str | None) -> Any:
         """Return all conditions that affect a measurement of a lane here, besides its settings."""
         return self._client.conditions(lane, target)
 
-    @answers(Conversation)
+    @json_endpoint(Conversation)
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None) -> Any:
         """Apply a target's chat template to a conversation, ready for the assistant's answer: a list of token ids."""
         return self._client.chat_prompt(messages, target)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    @answers(Generation, "")
+    @json_endpoint(Generation, "")
     def start(self, request: gr.Request, **options: Any) -> Answer:
         """Start a generation and return its run's id. Poll `since` for its rounds; the run ends without polling."""
         run = self._client.start(**options, user=user_key(request), lease_s=LEASE_S)
         return {"run": run.id, "lease_s": LEASE_S}
 
-    @answers(News, "")
+    @json_endpoint(UpdateRequest, "")
     def since(self, run: str, number: int) -> Answer:
         """Return everything a run recorded from a round on: state, header, rounds, and footer once it has ended."""
-        return wire.news(self._client.run(run).since(number))
+        return wire.scrub_update(self._client.run(run).since(number))
 
-    @answers(OfRun, "")
+    @json_endpoint(RunRequest, "")
     def trace(self, run: str) -> Answer:
         """Return the whole trace of a run so far: header, rounds, footer, and its figures."""
         return _whole(self._client.run(run))
 
-    @answers(Changing, "")
+    @json_endpoint(ChangeRequest, "")
     def change(self, run: str, **options: Any) -> Answer:
         """Switch the method, parameters, the draft model or the images of a run from its next round on."""
         handle = self._client.run(run)
         handle.change(**options)
         return {"run": handle.id, "state": handle.state}
 
-    @answers(Remembering, "")
+    @json_endpoint(DrafterStateRequest, "")
     def memory(self, run: str, action: str, data: bytes | None) -> Answer:
         """Inspect the state of a run's drafter, save it as a base64 file, load such a file, or reset it.
 
         The answer has size and limit, hits, the top entries, and the entry of the latest draft.
         """
-        return wire.remembered(self._client.run(run).memory(action, data))
+        return wire.state_to_wire(self._client.run(run).memory(action, data))
 
-    @streams(OfRun)
+    @streaming_endpoint(RunRequest)
     async def explain(self, run: str) -> AsyncGenerator[Answer, None]:
         """Return the attribution of a run's text to its images, token by token.
 
@@ -209,14 +209,14 @@ class Endpoints(Host):
             async for message in messages:
                 yield message
 
-    @answers(Control, "")
+    @json_endpoint(Control, "")
     def control(self, run: str, action: str) -> Answer:
         """Pause, resume, step (one round) or cancel a run."""
         handle = self._client.run(run)
         getattr(handle, action)()
         return {"run": handle.id, "state": handle.state}
 
-    @streams(Generation, without=("paused",))
+    @streaming_endpoint(Generation, without=("paused",))
     async def generate(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Generate a text and return the whole trace: every token drafted, accepted or rejected, and the figures.
 
@@ -225,13 +225,13 @@ class Endpoints(Host):
         async with self._running(request, options) as run:
             last_message_s = 0.0
             while not run.ended:
-                if time.monotonic() - last_message_s >= SIGN_OF_LIFE_S:
+                if time.monotonic() - last_message_s >= KEEP_ALIVE_S:
                     yield {"run": run.id, "state": run.state}
                     last_message_s = time.monotonic()
                 await asyncio.sleep(1 / UPDATES_PER_SECOND)
             yield await self._do(lambda: _whole(run))
 
-    @streams(Comparing)
+    @streaming_endpoint(ComparisonRequest)
     async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Compare methods: each alone on the device, interleaved and repeated, together with plain decoding.
 
@@ -242,7 +242,7 @@ class Endpoints(Host):
             async for step in steps:
                 yield step
 
-    @streams(Comparing, text=True)
+    @streaming_endpoint(ComparisonRequest, text=True)
     async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Run `compare` for programs: each message is a JSON text with the runs that ended since the last one."""
         from workbench.bench.steps import StepEncoder  # brings PyTorch
@@ -253,7 +253,7 @@ class Endpoints(Host):
             async for step in steps:
                 yield step
 
-    @streams(Recommending, text=True)
+    @streaming_endpoint(RecommendationRequest, text=True)
     async def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Measure which method is fastest on these prompts, in the background: other runs have priority.
 
@@ -264,17 +264,17 @@ class Endpoints(Host):
                 yield step
 
     async def _told(
-        self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, told: Callable[[Any], Answer]
+        self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
         """Yield the steps of a job, converted by `told`. When the caller disconnects, the job ends."""
         steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:
-                yield await self._do(lambda step=step: _scrubbed(told(step)))
+                yield await self._do(lambda step=step: _scrubbed(encode(step)))
         finally:
             threading.Thread(target=end, args=(steps,), daemon=True).start()
 
-    @streams(Generation, text=True)
+    @streaming_endpoint(Generation, text=True)
     async def stream(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Start a generation and stream its rounds; it is cancelled when the caller disconnects.
 
@@ -284,7 +284,7 @@ class Endpoints(Host):
             async for update in follow(run):
                 yield update
 
-    @streams(OfRun, text=True)
+    @streaming_endpoint(RunRequest, text=True)
     async def follow(self, run: str) -> AsyncGenerator[Answer, None]:
         """Stream the rounds of an existing run, from its first one on; the run continues when the caller disconnects.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.bench import bounds
 from workbench.client import Client, wire
-from workbench.client.requests import Comparing
+from workbench.client.requests import ComparisonRequest
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
@@ -40,7 +40,7 @@ class CompareView:
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the side panel, the bundled images, and the address of the plotting library."""
         data: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
-        data |= {"numbers": Comparing.numbers(), "lanes": bounds.LANES}
+        data |= {"numbers": ComparisonRequest.numbers(), "lanes": bounds.LANES}
         has_images = any(target.get("pictures") for target in data["targets"])
         return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
@@ -57,7 +57,7 @@ class CompareView:
         """Return the trace of a lane on a prompt, for the Live view."""
         comparison = self._jobs.get(request.get("job"))
         lane = next((lane for lane in comparison.lanes if lane.name == request.get("lane")), None)
-        prompt = wire.whole("prompt", request.get("prompt") or 0)
+        prompt = wire.check_integer("prompt", request.get("prompt") or 0)
         if lane is None or prompt not in lane.traces:
             raise UnknownNameError("There is no such run.", "Choose a lane that was measured on this prompt.")
         return lane.traces[prompt].to_wire()
@@ -76,7 +76,7 @@ class CompareView:
         """Compare, and yield progress: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
-            options = Comparing.options(self.client, request)
+            options = ComparisonRequest.options(self.client, request)
             steps = self.client.comparing(**options, user=user, stopped=stopped)
             return self._messages(job, steps)
 

@@ -7,15 +7,15 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
-from workbench.client.follow import SIGN_OF_LIFE_S
-from workbench.core.panics import no_panic
-from workbench.service.caller import LEFT
+from workbench.client.follow import KEEP_ALIVE_S
+from workbench.core.panics import convert_panics
+from workbench.service.caller import DISCONNECTED
 
 T = TypeVar("T")
 
 
 async def while_connected(
-    work: Callable[[], T], say: Callable[[], T], do: Callable[[Callable[[], T]], Awaitable[T]]
+    work: Callable[[], T], keep_alive_message: Callable[[], T], run_in_thread: Callable[[Callable[[], T]], Awaitable[T]]
 ) -> AsyncGenerator[T, None]:
     """Run a function in a thread. Closing the generator signals it that the caller has left; see `service.caller`.
 
@@ -33,20 +33,20 @@ async def while_connected(
     disconnected = threading.Event()
 
     def watched() -> T:
-        token = LEFT.set(disconnected)
+        token = DISCONNECTED.set(disconnected)
         try:
-            with no_panic():
+            with convert_panics():
                 return work()
         finally:
-            LEFT.reset(token)
+            DISCONNECTED.reset(token)
 
-    task = asyncio.ensure_future(do(watched))
+    task = asyncio.ensure_future(run_in_thread(watched))
     # avoids a warning about an unread exception if the caller has left
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         while not task.done():
-            yield say()
-            await asyncio.wait({task}, timeout=SIGN_OF_LIFE_S)
+            yield keep_alive_message()
+            await asyncio.wait({task}, timeout=KEEP_ALIVE_S)
         yield task.result()
     finally:
         disconnected.set()

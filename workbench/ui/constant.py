@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from workbench.service.caller import watch
+from workbench.service.caller import make_disconnect_check
 
 T = TypeVar("T")
 LOOK_S = 0.2
@@ -40,7 +40,7 @@ class DependencyCache(Generic[T]):
         Raises:
             LeftError: the caller left while others worked.
         """
-        check_connected = watch()
+        check_connected = make_disconnect_check()
         while not self._working.acquire(timeout=LOOK_S):
             check_connected()
         try:

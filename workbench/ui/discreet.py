@@ -11,17 +11,17 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.service.logs import wordless
+from workbench.service.logs import redact_error
 
 log = logging.getLogger("workbench.ui")
 LOOK_S = 0.01
 """Seconds between two polls of an idle queue."""
 
 
-class Discreet(gr.Blocks):
+class RedactingBlocks(gr.Blocks):
     """Blocks whose failed calls return one sentence; the log has the type of the error and its place in the code."""
 
-    def queue(self, *given: Any, **named: Any) -> Discreet:
+    def queue(self, *given: Any, **named: Any) -> RedactingBlocks:
         super().queue(*given, **named)
         self._queue.sleep_when_free = LOOK_S
         return self
@@ -32,7 +32,7 @@ class Discreet(gr.Blocks):
         except gr.Error:
             raise
         except Exception as problem:
-            log.error("a call failed: %s", wordless(problem))
+            log.error("a call failed: %s", redact_error(problem))
             raise gr.Error(
                 "The request is invalid. The API page (/?view=api) documents the calls.", print_exception=False
             ) from None

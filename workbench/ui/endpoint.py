@@ -16,10 +16,10 @@ import gradio as gr
 
 from workbench.client import Client, wire
 from workbench.client.requests import Request
-from workbench.core.panics import no_panic
-from workbench.server.pagecalls import CallCharges, Turns, call_counter
+from workbench.core.panics import convert_panics
+from workbench.server.pagecalls import CallCharges, CallLimiter, make_charge_call
 from workbench.service import users
-from workbench.service.caller import counted
+from workbench.service.caller import measure_cpu_time
 
 THREADS = 16
 """Number of threads for calls that may wait for a file or a model, so that they block nothing else."""
@@ -35,26 +35,26 @@ def user_key(request: gr.Request | None) -> str:
     return users.user_key(address, request.headers.get("x-workbench-user") or request.session_hash)
 
 
-class Host:
+class EndpointBase:
     """Base of endpoint classes: a client, and a thread pool for its calls. They are billed like the calls of pages."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._bill, self._turns = CallCharges(call_counter(client)), Turns()
+        self._bill, self._turns = CallCharges(make_charge_call(client)), CallLimiter()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
         """Run a blocking call in a thread: the client may not exist yet, or may have to read files."""
 
         def unpanicked() -> Any:
-            with no_panic(), counted():
+            with convert_panics(), measure_cpu_time():
                 return work()
 
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, unpanicked)
 
 
-def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that turns a method into an endpoint. It calls the method in a thread, with checked arguments.
 
     Args:
@@ -66,7 +66,7 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
     def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
         name, takes_request = function.__name__ if key is None else key, _takes_request(function)
 
-        async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> Answer:
+        async def endpoint(host: EndpointBase, asked: dict[str, Any], request: gr.Request | None) -> Answer:
             user, extra = user_key(request), {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user), host._turns.hold(user):
@@ -80,12 +80,12 @@ def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[.
         async def wrapped(*args: Any, **named: Any) -> Answer:
             return await endpoint(*_bound(signature, args, named))
 
-        return _dressed(wrapped, function, signature, kind)
+        return _with_signature(wrapped, function, signature, kind)
 
     return made
 
 
-def streams(
+def streaming_endpoint(
     kind: type[Request], *, without: Collection[str] = (), text: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that turns a generator method into a streaming endpoint, called with checked arguments.
@@ -100,7 +100,9 @@ def streams(
     def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
         takes_request = _takes_request(function)
 
-        async def endpoint(host: Host, asked: dict[str, Any], request: gr.Request | None) -> AsyncGenerator[Any, None]:
+        async def endpoint(
+            host: EndpointBase, asked: dict[str, Any], request: gr.Request | None
+        ) -> AsyncGenerator[Any, None]:
             extra = {"request": request} if takes_request else {}
             try:
                 async with host._bill.charged(user_key(request)):
@@ -118,7 +120,7 @@ def streams(
                 async for message in messages:
                     yield message
 
-        return _dressed(wrapped, function, signature, kind)
+        return _with_signature(wrapped, function, signature, kind)
 
     return made
 
@@ -153,7 +155,7 @@ def _bound(
     return arguments.pop("self"), arguments, arguments.pop("request")
 
 
-def _dressed(
+def _with_signature(
     wrapped: Callable[..., Any], function: Callable[..., Any], signature: inspect.Signature, kind: type[Request]
 ) -> Callable[..., Any]:
     """Return an endpoint with the name, arguments, types and help that Gradio, the API page and MCP show."""

@@ -7,17 +7,17 @@ from typing import Any
 import gradio as gr
 
 from workbench.ui.pages import add_page
-from workbench.ui.saved_runs import SavedRunsView, drafted_by
+from workbench.ui.saved_runs import SavedRunsView, without_unused_drafter
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, kept: SavedRunsView) -> None:
+def add(demo: gr.Blocks, saved_runs: SavedRunsView) -> None:
     """Add the page to the app."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:
-        return [drafted_by(entry) for entry in recorded.index()]
+        return [without_unused_drafter(entry) for entry in recorded.index()]
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
-        return kept.recording(str(request.get("name")))
+        return saved_runs.recording(str(request.get("name")))
 
-    add_page(demo, "Gallery", "gallery", [recordings, recording, kept.kept, kept.mark, kept.forget])
+    add_page(demo, "Gallery", "gallery", [recordings, recording, saved_runs.kept, saved_runs.mark, saved_runs.forget])

@@ -12,14 +12,14 @@ import orjson
 
 from workbench.client import wire
 from workbench.core.errors import ParameterError
-from workbench.core.panics import no_panic
-from workbench.service.caller import counted
+from workbench.core.panics import convert_panics
+from workbench.service.caller import measure_cpu_time
 from workbench.ui import files
-from workbench.ui.api import is_users
+from workbench.ui.api import is_user_request
 from workbench.ui.endpoint import user_key
 from workbench.views import css_variables, modules
 
-Answer = Callable[[dict[str, Any]], Any]
+ServerFunction = Callable[[dict[str, Any]], Any]
 """Function that answers one request of the browser. An exception reaches the browser as an error message."""
 Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
 """Function that starts a run, `decode(request, user=…)`, and yields its messages; closing the generator frees the run.
@@ -32,7 +32,12 @@ BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(
 
 
 def add_view(
-    module: str, answers: Sequence[Answer], *, decode: Decode | None = None, tab: str | None = None, elem_id: str = ""
+    module: str,
+    server_functions: Sequence[ServerFunction],
+    *,
+    decode: Decode | None = None,
+    tab: str | None = None,
+    elem_id: str = "",
 ) -> gr.HTML:
     """Add a view at the current place in the app's `gr.Blocks`. A tab loads none of it before it is opened.
 
@@ -47,12 +52,12 @@ def add_view(
     stage = gr.HTML(
         html_template=f'<div class="wb{"" if module == modules.FIRST_MODULE else " wb-page"}"></div>',  # never replaced
         js_on_load=Path(__file__).with_name("host.js").read_text(encoding="utf-8"),
-        server_functions=[safely(answer) for answer in answers],
+        server_functions=[return_errors(answer) for answer in server_functions],
         apply_default_css=False,
         elem_id=elem_id or None,
         palette=css_variables(),
         stylesheets=[path.name for path in modules.stylesheets(module)],
-        modules=[files.module(name) for name in modules.needed(modules.ENTRIES[module])],
+        modules=[files.module(name) for name in modules.dependency_order(modules.ENTRIES[module])],
         replay=files.replay("vision" if module == "vision" else modules.FIRST_MODULE),
         version=modules.fingerprint(),
         tab=tab,
@@ -69,7 +74,7 @@ def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
     passes_mine = "mine" in inspect.signature(decode).parameters
 
     async def stream(event: gr.EventData, request: gr.Request) -> AsyncIterator[str]:
-        extra = {"mine": is_users(request)} if passes_mine else {}
+        extra = {"mine": is_user_request(request)} if passes_mine else {}
         async for message in decode(event._data, user=user_key(request), **extra):
             yield as_text(message)
 
@@ -93,12 +98,12 @@ def as_text(message: dict[str, Any]) -> str:
     return orjson.dumps(message).decode().replace("<", "\\u003c")
 
 
-def safely(answer: Answer) -> Answer:
+def return_errors(answer: ServerFunction) -> ServerFunction:
     """Wrap a function under the same name so that it returns errors (message and remedy) instead of raising them."""
 
     def call(request: dict[str, Any]) -> Any:
         try:
-            with no_panic(), counted():
+            with convert_panics(), measure_cpu_time():
                 if not isinstance(request, dict):
                     raise ParameterError("The request is not an object.", "Send a JSON object.")
                 return answer(request)

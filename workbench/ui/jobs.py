@@ -16,9 +16,9 @@ from workbench.core.errors import UnknownNameError
 
 log = logging.getLogger(__name__)
 
-KEPT = 24
+MAX_RESULTS = 24
 """Number of finished jobs, of all users together, whose traces and files remain available."""
-SIGN_OF_LIFE_S = 0.5
+KEEP_ALIVE_S = 0.5
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ class Jobs(Generic[T]):
         with self._lock:
             self._kept[job] = what
             self._kept.move_to_end(job)
-            while len(self._kept) > KEPT:
+            while len(self._kept) > MAX_RESULTS:
                 self._kept.popitem(last=False)
 
     def stop(self, job: Any) -> None:
@@ -81,7 +81,7 @@ class Jobs(Generic[T]):
             yield common
             last_message_s = time.monotonic()
             while (message := await asyncio.to_thread(next, steps, None)) is not None:
-                if message or time.monotonic() - last_message_s > SIGN_OF_LIFE_S:
+                if message or time.monotonic() - last_message_s > KEEP_ALIVE_S:
                     last_message_s = time.monotonic()
                     yield common | message
         except Exception as problem:

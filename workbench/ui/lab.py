@@ -12,7 +12,7 @@ from workbench.client import Client, wire
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import params_of
 from workbench.service.lab.supervisor import Lab
-from workbench.service.lab.wishes import Budget, Wish, heads, methods_of
+from workbench.service.lab.wishes import Budget, TrainingRequest, heads, methods_of
 from workbench.ui.hosting import add_view
 from workbench.ui.saved_runs import SavedRunsView
 
@@ -31,14 +31,14 @@ NOT_INSTALLED = (
 )
 
 
-def add(client: Client, kept: SavedRunsView) -> None:
+def add(client: Client, saved_runs: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`.
 
     Args:
         client: lists targets and loads promoted heads.
         kept: decides whether the current request may come from this machine's user.
     """
-    view = LabView(client, kept)
+    view = LabView(client, saved_runs)
     add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
     threading.Thread(target=view.promote_again, daemon=True).start()
 
@@ -54,8 +54,8 @@ class LabView:
         lab: the lab; by default that of this machine's user.
     """
 
-    def __init__(self, client: Client, kept: SavedRunsView, lab: Lab | None = None) -> None:
-        self.client, self._kept, self._lab = client, kept, lab
+    def __init__(self, client: Client, saved_runs: SavedRunsView, lab: Lab | None = None) -> None:
+        self.client, self._kept, self._lab = client, saved_runs, lab
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
@@ -105,10 +105,10 @@ class LabView:
         """Start a training run: `head`, `target`, `options`."""
         names = [target["name"] for target in self.client.targets() if target.get("available", True)]
         options = request.get("options") or {}
-        training_request = Wish.of(
-            wire.text("head", request.get("head"), 100),
-            wire.text("target", request.get("target"), 200),
-            wire.params(options),
+        training_request = TrainingRequest.of(
+            wire.check_text("head", request.get("head"), 100),
+            wire.check_text("target", request.get("target"), 200),
+            wire.check_params(options),
             names,
         )
         return {"id": self._open().start(training_request).id}

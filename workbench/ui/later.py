@@ -9,7 +9,7 @@ from typing import Any, cast
 from workbench.client import Client
 
 
-class Later:
+class LazyClient:
     """Proxy for a client until `make` has run; calls wait for it.
 
     If creating the client failed, calls raise that error.

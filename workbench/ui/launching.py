@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 
 from workbench.ui.addresses import Addresses
 from workbench.ui.files import Files
-from workbench.ui.quiet import Quiet
+from workbench.ui.quiet import IdlePageMiddleware
 
 LAUNCH: dict[str, Any] = {
     "share": False,
@@ -17,7 +17,7 @@ LAUNCH: dict[str, Any] = {
     "footer_links": ["api"],
     "show_error": True,
     "state_session_capacity": 100,
-    "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(Quiet)]},
+    "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(IdlePageMiddleware)]},
 }
 """Launch options: nothing leaves the machine, nothing is saved in the browser's run history, and an idle page costs no
 CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although nothing

@@ -9,13 +9,13 @@ import gradio as gr
 from workbench.client import Client
 from workbench.methods import known
 from workbench.models.bundle import bundled_folder
-from workbench.service.caller import watch
+from workbench.service.caller import make_disconnect_check
 from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.constant import DependencyCache, stamp
 from workbench.ui.pages import add_page
 from workbench.ui.saved_runs import SavedRunsView
-from workbench.ui.which import WhichView
+from workbench.ui.which import RecommendationView
 from workbench.views import recorded
 
 KEEP_S, MATRIX_S = 3600.0, 20.0
@@ -23,7 +23,7 @@ KEEP_S, MATRIX_S = 3600.0, 20.0
 cached: it depends on the loaded models."""
 
 
-def add(demo: gr.Blocks, client: Client, kept: SavedRunsView | None = None) -> None:
+def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None) -> None:
     """Add the page to the app.
 
     Args:
@@ -50,7 +50,7 @@ def add(demo: gr.Blocks, client: Client, kept: SavedRunsView | None = None) -> N
         key = stamp(board.folder(), "*.json"), stamp(bundled_folder())
         return kept_boards.get(key, all_boards)
 
-    view = WhichView(client, kept or SavedRunsView())
+    view = RecommendationView(client, saved_runs or SavedRunsView())
     answers = [methods, matrix, recording, boards, *view.answers()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
 
@@ -60,7 +60,7 @@ def all_boards() -> dict[str, Any]:
     from workbench.bench import board, claimsboard, workboard  # import PyTorch
     from workbench.methods import combinations, registry
 
-    exactness = board.exactness()
+    exactness = board.exactness_rows()
     standings = {row["method"]: row["standing"] for row in exactness}
     choice_matrix = combinations.matrix(registry.methods(), standings, board.choice_standings())
     claims, work = claimsboard.rows(), workboard.targets()
@@ -70,7 +70,7 @@ def all_boards() -> dict[str, Any]:
 def catalogue() -> list[dict[str, Any]]:
     """Return the data of every registered method's card, all of it from the registry."""
     return [
-        describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} | {"needed": known.needed(m.needs)}
+        describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} | {"needed": known.describe_needs(m.needs)}
         for m in known.methods()
     ]
 
@@ -85,7 +85,7 @@ def compatibility(client: Client) -> dict[str, Any]:
 
     A target that may not be used here has no columns, for example one that a public app would have to download.
     """
-    columns, cells, check_connected = [], {}, watch()
+    columns, cells, check_connected = [], {}, make_disconnect_check()
     for target in client.targets():
         check_connected()
         if not target.get("available", True):

@@ -8,7 +8,7 @@ import gradio as gr
 
 from workbench.client import Client
 from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
-from workbench.ui.discreet import Discreet
+from workbench.ui.discreet import RedactingBlocks
 from workbench.ui.hosting import TABS, add_view
 from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.session import Session
@@ -16,10 +16,10 @@ from workbench.ui.session import Session
 TITLE = "Speculative Decoding Workbench"
 
 
-def build(client: Client, keeps: bool = False) -> gr.Blocks:
+def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
     """Return the page over `client`. It loads and starts nothing before the browser sends a request."""
-    saved_runs = SavedRunsView(keeps)
-    with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
+    saved_runs = SavedRunsView(can_save_runs)
+    with RedactingBlocks(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header, whose links press Gradio's tab buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
             with gr.Tab("Live", id="live"):

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from workbench.ui.hosting import Answer, Decode, add_view
+from workbench.ui.hosting import Decode, ServerFunction, add_view
 
 
-def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer], decode: Decode | None = None) -> None:
+def add_page(
+    demo: gr.Blocks, name: str, module: str, server_functions: Sequence[ServerFunction], decode: Decode | None = None
+) -> None:
     """Add a page to the app.
 
     Args:
@@ -20,4 +22,4 @@ def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer],
         decode: generator that `host.decode` of the module starts, if any.
     """
     with demo.route(name, f"/{name.lower()}", show_in_navbar=False):
-        add_view(module, answers, decode=decode)
+        add_view(module, server_functions, decode=decode)

@@ -14,22 +14,22 @@ FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "t
 """Figures of `workbench.trace.metrics` that are shown for both runs."""
 
 
-def add(kept: SavedRunsView) -> None:
+def add(saved_runs: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
 
     def run(request: dict[str, Any]) -> dict[str, Any]:
-        return whole(kept, request)
+        return load_run(saved_runs, request)
 
     add_view("tworuns", [run], tab="pair", elem_id="wb-pair")
 
 
-def whole(kept: SavedRunsView, request: dict[str, Any]) -> dict[str, Any]:
+def load_run(saved_runs: SavedRunsView, request: dict[str, Any]) -> dict[str, Any]:
     """Return a run by its name, with its figures and their definitions.
 
     Raises:
         WorkbenchError: there is no such run, or none are saved here.
     """
-    trace = kept.recording(wire.text("name", request.get("name")))
+    trace = saved_runs.recording(wire.check_text("name", request.get("name")))
     figures = summary(Trace.from_wire(trace))
     words = {name: list(DEFINITIONS[name]) for name in FIGURES if name in DEFINITIONS}
     return {"trace": trace, "figures": {name: figures[name] for name in FIGURES}, "definitions": words}

@@ -17,7 +17,7 @@ SCRIPT = (
 )
 
 
-class Quiet:
+class IdlePageMiddleware:
     """ASGI middleware that adds the script to the head of every HTML document and corrects the path of its `<base>`."""
 
     def __init__(self, app: Any) -> None:

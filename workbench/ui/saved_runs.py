@@ -21,7 +21,7 @@ MAX_TEXT = 2000
 """Largest number of characters of a search, of all tags, or of a note."""
 
 
-def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
+def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of the gallery; remove its draft model if none of its methods drafts with one.
 
     A trace names the draft model that was loaded with the target, even if its method did not use it.
@@ -72,18 +72,18 @@ class SavedRunsView:
         if not self.allowed:
             return {"allowed": False}
         words, tags, conditions = parse(_text(request, "search"))
-        first = wire.whole("first", request.get("first") or 0)
+        first = wire.check_integer("first", request.get("first") or 0)
         store = self._store()
         matches = store.find(text=words, tags=tags, where=conditions).select("id", "tags", "note").collect()
         runs, problems = [], [f"{name}: {reason}" for name, reason in sorted(store.problems.items())]
         for row in matches.slice(first, PAGE).to_dicts():
             try:
-                runs.append(drafted_by(recorded.describe(row["id"], store.load(row["id"]))) | row)
+                runs.append(without_unused_drafter(recorded.describe(row["id"], store.load(row["id"]))) | row)
             except WorkbenchError as problem:  # noqa: PERF203  # a damaged file hides no other run
                 problems.append(f"{row['id']}: {problem}")
         return {"allowed": True, "total": len(matches), "page": PAGE, "runs": runs, "problems": problems}
 
-    def prompts(self, target: str, last: int, mine: bool) -> list[tuple[str, list[int]]]:
+    def prompts(self, target: str, last: int, is_from_user: bool) -> list[tuple[str, list[int]]]:
         """Return the prompts of the newest saved runs of a target, each once: the run's id, and its token ids.
 
         Args:
@@ -94,12 +94,12 @@ class SavedRunsView:
         Raises:
             WorkbenchError: there are none, or runs are not saved here for this caller.
         """
-        if not mine:
+        if not is_from_user:
             raise WorkbenchError("This app keeps runs only for the user of this machine.", "Type prompts instead.")
         self._store()
-        from workbench.bench.recommend import of_kept_runs  # imports PyTorch: only when needed
+        from workbench.bench.recommend import saved_run_prompts  # imports PyTorch: only when needed
 
-        return [(prompt.name, prompt.ids) for prompt in of_kept_runs(target, last)]
+        return [(prompt.name, prompt.ids) for prompt in saved_run_prompts(target, last)]
 
     def mark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Replace a run's tags (comma-separated) and its note; return the tags, sorted."""
@@ -160,4 +160,4 @@ def parse(search: str) -> tuple[str, list[str], list[str]]:
 
 
 def _text(request: dict[str, Any], name: str) -> str:
-    return wire.text(name, request.get(name) or "", MAX_TEXT)
+    return wire.check_text(name, request.get(name) or "", MAX_TEXT)

@@ -13,13 +13,13 @@ from typing import Any
 
 from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
-from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
+from workbench.client.requests import ChangeRequest, Control, DrafterStateRequest, Generation, RunRequest
 from workbench.core.errors import ModelError, ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import ANY_DRAFTER
 from workbench.methods import known
 from workbench.methods.choice import choose
 from workbench.server.guard import FILE_BYTES
-from workbench.service.caller import watch
+from workbench.service.caller import make_disconnect_check
 from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
@@ -44,10 +44,10 @@ class Session:
         grace_s: see `GRACE_S`.
     """
 
-    def __init__(self, client: Client, kept: SavedRunsView | None = None, grace_s: float = GRACE_S) -> None:
+    def __init__(self, client: Client, saved_runs: SavedRunsView | None = None, grace_s: float = GRACE_S) -> None:
         self.client = client
         self.grace_s = grace_s
-        self.kept = kept or SavedRunsView()
+        self.kept = saved_runs or SavedRunsView()
         self._pairs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -122,18 +122,18 @@ class Session:
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
         """Switch the method, drafter, parameters or images of a run from the next round on, or its pace."""
-        options = Changing.options(self.client, request)
+        options = ChangeRequest.options(self.client, request)
         self._run({"run": options.pop("run")}).change(**options)
         return {}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
         """Inspect, save, load (from an upload) or reset the state of a run's drafter."""
-        options = Remembering.options(self.client, request)
-        return wire.remembered(self._run({"run": options.pop("run")}).memory(**options))
+        options = DrafterStateRequest.options(self.client, request)
+        return wire.state_to_wire(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the rounds of a run from an index on: fills a gap, or everything after a reload."""
-        return wire.news(self._run(request).since(wire.whole("from", request.get("from") or 0)))
+        return wire.scrub_update(self._run(request).since(wire.check_integer("from", request.get("from") or 0)))
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded trace by its name, shown before any model is loaded, or a saved run by its id."""
@@ -147,7 +147,7 @@ class Session:
         trace = export.read_wire(trace_data) if isinstance(trace_data, dict) else self._run(request).trace
         if trace is None:
             raise WorkbenchError("The run has no rounds yet.", "Wait for its first round.")
-        return {"data": base64.b64encode(export.parquet(trace)).decode("ascii")}
+        return {"data": base64.b64encode(export.to_parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
         """Explain the speed of a run that the browser holds.
@@ -163,7 +163,7 @@ class Session:
         if not isinstance(others, list) or not isinstance(pairs, list):
             raise ParameterError("others and pairs must be lists.", "Give traces, and speed-ups of pairs of runs.")
         trace_data = [request.get("trace"), *others[:MOST_OTHERS]]
-        check_connected, traces = watch(), []
+        check_connected, traces = make_disconnect_check(), []
         for item in trace_data:
             check_connected()
             traces.append(export.read_wire(item if isinstance(item, dict) else {}))
@@ -198,12 +198,12 @@ class Session:
                 yield message
             return
         try:
-            n_seen = wire.whole("from", request.get("from") or 0)
+            n_seen = wire.check_integer("from", request.get("from") or 0)
             run = await asyncio.to_thread(self._begin, request, user)
         except Exception as problem:
             yield channel | {"error": wire.error_to_wire(problem)}
             return
-        async for update in follow(run, seen=n_seen):
+        async for update in follow(run, n_rounds_seen=n_seen):
             yield channel | (update or {"run": run.id})
 
     def _measure(
@@ -256,7 +256,7 @@ class Session:
         return options | {"prompt": prompt}
 
     def _run(self, request: dict[str, Any]) -> RunHandle:
-        return self.client.run(OfRun.options(self.client, request)["run"])
+        return self.client.run(RunRequest.options(self.client, request)["run"])
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:

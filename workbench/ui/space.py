@@ -23,7 +23,7 @@ LISTED = "WORKBENCH_ALLOW_MODELS"
 PUBLIC = "WORKBENCH_PUBLIC"
 """Environment variable equivalent to `--public`, which sets it, for all code that needs to know whether visitors can
 reach the app."""
-STRANGERS: dict[str, Any] = {
+PUBLIC_LIMITS: dict[str, Any] = {
     "runs_per_user": 2,
     "runs_per_address": 8,
     "max_new_tokens": 1024,
@@ -52,7 +52,7 @@ class Mode(str, Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class Platform:
     """Platform and its rules.
 
     Attributes:
@@ -67,7 +67,7 @@ class Place:
     allow_models: tuple[str, ...] | None
 
 
-def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
+def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Platform:
     """Detect the platform from the environment alone, without importing PyTorch. Every Space counts as public.
 
     Args:
@@ -83,7 +83,7 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
         mode = Mode.LOCAL
     public = public or mode is not Mode.LOCAL or env.get(PUBLIC, "").lower() in _TRUE
     allowed_names = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
-    return Place(mode, public, allowed_names if public or allowed_names else None)
+    return Platform(mode, public, allowed_names if public or allowed_names else None)
 
 
 def _has_gpu(env: Mapping[str, str]) -> bool:
@@ -91,26 +91,26 @@ def _has_gpu(env: Mapping[str, str]) -> bool:
     return accelerator not in ("", "none", "cpu") or Path("/proc/driver/nvidia/gpus").is_dir()
 
 
-def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
+def limits_of(platform: Platform, overrides: Mapping[str, Any] | None = None) -> Limits:
     """Return the limits for visitors of a place.
 
     Args:
         place: platform and rules of the app.
         asked: values that replace the place's own, by the name of the limit; None: the place's own.
     """
-    given_limits = {name: value for name, value in (asked or {}).items() if value is not None}
-    return Limits(**((STRANGERS if place.public else {}) | given_limits))
+    given_limits = {name: value for name, value in (overrides or {}).items() if value is not None}
+    return Limits(**((PUBLIC_LIMITS if platform.public else {}) | given_limits))
 
 
 def client(
-    place: Place,
+    platform: Platform,
     target: str,
     drafter: str,
     device: str,
     dtype: str,
     limits: Mapping[str, Any] | None = None,
-    others: bool = False,
-    behind: str = "auto",
+    has_other_users: bool = False,
+    background_models: str = "auto",
 ) -> Client:
     """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
@@ -130,41 +130,43 @@ def client(
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
         UnknownNameError: `behind` contains a name that is not in the model index.
     """
-    if place.mode is Mode.ZEROGPU:
+    if platform.mode is Mode.ZEROGPU:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
         import spaces  # before PyTorch: it changes what PyTorch reports about CUDA
 
-        from workbench.service.zerogpu import ZeroClient
+        from workbench.service.zerogpu import ZeroGpuBackend
 
-        _write_logs(place, others)
-        names = dict.fromkeys([*(place.allow_models or ()), target])
-        return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(place, limits))
+        _write_logs(platform, has_other_users)
+        names = dict.fromkeys([*(platform.allow_models or ()), target])
+        return ZeroGpuBackend(
+            spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(platform, limits)
+        )
 
     from workbench.client import Workbench
     from workbench.service import background
 
-    _write_logs(place, others)
-    names = background.named(behind, fetches=place.mode is not Mode.LOCAL)
-    allowed = None if place.allow_models is None else (*place.allow_models, *names)  # loaded without a request
+    _write_logs(platform, has_other_users)
+    names = background.parse_background_models(background_models, fetches=platform.mode is not Mode.LOCAL)
+    allowed = None if platform.allow_models is None else (*platform.allow_models, *names)  # loaded without a request
     workbench = Workbench(
-        target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
+        target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(platform, limits),
         allow_models=allowed, folders=False,
     )  # fmt: skip
     workbench.preload(names)
     return workbench
 
 
-def _write_logs(place: Place, others: bool) -> None:
+def _write_logs(platform: Platform, has_other_users: bool) -> None:
     """Configure logs without prompts: JSON lines for a public app, plain lines if other users may have access."""
     from workbench.service.logs import write_json_logs, write_plain_logs
 
-    if place.public:
+    if platform.public:
         write_json_logs()
-    elif others:
+    elif has_other_users:
         write_plain_logs()
 
 
-def launch_options(client: Client, door: AccessControl | None = None, public: bool = False) -> dict[str, Any]:
+def launch_options(client: Client, access_control: AccessControl | None = None, public: bool = False) -> dict[str, Any]:
     """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all behind `AccessControl`.
 
     The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
@@ -181,15 +183,15 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     from starlette.routing import Route
 
     from workbench.server.callers import UVICORNS
-    from workbench.server.connections import be_punctual
+    from workbench.server.connections import install_header_timeout
     from workbench.server.door import AccessControl
     from workbench.server.guard import CALL_BYTES, Guard
-    from workbench.server.large_requests import LargeRequests, counter
-    from workbench.server.pagecalls import PageCalls, call_counter
+    from workbench.server.large_requests import LargeRequests, make_admit_request
+    from workbench.server.pagecalls import PageCalls, make_charge_call
     from workbench.server.routes import router
     from workbench.ui.launching import LAUNCH
 
-    access = door or AccessControl()
+    access = access_control or AccessControl()
 
     class Behind(App):
         """Gradio's app inside the access control."""
@@ -200,14 +202,14 @@ def launch_options(client: Client, door: AccessControl | None = None, public: bo
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)
 
-    be_punctual()
+    install_header_timeout()
     os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would trust proxy headers from this machine
     app = Behind(
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
         middleware=[
             Middleware(Guard, call_bytes=CALL_BYTES if public else None),
-            Middleware(LargeRequests, let_in=counter(client)),
-            Middleware(PageCalls, let_call=call_counter(client)),
+            Middleware(LargeRequests, let_in=make_admit_request(client)),
+            Middleware(PageCalls, let_call=make_charge_call(client)),
             *LAUNCH["app_kwargs"]["middleware"],
         ],
         default_response_class=ORJSONResponse,

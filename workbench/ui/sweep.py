@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from workbench.client import Client, wire
-from workbench.client.requests import Models, Sweeping, lane
+from workbench.client.requests import Models, SweepRequest, lane
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.server.door import is_user
 from workbench.ui import space
@@ -102,7 +102,13 @@ class SweepView:
             "groups": groups_of(load_prompts()),
             "options": [spec.to_wire() for spec in OPTIONS.values()],
         }
-        data |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS, "numbers": Sweeping.numbers()}
+        data |= {
+            "metrics": METRICS,
+            "theory": THEORY,
+            "plotly": PLOTLY,
+            "most": CELLS,
+            "numbers": SweepRequest.numbers(),
+        }
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -158,16 +164,16 @@ class SweepView:
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Open a saved sweep: return a job, whose runs and tables can be requested, and all cells."""
-        from workbench.bench.sweep import opened
+        from workbench.bench.sweep import load_updates
         from workbench.bench.sweepfolder import SweepFolder
 
-        name, _, number = wire.text("id", request.get("id")).partition("/")
+        name, _, number = wire.check_text("id", request.get("id")).partition("/")
         if not is_user() or name not in {
             path.parent.name for path in folder().glob("*/sweep.json")
         }:  # a name never becomes a path
             raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
         saved = SweepFolder(folder() / name)
-        updates = opened(saved)
+        updates = load_updates(saved)
         if not number.isdecimal() or int(number) >= len(updates):
             raise UnknownNameError("This sweep is no longer stored here.", "Measure it again.")
         update = updates[int(number)]
@@ -175,7 +181,7 @@ class SweepView:
         return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}
 
     def decode(
-        self, request: dict[str, Any], user: str = "local", mine: bool = True
+        self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Measure a sweep: the first message has all cells, the others those that changed.
 
@@ -188,7 +194,7 @@ class SweepView:
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             sweep = self._asked(request)
-            return self._messages(job, sweep, request.get("anew") is True, mine, user, stopped)
+            return self._messages(job, sweep, request.get("anew") is True, is_from_user, user, stopped)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
@@ -201,15 +207,15 @@ class SweepView:
             raise ParameterError(
                 "The axes are not a list.", 'Give a list, as in [{"name": "depth", "values": [1, 2]}].'
             )
-        axis_values = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
+        axis_values = {wire.check_text("An axis", axis.get("name")): self._values(axis) for axis in axes}
         models = Models.options(self.client, request)
-        group = wire.names("group", request["group"]) if request.get("group") else ()
-        checked = Sweeping.options(self.client, request)
+        group = wire.check_names("group", request["group"]) if request.get("group") else ()
+        checked = SweepRequest.options(self.client, request)
         numbers = {name: value for name, value in checked.items() if name in request}
         sweep = Sweep.of(
             axis_values,
-            method=wire.text("method", request.get("method", "draft-model")),
-            params=wire.params(request.get("params")),
+            method=wire.check_text("method", request.get("method", "draft-model")),
+            params=wire.check_params(request.get("params")),
             **models,
             group=group,
             **numbers,
@@ -231,20 +237,20 @@ class SweepView:
             return [str(Lane.of(lane(self.client, value))) for value in values]
         if name in Models.model_fields:
             return [Models.options(self.client, {name: value})[name] for value in values]
-        return list(wire.params({f"value {i}": value for i, value in enumerate(values)}).values())
+        return list(wire.check_params({f"value {i}": value for i, value in enumerate(values)}).values())
 
     def _messages(
-        self, job: str, sweep: Any, anew: bool, mine: bool, user: str, stopped: Callable[[], bool]
+        self, job: str, sweep: Any, anew: bool, is_from_user: bool, user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
-        from workbench.bench.sweep import here, run
-        from workbench.bench.sweepfolder import SweepFolder, tidy
+        from workbench.bench.sweep import backend_workers, run
+        from workbench.bench.sweepfolder import SweepFolder, delete_oldest
 
-        target_folder = place_of(
-            sweep, anew, folder() if mine else visitors_folder()
+        target_folder = sweep_folder(
+            sweep, anew, folder() if is_from_user else visitors_folder()
         )  # may create a folder; runs only once a reader requests the first message
-        tidy(target_folder.parent, FOLDERS)
+        delete_oldest(target_folder.parent, FOLDERS)
         is_first, last_progress = True, None
-        for update in run(sweep, here(self.client, user), target_folder, stopped):
+        for update in run(sweep, backend_workers(self.client, user), target_folder, stopped):
             self._jobs.keep(job, Job(update, SweepFolder(target_folder)))
             progress = (update.done, update.text, update.note)
             yield (
@@ -255,14 +261,14 @@ class SweepView:
             is_first, last_progress = False, progress
 
 
-def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
+def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
     """Return the folder of a sweep: the newest of its folders; with `anew`, a new one next to them.
 
     `among`: the folder of all sweeps; None: that of this machine's user.
     """
     from workbench.bench.sweepfolder import generations, next_generation
 
-    target_folder = (among or folder()) / hashlib.sha256(
+    target_folder = (parent or folder()) / hashlib.sha256(
         json.dumps(sweep.to_wire(), sort_keys=True).encode()
     ).hexdigest()[:20]
     return next_generation(target_folder) if anew else next(reversed(generations(target_folder)), target_folder)
@@ -273,10 +279,10 @@ def lines_of(place: Any) -> list[dict[str, Any]]:
 
     A setting that varies along an axis is empty there.
     """
-    from workbench.bench.sweep import opened
+    from workbench.bench.sweep import load_updates
 
     try:
-        updates = opened(place)
+        updates = load_updates(place)
     except WorkbenchError:
         return []
     lines = []

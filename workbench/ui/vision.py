@@ -15,9 +15,9 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 """Initial methods of the tab: the first one that can run is chosen."""
 
 
-def add(client: Client, kept: SavedRunsView) -> None:
+def add(client: Client, saved_runs: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
-    session = VisionSession(client, kept)
+    session = VisionSession(client, saved_runs)
     add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")
 
 
@@ -51,7 +51,7 @@ class VisionSession(Session):
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the image from the next round on, for target and drafter or for the drafter only."""
         # without this check, an old page would give the target the drafter's image
-        wire.text("sees", request.get("sees"))
+        wire.check_text("sees", request.get("sees"))
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from workbench.client import Client, wire
-from workbench.client.requests import Recommending
+from workbench.client.requests import RecommendationRequest
 from workbench.core.errors import PromptError
 from workbench.ui.jobs import Jobs
 from workbench.ui.saved_runs import SavedRunsView
@@ -17,7 +17,7 @@ MAX_CHARS = 200_000
 """Maximum number of characters of all prompts together."""
 
 
-class WhichView:
+class RecommendationView:
     """Calls of the view, as plain functions over the client.
 
     Args:
@@ -25,8 +25,8 @@ class WhichView:
         kept: saved runs whose prompts may be measured.
     """
 
-    def __init__(self, client: Client, kept: SavedRunsView) -> None:
-        self.client, self._kept = client, kept
+    def __init__(self, client: Client, saved_runs: SavedRunsView) -> None:
+        self.client, self._kept = client, saved_runs
         self._jobs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
@@ -37,7 +37,7 @@ class WhichView:
         """Return the data of the form: targets, limits of numbers and text, and whether saved runs may be used."""
         return {
             "targets": self.client.targets(),
-            "numbers": Recommending.numbers(),
+            "numbers": RecommendationRequest.numbers(),
             "offered": "recommending" in self.client.offers,
             "keeps": self._kept.allowed,
             "last": LAST,
@@ -50,7 +50,7 @@ class WhichView:
         return {}
 
     def decode(
-        self, request: dict[str, Any], user: str = "local", mine: bool = True
+        self, request: dict[str, Any], user: str = "local", is_from_user: bool = True
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Measure; each message has `advice`, a `workbench.bench.advice.Advice` as plain data.
 
@@ -62,16 +62,16 @@ class WhichView:
         """
 
         def begin(_: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
-            return self._messages(request, user, mine, stopped)
+            return self._messages(request, user, is_from_user, stopped)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
     def _messages(
-        self, request: dict[str, Any], user: str, mine: bool, stopped: Callable[[], bool]
+        self, request: dict[str, Any], user: str, is_from_user: bool, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
-        options = Recommending.options(self.client, {**request, "prompts": [""]})
+        options = RecommendationRequest.options(self.client, {**request, "prompts": [""]})
         target = options["target"] or self.client.targets()[0]["name"]
-        options |= {"prompts": self._prompts(request, target, mine), "target": target}
+        options |= {"prompts": self._prompts(request, target, is_from_user), "target": target}
         last_advice = None
         for advice in self.client.recommending(**options, user=user, stopped=stopped):
             if advice != last_advice:
@@ -83,11 +83,11 @@ class WhichView:
                 yield {}
             last_advice = advice
 
-    def _prompts(self, request: dict[str, Any], target: str, mine: bool) -> list[Any]:
+    def _prompts(self, request: dict[str, Any], target: str, is_from_user: bool) -> list[Any]:
         from workbench.bench.prompts import read_prompts
 
         if request.get("last"):
-            return self._kept.prompts(target, wire.whole("last", request["last"], 1, 32), mine)
+            return self._kept.prompts(target, wire.check_integer("last", request["last"], 1, 32), is_from_user)
         text = request.get("text") or ""
         if not isinstance(text, str) or "\0" in text:
             raise PromptError(

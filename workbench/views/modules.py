@@ -51,7 +51,7 @@ def module_text(name: str) -> str:
     return module_path(name).read_text(encoding="utf-8")
 
 
-def imported(name: str) -> list[str]:
+def direct_imports(name: str) -> list[str]:
     """Return the direct imports of a module."""
     return [_named(name, match[2]) for match in _IMPORT.finditer(module_text(name))]
 
@@ -61,7 +61,7 @@ def _named(importer: str, path: str) -> str:
 
 
 @cache
-def needed(entry: str) -> tuple[str, ...]:
+def dependency_order(entry: str) -> tuple[str, ...]:
     """Return a module and all its dependencies, each after its own imports.
 
     Raises:
@@ -75,7 +75,7 @@ def needed(entry: str) -> tuple[str, ...]:
         if name in ordered:
             return
         ancestors.append(name)
-        for other in imported(name):
+        for other in direct_imports(name):
             visit(other)
         ordered[ancestors.pop()] = None
 
@@ -84,7 +84,7 @@ def needed(entry: str) -> tuple[str, ...]:
 
 
 @cache
-def inlined(entry: str) -> str:
+def inline_modules(entry: str) -> str:
     """Return a module and all its dependencies as one text, for a notebook or a file.
 
     Each module becomes a function's scope, in the order of `needed`, and an import a constant.
@@ -92,7 +92,7 @@ def inlined(entry: str) -> str:
     Raises:
         ValueError: a circle, or an import or export of another form than those that are rewritten.
     """
-    names = needed(entry)
+    names = dependency_order(entry)
     scopes = {name: f"$$_{re.sub(r'[^A-Za-z0-9]', '_', name)}" for name in names}
     parts = [f"const {scopes[name]} = {_scope(name, scopes)};" for name in names]
     return "\n".join(

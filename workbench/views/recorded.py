@@ -16,7 +16,7 @@ from typing import Any
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import metrics
 from workbench.trace.events import Trace
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
 SUFFIX = ".json.gz"
 EXAMPLES = "examples"
@@ -94,11 +94,11 @@ def example(name: str) -> dict[str, Any]:
         return {}
 
 
-def write_example(name: str, found: Mapping[str, Any], place: Path | None = None) -> int:
+def write_example(name: str, example_data: Mapping[str, Any], place: Path | None = None) -> int:
     """Write an example; equal examples give equal bytes. Return the number of bytes."""
     path = (place or folder()) / EXAMPLES / f"{name}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _write(path, found)
+    return _write(path, example_data)
 
 
 @lru_cache(maxsize=64)
@@ -122,5 +122,5 @@ def write(path: Path, recording: Trace) -> int:
 def _write(path: Path, data: Mapping[str, Any]) -> int:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
-    write_whole(path, packed)
+    write_atomically(path, packed)
     return len(packed)

@@ -38,7 +38,7 @@ def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
     return {
         "template": modules.REPLAY.read_text(encoding="utf-8"),
         "style": "\n".join([css_variables(), *sheets]),
-        "module": modules.inlined(f"{view}/replay"),
+        "module": modules.inline_modules(f"{view}/replay"),
     }
 
 

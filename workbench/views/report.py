@@ -55,7 +55,7 @@ def page(report: dict[str, Any]) -> str:
 
     groups: dict[str, list[Row]] = {ALL: report["rows"], **report["groups"]}
     panels_of_group = {name: panels(rows) for name, rows in groups.items() if rows}
-    overall = [across(report["groups"])] if len(report["groups"]) > 1 else []
+    overall = [speedup_heat_map(report["groups"])] if len(report["groups"]) > 1 else []
     views = [
         f'<div class="group" data-group="{i}"{"" if i == 0 else " hidden"}>{_sections(group_panels, f"g{i}")}</div>'
         for i, group_panels in enumerate(panels_of_group.values())
@@ -252,7 +252,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
     return Panel("Memory", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
 
 
-def across(groups: dict[str, list[Row]]) -> Panel:
+def speedup_heat_map(groups: dict[str, list[Row]]) -> Panel:
     """Plot the speed-up of every method in every group of prompts, as a heat map."""
     names = list(groups)
     methods = list(dict.fromkeys(row["method"] for rows in groups.values() for row in rows))

@@ -10,7 +10,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
-Place = tuple[int, int]
+NodePosition = tuple[int, int]
 """Index of a round in the trace, and index of a node in its draft tree."""
 
 
@@ -41,7 +41,7 @@ class Step:
     right: int
     why: str
     cards: tuple[str, ...] = ("ribbon", "tree")
-    places: tuple[Place, ...] = ()
+    places: tuple[NodePosition, ...] = ()
     rounds: tuple[int, ...] = ()
     dials: bool = False
 
@@ -110,7 +110,11 @@ def keep_or_refuse(trace: Trace) -> Step:
 def two_denominators(trace: Trace) -> Step:
     """Return step 4: a tree with many nodes that are never tested."""
     rounds = trace.rounds
-    n_accepted, n_tested, n_drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
+    n_accepted, n_tested, n_drafted = (
+        metrics.count_accepted(rounds),
+        metrics.count_tested(rounds),
+        metrics.count_drafted(rounds),
+    )
     return Step(
         title="Acceptance rate and draft utilisation",
         see=f"{n_accepted} drafts were accepted. {n_tested} were tested: {_percent(n_accepted, n_tested)} of those. "
@@ -133,8 +137,8 @@ def copying(trace: Trace) -> Step:
     return Step(
         title="Copying is the cheapest draft",
         see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
-        f"there is the draft. The prompt asks for repetition: {metrics.accepted(trace.rounds)} of "
-        f"{metrics.tested(trace.rounds)} tested drafts were accepted, and τ is {_tau(trace)}.",
+        f"there is the draft. The prompt asks for repetition: {metrics.count_accepted(trace.rounds)} of "
+        f"{metrics.count_tested(trace.rounds)} tested drafts were accepted, and τ is {_tau(trace)}.",
         do="Click a round with the most accepted drafts.",
         question="What would τ be in a text without repetition?",
         choices=("0", "1", "as here"),
@@ -192,7 +196,7 @@ def switch(trace: Trace) -> Step:
     )
 
 
-def what_it_buys(trace: Trace) -> Step:
+def acceptance_to_speedup(trace: Trace) -> Step:
     """Return step 8: the closed forms next to a drafter with a dial."""
     a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
     tau_text = f"{expected_tau(a, depth):.2f}"
@@ -221,7 +225,7 @@ STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
     "copying": (copying, ("prompt-lookup",)),
     "trees": (trees, ("draft-tree",)),
     "switch": (switch, ("switch",)),
-    "what-it-buys": (what_it_buys, ("oracle",)),
+    "what-it-buys": (acceptance_to_speedup, ("oracle",)),
 }
 """Steps with their recordings; the first recording is displayed."""
 
@@ -245,7 +249,7 @@ def to_wire(name: str, step: Step) -> dict[str, Any]:
     return {"name": name, "recording": STEPS[name][1][0], **fields}
 
 
-def _where(trace: Trace, wanted: Callable[[Round, int], bool]) -> tuple[Place, ...]:
+def _where(trace: Trace, wanted: Callable[[Round, int], bool]) -> tuple[NodePosition, ...]:
     return tuple((r.index, i) for r in trace.rounds for i in range(len(r.nodes)) if wanted(r, i))
 
 

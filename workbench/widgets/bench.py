@@ -10,7 +10,7 @@ import traitlets
 from workbench.core.errors import ParameterError
 from workbench.trace import theory
 from workbench.widgets import snapshot
-from workbench.widgets.sources import shared
+from workbench.widgets.sources import get_sources
 from workbench.widgets.view import Widget
 
 GOLDEN = ((0.5, 0.3, 0.15, 0.05), (0.1, 0.4, 0.3, 0.2))
@@ -34,16 +34,16 @@ class Bench(Widget):
     state = traitlets.Dict().tag(sync=True)
 
     def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__(kind="bench", _sources=shared(), state=state)
+        super().__init__(kind="bench", _sources=get_sources(), state=state)
 
     @traitlets.validate("state")
     def _checked(self, proposal: Any) -> dict[str, Any]:
-        return checked({**self.state, **proposal["value"]})
+        return check_state({**self.state, **proposal["value"]})
 
     def snapshot(self) -> str:
         words, p, q = self.state["words"], self.state["p"], self.state["q"]
         distributions = "".join(
-            f"<tr><th>{snapshot.seen(word)}</th><td>{a:.3f}</td><td>{b:.3f}</td></tr>"
+            f"<tr><th>{snapshot.escape_visible(word)}</th><td>{a:.3f}</td><td>{b:.3f}</td></tr>"
             for word, a, b in zip(words, p, q, strict=True)
         )
         n_columns = min(SHOWN, sum(x > 0 for x in q))
@@ -61,7 +61,7 @@ class Bench(Widget):
         )
 
 
-def checked(state: dict[str, Any]) -> dict[str, Any]:
+def check_state(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state with both distributions normalised.
 
     Raises:
@@ -129,4 +129,4 @@ def bench(
     """
     tokens = list(words) if words is not None else [*WORDS[: len(p)]]
     state = {"p": list(p), "q": list(q), "words": tokens, "k": k, "way": way, "rule": rule, "seed": seed}
-    return Bench(checked(state | {"tp": 1.0, "tq": 1.0, "rounds": 0}))
+    return Bench(check_state(state | {"tp": 1.0, "tq": 1.0, "rounds": 0}))

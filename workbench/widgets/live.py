@@ -13,7 +13,7 @@ from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
 from workbench.client.requests import Generation
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.ui.session import Session
 from workbench.widgets import snapshot
 from workbench.widgets.view import View
@@ -34,11 +34,11 @@ class Live(View):
 
     def __init__(self, run: RunHandle, client: Client) -> None:
         self.run = run
-        self._calls = Calls(client, {run.id: run})
+        self._calls = WidgetSession(client, {run.id: run})
         self._answers = {answer.__name__: answer for answer in self._calls.answers()}
         self._met = threading.Event()
         catalogue = self._calls.catalogue({})
-        super().__init__("live", {}, _picture, run_id=run.id, _catalogue=catalogue)
+        super().__init__("live", {}, _snapshot_html, run_id=run.id, _catalogue=catalogue)
         self.on_msg(self._hear)
         self._follow(run, {})
 
@@ -62,7 +62,7 @@ class Live(View):
             if self.comm is None:
                 return  # the widget is closed
             # Until the view reports that it is ready, send all rounds each time: messages before that are lost.
-            message = update if self._met.is_set() or not update else wire.news(run.since(0))
+            message = update if self._met.is_set() or not update else wire.scrub_update(run.since(0))
             if message:
                 self.send({"news": channel | message})
 
@@ -83,11 +83,11 @@ class Live(View):
         threading.Thread(target=work, name="workbench-widget-call", daemon=True).start()
 
     def _answer(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], Any]) -> None:
-        self.send({"id": content.get("id"), "answer": safely(lambda: answer(content.get("payload") or {}))})
+        self.send({"id": content.get("id"), "answer": return_errors(lambda: answer(content.get("payload") or {}))})
 
     def _decode(self, request: dict[str, Any]) -> None:
         channel = {"channel": str(request.get("channel", ""))}
-        started = safely(lambda: self._calls.begin(request))
+        started = return_errors(lambda: self._calls.begin(request))
         if isinstance(started, dict):
             self.send({"news": channel | started})
             return
@@ -95,7 +95,7 @@ class Live(View):
         self._follow(started, channel)
 
 
-class Calls(Session):
+class WidgetSession(Session):
     """Calls of the view, only for the runs of this widget."""
 
     def __init__(self, client: Client, runs: dict[str, RunHandle]) -> None:
@@ -126,22 +126,22 @@ class Calls(Session):
         return run
 
     def _run(self, request: dict[str, Any]) -> RunHandle:
-        run = self.runs.get(wire.text("run", request.get("run")))
+        run = self.runs.get(wire.check_text("run", request.get("run")))
         if run is None:
             raise UnknownNameError("This widget does not have that run.", "Run the cell again.")
         return run
 
 
-def safely(answer: Callable[[], Any]) -> Any:
+def return_errors(answer: Callable[[], Any]) -> Any:
     """Return an answer, or an error as message and remedy."""
     try:
-        with no_panic():
+        with convert_panics():
             return answer()
     except Exception as problem:
         return {"error": wire.error_to_wire(problem)}
 
 
-def _picture(view: Any) -> str:
+def _snapshot_html(view: Any) -> str:
     trace = view.trace
     if trace is None or not trace.rounds:
         return "<p>The run had no rounds when this output was saved.</p>"

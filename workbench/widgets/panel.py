@@ -10,7 +10,7 @@ from workbench.client import Client
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.core.params import ParamSpec
 from workbench.widgets import snapshot
-from workbench.widgets.sources import shared
+from workbench.widgets.sources import get_sources
 from workbench.widgets.view import Widget
 
 
@@ -30,7 +30,7 @@ class Panel(Widget):
     def __init__(self, methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> None:
         super().__init__(
             kind="panel",
-            _sources=shared(),
+            _sources=get_sources(),
             _methods=methods,
             _sampling=sampling,
             values=complete(methods, sampling, values),

@@ -15,7 +15,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 from workbench.trace.pictures import is_png_url
-from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
@@ -38,7 +38,7 @@ def escape(text: Any) -> str:
     return html.escape(_HIDDEN.sub("\ufffd", str(text)), quote=True)
 
 
-def seen(text: str) -> str:
+def escape_visible(text: str) -> str:
     """Escape a text like `escape`, with line breaks and tabs made visible."""
     return escape(text.replace("\n", "⏎").replace("\t", "⇥")) or "·"
 
@@ -46,7 +46,7 @@ def seen(text: str) -> str:
 def mark(text: str, status: str) -> str:
     """Return a token with the element, glyph and colours of its status; a token of plain decoding has none of these."""
     if status == PLAIN:
-        return seen(text)
+        return escape_visible(text)
     entry = palette()["statuses"][status]
     colours = entry["light"]
     style = f"color:#1f2328;background:{colours['tint']};{LINES[status]} {colours['stroke']}"
@@ -54,7 +54,7 @@ def mark(text: str, status: str) -> str:
     glyph = (
         "" if status == ACCEPTED else f"<sup>{entry['glyph'].replace('＋', '+')}</sup>"
     )  # few fonts have the full-width plus
-    return f'<{tag} style="{style}">{seen(text)}</{tag}>{glyph}'
+    return f'<{tag} style="{style}">{escape_visible(text)}</{tag}>{glyph}'
 
 
 def legend() -> str:
@@ -63,7 +63,7 @@ def legend() -> str:
     return "<small>" + " · ".join(mark(status, status) for status in statuses) + "</small>"
 
 
-def token_text(round: Round, emitted: Emitted) -> str:
+def token_text(round: Round, emitted: EmittedToken) -> str:
     """Return the text of a committed token; for a token without text (EOS), its name if the trace has it."""
     if emitted.text:
         return emitted.text
@@ -189,21 +189,21 @@ def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
     return f"<pre>{chr(10).join(lines)}\n▒ draft  █ verify  ░ overhead</pre>" + key_figures(traces, names)
 
 
-def stage(trace: Trace, beside: Trace | None = None) -> str:
+def stage(trace: Trace, other: Trace | None = None) -> str:
     """Return the whole view: figures, text, the collapsed tree of the most instructive round, curves."""
-    traces = [trace] if beside is None else [trace, beside]
-    pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
-    tree_html = f"<details><summary>Draft tree</summary>{tree(trace, telling(trace))}</details>"
+    traces = [trace] if other is None else [trace, other]
+    pictures = "".join(image_html(p.url, p.width, p.height) for p in trace.header.pictures)
+    tree_html = f"<details><summary>Draft tree</summary>{tree(trace, instructive_round(trace))}</details>"
     return pictures + key_figures(traces) + ribbon(trace) + tree_html + curves(trace)
 
 
-def telling(trace: Trace) -> int:
+def instructive_round(trace: Trace) -> int:
     """Return the index of the most instructive round: the first with both an accepted and a rejected draft, else 0."""
     candidates = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
     return next(candidates, 0)
 
 
-def picture(url: str, width: int, height: int) -> str:
+def image_html(url: str, width: int, height: int) -> str:
     """Return an image of a trace, only if its data is in the trace: nothing is downloaded."""
     if not is_png_url(url):
         return ""
@@ -212,14 +212,14 @@ def picture(url: str, width: int, height: int) -> str:
     )
 
 
-def vision(trace: Trace, beside: Trace | None = None) -> str:
+def vision(trace: Trace, other: Trace | None = None) -> str:
     """Return the image, the number of vision tokens that the drafter gets, and the text."""
     round_vision = next((r.vision for r in trace.rounds if r.vision), {})
     n_tokens = {name: round_vision.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
     words = ", ".join(f"{name}: {n} vision tokens" for name, n in n_tokens.items() if n is not None)
-    texts = ribbon(trace) + (f"<p>{escape(describe(beside))}</p>{ribbon(beside)}" if beside is not None else "")
-    traces = [trace] if beside is None else [trace, beside]
-    pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
+    texts = ribbon(trace) + (f"<p>{escape(describe(other))}</p>{ribbon(other)}" if other is not None else "")
+    traces = [trace] if other is None else [trace, other]
+    pictures = "".join(image_html(p.url, p.width, p.height) for p in trace.header.pictures)
     return f"{pictures}<p>{escape(words)}</p>{key_figures(traces)}{texts}"
 
 

@@ -40,7 +40,7 @@ class Sources(ipywidgets.Widget):
 _shared: dict[str, Sources] = {}
 
 
-def shared(view: str = modules.FIRST_MODULE) -> Sources:
+def get_sources(view: str = modules.FIRST_MODULE) -> Sources:
     """Return the sources of a view ("live" or "vision"), created once per kernel."""
     cached = _shared.get(view)
     if cached is None or cached.comm is None:  # `Widget.close_all` closes it, too
@@ -51,7 +51,7 @@ def shared(view: str = modules.FIRST_MODULE) -> Sources:
 @cache
 def texts(view: str) -> dict[str, Any]:
     """Return the field values of `Sources` for a view."""
-    view_sources, code = replay.sources(view), modules.inlined(f"notebook/{view}")
+    view_sources, code = replay.sources(view), modules.inline_modules(f"notebook/{view}")
     style = by_width_of_output(
         "\n".join([view_sources["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)])
     )

@@ -14,7 +14,7 @@ from IPython.display import display as publish
 
 from workbench.trace.events import Trace
 from workbench.widgets import snapshot
-from workbench.widgets.sources import Sources, shared
+from workbench.widgets.sources import Sources, get_sources
 
 PARTS = ("round", "node", "token", "patch", "trace")
 """Selectable parts, each counted from 0; `node` may also be "target", the target's own token."""
@@ -43,7 +43,7 @@ class Widget(anywidget.AnyWidget):
         return with_snapshot(super()._repr_mimebundle_(**kwargs), self.snapshot())
 
     def _ipython_display_(self) -> None:
-        show_with_still(super()._repr_mimebundle_(), self.snapshot(), self._own)
+        display_with_snapshot(super()._repr_mimebundle_(), self.snapshot(), self._own)
 
 
 class View(Widget):
@@ -56,10 +56,10 @@ class View(Widget):
     selection = traitlets.Dict().tag(sync=True)
     _given = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, kind: str, given: dict[str, Any], draw: Callable[[View], str], **traits: Any) -> None:
-        self._held, self._draw = given, draw
-        sources = shared("vision" if kind in ("vision", "live") else "live")
-        super().__init__(kind=kind, _given=_to_wire(given), _sources=sources, **traits)
+    def __init__(self, kind: str, trace_data: dict[str, Any], draw: Callable[[View], str], **traits: Any) -> None:
+        self._held, self._draw = trace_data, draw
+        sources = get_sources("vision" if kind in ("vision", "live") else "live")
+        super().__init__(kind=kind, _given=_to_wire(trace_data), _sources=sources, **traits)
 
     @property
     def trace(self) -> Any:
@@ -77,10 +77,10 @@ class View(Widget):
 
     @traitlets.validate("selection")
     def _selected(self, proposal: Any) -> dict[str, Any]:
-        return checked(proposal["value"])
+        return check_selection(proposal["value"])
 
 
-def checked(selection: dict[str, Any]) -> dict[str, Any]:
+def check_selection(selection: dict[str, Any]) -> dict[str, Any]:
     """Return a selection without the parts that are None.
 
     Raises:
@@ -115,15 +115,15 @@ def with_snapshot(bundle: Any, html: str) -> Any:
     return {**data, "text/html": html}, metadata
 
 
-STILL = "wb-still"
+SNAPSHOT_CLASS = "wb-still"
 """CSS class of the snapshot, which is a separate output after a widget. `boot.js` hides it, by its number, if the
 widget is drawn."""
 
 
-FOLLOWS = "<!-- the picture of this widget is the next output -->"
+PLACEHOLDER = "<!-- the picture of this widget is the next output -->"
 
 
-def show_with_still(bundle: Any, html: str, number: str) -> None:
+def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
     """Display a widget and, as an output of its own, its snapshot, which the widget hides once it is drawn.
 
     In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
@@ -136,15 +136,15 @@ def show_with_still(bundle: Any, html: str, number: str) -> None:
     """
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
     if live := {kind: value for kind, value in data.items() if kind == VIEW}:
-        publish(live | {"text/html": FOLLOWS}, metadata=metadata, raw=True)
+        publish(live | {"text/html": PLACEHOLDER}, metadata=metadata, raw=True)
     if html:
-        still = f'<div class="{STILL} {STILL}-{number}">{html}</div>'
+        still = f'<div class="{SNAPSHOT_CLASS} {SNAPSHOT_CLASS}-{number}">{html}</div>'
         publish({"text/html": still, "text/plain": data.get("text/plain", "")}, raw=True)
 
 
-def stage(trace: Trace, beside: Trace | None = None) -> View:
+def stage(trace: Trace, other: Trace | None = None) -> View:
     """Show the whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
-    return View("stage", {"trace": trace, "beside": beside}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
+    return View("stage", {"trace": trace, "beside": other}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
 
 
 def ribbon(trace: Trace) -> View:
@@ -197,9 +197,9 @@ def _times(round: Any) -> dict[str, Any]:
     return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
 
 
-def vision(trace: Trace, beside: Trace | None = None) -> View:
+def vision(trace: Trace, other: Trace | None = None) -> View:
     """Show the image data that target and drafter get, and the text; `beside`: a trace with another drafter."""
-    return View("vision", {"trace": trace, "beside": beside}, lambda v: snapshot.vision(v.trace, v._held["beside"]))
+    return View("vision", {"trace": trace, "beside": other}, lambda v: snapshot.vision(v.trace, v._held["beside"]))
 
 
 def link(*views: Any) -> list[Any]:
@@ -215,7 +215,7 @@ class Show(ipywidgets.VBox):
     def __init__(self, children: Sequence[Any]) -> None:
         self._own = uuid.uuid4().hex
         # This style hides the snapshot while the box is drawn; it disappears together with the box.
-        hiding_style = ipywidgets.HTML(f"<style>.{STILL}-{self._own} {{ display: none }}</style>")
+        hiding_style = ipywidgets.HTML(f"<style>.{SNAPSHOT_CLASS}-{self._own} {{ display: none }}</style>")
         hiding_style.layout.display = "none"
         super().__init__([*children, hiding_style])
 
@@ -228,7 +228,7 @@ class Show(ipywidgets.VBox):
         return with_snapshot(bundle, html) if html else bundle
 
     def _ipython_display_(self) -> None:
-        show_with_still(super()._repr_mimebundle_(), self.snapshot(), self._own)
+        display_with_snapshot(super()._repr_mimebundle_(), self.snapshot(), self._own)
 
 
 def show(*widgets: Any) -> Show:

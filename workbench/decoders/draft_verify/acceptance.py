@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import abc
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,17 +13,17 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
-from workbench.core.late import Late, carry
-from workbench.core.probes import Probed, Probes
+from workbench.core.late import LazySequence, to_host_lazily
+from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.rejection import Reason
-from workbench.core.sampling import largest, with_history
+from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import siblings_of
-from workbench.engine.request import Row
-from workbench.kernels.distributions import TOP, see
-from workbench.kernels.rejection import lossless
+from workbench.engine.request import Sequence
+from workbench.kernels.distributions import TOP, summarise_logits
+from workbench.kernels.rejection import verify_lossless
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,10 @@ class Acceptance:
     raw: Tensor | None
 
     @staticmethod
-    def to_host(found: Sequence[Acceptance]) -> list[Acceptance]:
+    def to_host(results: abc.Sequence[Acceptance]) -> list[Acceptance]:
         """Copy the tensors of several results to lists, with one synchronisation for all."""
-        columns = iter(carry([getattr(acceptance, name) for acceptance in found for name in _ON_DEVICE]))
-        return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in found]
+        columns = iter(to_host_lazily([getattr(acceptance, name) for acceptance in results for name in _ON_DEVICE]))
+        return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in results]
 
 
 _NOT_COPIED = ("uniform", "reason", "at_most", "raw")
@@ -94,14 +95,14 @@ _ON_DEVICE = tuple(field.name for field in fields(Acceptance) if field.name not 
 
 
 def accept(
-    row: Row,
+    sequence: Sequence,
     tree: DraftTree,
     logits: Float[Tensor, "N_plus_1 V"],
     hidden: Float[Tensor, "N_plus_1 D"],
-    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]],
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]],
     record: bool,
     probes: Probes | None = None,
-    probed: Probed | None = None,
+    probe_output: ProbeOutput | None = None,
 ) -> Acceptance:
     """Apply the sequence's acceptance rule to the target's logits over the draft tree. Does not synchronise.
 
@@ -122,36 +123,42 @@ def accept(
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
     """
     n = len(tree)
-    if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.state.plan.grower):
+    if (
+        n
+        and not sequence.sampling.greedy
+        and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.grower)
+    ):
         raise WorkbenchError(
-            f"{type(row.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not declare it.",
+            f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not declare it.",
             "Name it in the drafter's or the grower's `siblings`, from which the exact rules follow.",
         )
     raw, histories = logits, list[Tensor]()
-    if row.sampling.needs_history:
-        histories = _histories(row, tree, logits.device)
-        logits = with_history(logits, row.sampling, histories)
-    greedy, target = row.sampling.greedy, see(logits, row.sampling)
-    position = len(row.committed)
-    needs_uniform = row.verifier.draws(row.sampling) and n > 0
-    uniform = row.draw.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
+    if sequence.sampling.needs_history:
+        histories = _histories(sequence, tree, logits.device)
+        logits = apply_logits_processors(logits, sequence.sampling, histories)
+    greedy, target = sequence.sampling.greedy, summarise_logits(logits, sequence.sampling)
+    position = len(sequence.committed)
+    needs_uniform = sequence.verifier.draws(sequence.sampling) and n > 0
+    uniform = sequence.draw.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_stop = None
     if not greedy:
-        u_stop = torch.from_numpy(row.draw.uniform(position, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
+        u_stop = torch.from_numpy(sequence.draw.uniform(position, Purpose.STOP, n + 1)).to(
+            logits.device, non_blocking=True
+        )
     v = Verification(
-        tree, target.logits, target.probs, row.sampling, u_stop, hidden, taps, row.committed, row.state.verifier,
-        probed, raw, histories, target.entropy, late=on_host(logits.device), best=target.best,
+        tree, target.logits, target.probs, sequence.sampling, u_stop, hidden, layer_states, sequence.committed, sequence.state.verifier,
+        probe_output, raw, histories, target.entropy, late=on_host(logits.device), best=target.best,
     )  # fmt: skip
-    decision = row.verifier.rule(v)
+    decision = sequence.verifier.rule(v)
     reason, stop = decision.reason, decision.stop
-    if isinstance(stop, Late):
-        p_stop = Late[float](n + 1, lambda at: target.chances(torch.tensor(stop.some(at.tolist())), at))
+    if isinstance(stop, LazySequence):
+        p_stop = LazySequence[float](n + 1, lambda at: target.chances(torch.tensor(stop.some(at.tolist())), at))
     else:
         p_stop = target.chances(stop)
     like = target.p_top
     empty = like.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
-    exact_for = row.verifier.exact_for
+    exact_for = sequence.verifier.exact_for
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = empty
@@ -178,11 +185,11 @@ def accept(
         paid=empty if decision.paid is None else decision.paid,
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
         columns=_stacked(columns, like),
-        exact=lossless(v).accept if needs_exact else empty,
+        exact=verify_lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
         at_most=decision.at_most,
-        raw=raw if row.request.extras.logprobs is not None else None,
+        raw=raw if sequence.request.extras.logprobs is not None else None,
     )
 
 
@@ -201,9 +208,9 @@ def _stacked(rows: Iterable[Tensor], like: Tensor) -> Tensor:
     return torch.stack(tensors) if tensors else like.new_zeros(0)
 
 
-def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
+def _histories(sequence: Sequence, tree: DraftTree, device: torch.device) -> list[Tensor]:
     """Return the tokens up to and including each position of the tree (needs a synchronisation on a GPU)."""
-    committed = to_device(row.committed, device)
+    committed = to_device(sequence.committed, device)
     histories = [committed]
     tokens, parents = to_host([tree.tokens, tree.parents])
     for token, parent in zip(tokens, parents, strict=True):

@@ -13,23 +13,24 @@ has the phases for one sequence; this module handles all sequences together, and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import abc
+from collections.abc import Iterable
 from typing import ClassVar
 
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify import state_actions
 from workbench.decoders.draft_verify.acceptance import Acceptance
-from workbench.decoders.draft_verify.drafter_setup import prime
-from workbench.decoders.draft_verify.inactive_drafters import forget, let_go
+from workbench.decoders.draft_verify.drafter_setup import init_drafter_state
+from workbench.decoders.draft_verify.inactive_drafters import release_drafter, release_inactive
 from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.decoders.draft_verify.state import DraftState
 from workbench.decoders.draft_verify.switching import switch
-from workbench.decoders.draft_verify.tentative_tokens import take_back
+from workbench.decoders.draft_verify.tentative_tokens import revoke_tokens
 from workbench.decoders.draft_verify.two_part_pass import forward_entering
 from workbench.engine.decoder import Decoder, EngineContext
-from workbench.engine.request import Row
-from workbench.engine.round_timing import Drafting, Timing, share
+from workbench.engine.request import Sequence
+from workbench.engine.round_timing import Drafting, Timing, share_forwards
 from workbench.engine.settings import Settings
 from workbench.kernels.device_clock import Mark, Span
 from workbench.kernels.segment import Segment
@@ -43,10 +44,10 @@ class DraftVerify(Decoder):
     def __init__(self, context: EngineContext) -> None:
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
 
-    def open(self, row: Row) -> None:
+    def open(self, row: Sequence) -> None:
         """Prime the parts for the committed tokens."""
         row.state = DraftState()
-        row.state.drafter = prime(row, row.drafter, row.models)
+        row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         try:
             row.state.policy, row.state.verifier = row.policy.start(), row.verifier.prime(row, row.models)
             grower = row.configured.grower
@@ -55,27 +56,27 @@ class DraftVerify(Decoder):
             if row.request.memory is not None and not row.primed:
                 state_actions.load(row, row.request.memory)
         except BaseException:  # any error: nothing else would release the drafter's resources
-            let_go(row)
+            release_drafter(row)
             raise
 
-    def change(self, row: Row, settings: Settings) -> None:
+    def change(self, row: Sequence, settings: Settings) -> None:
         """Change parts, sampling, draft model or images: see `switching.switch`."""
         switch(row, self.models.target, settings)
 
-    def revoke(self, row: Row) -> None:
+    def revoke(self, row: Sequence) -> None:
         """Take back the tentative tokens."""
-        take_back(row, len(row.state.tentative))
+        revoke_tokens(row, len(row.state.tentative))
 
-    def finish(self, row: Row) -> None:
+    def finish(self, row: Sequence) -> None:
         """Save the drafter's state if the request keeps it."""
-        state_actions.leave(row, self.context.token_text)
+        state_actions.save_final_state(row, self.context.token_text)
 
-    def close(self, row: Row) -> None:
+    def close(self, row: Sequence) -> None:
         """Release the resources of the drafter and of inactive drafters."""
-        let_go(row)
-        forget(row)
+        release_drafter(row)
+        release_inactive(row)
 
-    def step(self, rows: Sequence[Row]) -> bool:
+    def step(self, rows: abc.Sequence[Sequence]) -> bool:
         """Run one round for some sequences. Return whether there was one for any of them."""
         states = planned = self.plan(rows)
         if not states:
@@ -91,15 +92,17 @@ class DraftVerify(Decoder):
         self.commit(states, planned, marks, t_start)
         return True
 
-    def plan(self, rows: Sequence[Row]) -> list[RoundState]:
+    def plan(self, sequences: abc.Sequence[Sequence]) -> list[RoundState]:
         """Decide how much to draft."""
-        return [state for state in map(RoundState, rows) if self._guard(state.row, lambda t=state: t.plan(rows))]
+        return [
+            state for state in map(RoundState, sequences) if self._guard(state.row, lambda t=state: t.plan(sequences))
+        ]
 
-    def draft(self, turns: list[RoundState]) -> list[RoundState]:
+    def draft(self, states: list[RoundState]) -> list[RoundState]:
         """Draft a tree for each sequence; sequences with one drafter class and the same models are drafted together."""
         groups: dict[object, list[RoundState]] = {}
         mark = self.clock.mark()
-        for state in turns:
+        for state in states:
             drafter = state.row.drafter
             if state.row.state.plan.depth > 0:
                 group_key = None if drafter.batches() else id(state)
@@ -113,7 +116,7 @@ class DraftVerify(Decoder):
             drafting = Drafting(start, self.clock.mark(), tuple(map(id, rows)), spans_of(rows))
             for state in group:
                 state.drafting = drafting
-        return [state for state in turns if state.tree is not None]
+        return [state for state in states if state.tree is not None]
 
     def _propose(self, group: list[RoundState]) -> None:
         """Draft for a group of sequences; a sequence whose drafter fails ends, and gets no tree."""
@@ -129,25 +132,25 @@ class DraftVerify(Decoder):
             self._guard(rows[0], together)
             return
         try:
-            with no_panic():
+            with convert_panics():
                 together()
         except Exception:  # find the sequence that fails; keep the others
             for state in group:
                 self._guard(state.row, state.draft_again)
 
-    def verify(self, turns: list[RoundState]) -> list[RoundState]:
+    def verify(self, states: list[RoundState]) -> list[RoundState]:
         """Compute the target's logits and hidden states, in one forward for all that start at the same layer."""
         groups: dict[tuple[int, int], list[RoundState]] = {}
-        for state in turns:
+        for state in states:
             if self._guard(state.row, lambda t=state: t.lay_out(self.models)):
                 assert state.block is not None
                 begin = 0 if state.block.exits is None else state.block.exits.layer
                 groups.setdefault((begin, state.block.enters), []).append(state)
         for begin, enters in sorted(groups):
             self._verify(groups[begin, enters], begin, enters)
-        return [state for state in turns if state.logits is not None]
+        return [state for state in states if state.logits is not None]
 
-    def _verify(self, turns: list[RoundState], begin: int, enters: int) -> None:
+    def _verify(self, states: list[RoundState], begin: int, enters: int) -> None:
         """Run one forward of the layers from `begin` on. A sequence whose forward fails ends, and gets no logits.
 
         Args:
@@ -156,7 +159,7 @@ class DraftVerify(Decoder):
             enters: number of layers after which probe positions enter; 0: there are none.
         """
         entries: list[tuple[RoundState, Segment]] = []
-        for state in turns:
+        for state in states:
             self._guard(state.row, lambda t=state: entries.append((t, t.segment(self.models))))
         if not entries:
             return
@@ -168,7 +171,11 @@ class DraftVerify(Decoder):
                 blocks = [(state.row, state.block) for state, _ in entries if state.block is not None]
                 out = forward_entering(self.models, blocks, enters, taps)
             else:
-                out = target.forward_behind(segments, begin, taps) if begin else target.forward(segments, taps=taps)
+                out = (
+                    target.forward_behind(segments, begin, taps)
+                    if begin
+                    else target.forward(segments, capture_layers=taps)
+                )
         except Exception as error:
             if len(entries) == 1:
                 self._guard(entries[0][0].row, lambda e=error: _raise(e))
@@ -179,18 +186,20 @@ class DraftVerify(Decoder):
         for index, (state, _) in enumerate(entries):
             state.read(out, index)
 
-    def judge(self, turns: list[RoundState]) -> list[RoundState]:
+    def judge(self, states: list[RoundState]) -> list[RoundState]:
         """Apply the acceptance rules on the device, copy the results to the host at once, and find accepted paths."""
         acceptances: list[Acceptance] = []
         full = self.context.record
         judged = [
-            state for state in turns if self._guard(state.row, lambda t=state: acceptances.append(t.accept(full)))
+            state for state in states if self._guard(state.row, lambda t=state: acceptances.append(t.accept(full)))
         ]
         for state, acceptance in zip(judged, Acceptance.to_host(acceptances), strict=True):
             self._guard(state.row, lambda t=state, a=acceptance: t.walk(a))
         return [state for state in judged if state.verified_tree is not None]
 
-    def commit(self, turns: list[RoundState], planned: list[RoundState], marks: Sequence[Mark], begun: float) -> None:
+    def commit(
+        self, states: list[RoundState], planned: list[RoundState], marks: abc.Sequence[Mark], t_round: float
+    ) -> None:
         """Write the accepted tokens to cache, text and trace, for one sequence after the other.
 
         Args:
@@ -200,21 +209,21 @@ class DraftVerify(Decoder):
             begun: start of the round, in seconds of the host's clock.
         """
         start, verify, judge, commit = marks
-        spans = spans_of(state.row for state in turns)
+        spans = spans_of(state.row for state in states)
         drafted = {id(d): d for state in planned if (d := state.drafting) is not None}
-        shares = {row: work for d in drafted.values() for row, work in share(d.spans, d.rows).items()}
-        verified = share(spans, [id(state.row) for state in turns])
+        shares = {row: work for d in drafted.values() for row, work in share_forwards(d.spans, d.rows).items()}
+        verified = share_forwards(spans, [id(state.row) for state in states])
         forwards_s = sum(work.part_s for work in shares.values()) + sum(span.seconds for span in spans)
-        for state in turns:
+        for state in states:
             key, drafting = id(state.row), state.drafting
             assert drafting is not None
-            timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(turns))
-            self._guard(state.row, lambda t=state, s=timing: t.commit(s, begun, self.context))
+            timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(states))
+            self._guard(state.row, lambda t=state, s=timing: t.commit(s, t_round, self.context))
 
 
-def spans_of(rows: Iterable[Row]) -> list[Span]:
+def spans_of(sequences: Iterable[Sequence]) -> list[Span]:
     """Return the forwards since the last call, of all models that the sequences use."""
-    meters = {id(meter): meter for row in rows for meter in row.models.meters}
+    meters = {id(meter): meter for row in sequences for meter in row.models.meters}
     return [span for meter in meters.values() for span in meter.take()]
 
 

@@ -9,12 +9,12 @@ from workbench.core.tree import DraftTree, Sampling
 
 
 @runtime_checkable
-class Grows(Protocol):
+class TreeBuilderProtocol(Protocol):
     """Interface of a tree builder (`TreeBuilder` in `decoders/draft_verify/parts.py`) that a plan uses."""
 
     siblings: ClassVar[Sampling]
 
-    def grow(self, growth: Any, plan: Plan) -> DraftTree:
+    def grow(self, tree: Any, plan: Plan) -> DraftTree:
         """Build a tree within the plan."""
         ...
 
@@ -33,7 +33,7 @@ class Plan:
     depth: int
     _: KW_ONLY
     stops: bool = False
-    grower: Grows | None = None
+    grower: TreeBuilderProtocol | None = None
     nodes: int | None = None
 
     def within(self, nodes: int) -> int:

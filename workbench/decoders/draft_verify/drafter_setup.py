@@ -6,30 +6,30 @@ from typing import Any
 
 from workbench.core.errors import ContextError
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.models.loading import Models
 
 
-def prime(row: Row, drafter: Drafter, models: Models) -> Any:
+def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
     """Return the drafter's state for the committed tokens; None if they exceed its context (reason in `no_drafts`)."""
-    row.state.no_drafts = ""
+    sequence.state.no_drafts = ""
     try:
-        return drafter.prime(row, models)
+        return drafter.prime(sequence, models)
     except ContextError:
-        row.state.no_drafts = _too_short(models)
+        sequence.state.no_drafts = _too_short(models)
         return None
 
 
-def levels_left(row: Row) -> int:
+def levels_left(sequence: Sequence) -> int:
     """Return how many levels the sequence's drafter can still draft. Report once if its context is full."""
-    depth = None if row.state.no_drafts else row.drafter.reach(row)
+    depth = None if sequence.state.no_drafts else sequence.drafter.reach(sequence)
     if depth is not None and depth < 1:
-        row.state.no_drafts = _too_short(row.models)
-    if row.state.no_drafts:
-        if not row.has_said(row.state.no_drafts):
-            row.say(row.state.no_drafts)
+        sequence.state.no_drafts = _too_short(sequence.models)
+    if sequence.state.no_drafts:
+        if not sequence.has_said(sequence.state.no_drafts):
+            sequence.say(sequence.state.no_drafts)
         return 0
-    return row.remaining if depth is None else depth
+    return sequence.remaining if depth is None else depth
 
 
 def _too_short(models: Models) -> str:

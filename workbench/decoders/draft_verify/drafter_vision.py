@@ -6,39 +6,41 @@ import dataclasses
 from typing import Any
 
 from workbench.decoders.declarations import DRAFTERS
-from workbench.engine.image_trace import position_bytes, shown
-from workbench.engine.request import Row
+from workbench.engine.image_trace import position_bytes, record_images
+from workbench.engine.request import Sequence
 
 
-def see(row: Row, **fields: Any) -> None:
+def report_vision(sequence: Sequence, **fields: Any) -> None:
     """Report the image information that a sequence's drafter uses, from `prime` or `propose`.
 
     See `Round.vision` for the fields. The engine records them with the next round, and again only when they change.
     """
-    row.state.vision.update(fields)
+    sequence.state.vision.update(fields)
 
 
-def vision_news(row: Row) -> dict[str, Any]:
+def changed_vision(sequence: Sequence) -> dict[str, Any]:
     """Return the image information of target and drafter, for `Round.vision`; {} if unchanged since the last report."""
-    target, pictured = row.models.target, row.place.pictured
+    target, pictured = sequence.models.target, sequence.place.pictured
     if pictured is None:
         return {}
-    n_vision, swaps = pictured.n_vision, row.report.image_changes
-    n_drafter = n_vision if row.drafter.reads_target else 0
+    n_vision, swaps = pictured.n_vision, sequence.report.image_changes
+    n_drafter = n_vision if sequence.drafter.reads_target else 0
     fields = {
-        "drafter": _drafter_name(row), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
+        "drafter": _drafter_name(sequence), "compressor": None, "n_target": n_vision, "n_drafter": n_drafter,
         "target_bytes": n_vision * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
-    } | row.state.vision  # fmt: skip
-    if fields == row.state.vision_recorded and not swaps:
+    } | sequence.state.vision  # fmt: skip
+    if fields == sequence.state.vision_recorded and not swaps:
         return {}
-    row.state.vision_recorded, row.report.image_changes = fields, []
+    sequence.state.vision_recorded, sequence.report.image_changes = fields, []
     if not swaps:
         return dict(fields)
-    *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)
+    *targets, last = (
+        [dataclasses.asdict(p) for p in record_images(sequence.models, s.images, s.pictures)] for s in swaps
+    )
     return fields | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
 
 
-def _drafter_name(row: Row) -> str | None:
-    heads = [row.models.heads[need].name for need in row.drafter.needs if need in row.models.heads]
-    return heads[0] if heads else row.models.writer_name if DRAFTERS & set(row.drafter.needs) else None
+def _drafter_name(sequence: Sequence) -> str | None:
+    heads = [sequence.models.heads[need].name for need in sequence.drafter.needs if need in sequence.models.heads]
+    return heads[0] if heads else sequence.models.writer_name if DRAFTERS & set(sequence.drafter.needs) else None

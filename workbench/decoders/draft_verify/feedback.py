@@ -9,9 +9,9 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.probes import Probed
+from workbench.core.probes import ProbeOutput
 from workbench.core.rejection import VerificationResult
-from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, to_probs, with_history
+from workbench.core.sampling import SamplingParams, apply_logits_processors, entropy_of, largest, likeliest, to_probs
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.draft_plan import Plan
 
@@ -44,7 +44,7 @@ class RoundFeedback:
     planned: Plan
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
-    probed: Probed | None = None
+    probed: ProbeOutput | None = None
     chances: list[list[float]] = field(default_factory=list[list[float]])
 
     @property
@@ -89,7 +89,7 @@ class Verification:
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
     committed: Sequence[int] = ()
     state: Any = None
-    probed: Probed | None = None
+    probed: ProbeOutput | None = None
     raw: Float[Tensor, "N_plus_1 V"] | None = None
     histories: Sequence[Tensor] = ()
     entropy: Float[Tensor, " N_plus_1"] | None = None
@@ -119,11 +119,11 @@ class Verification:
 
     def probs_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
         """Return the distributions of other logits at the same positions, under the sequence's own sampling."""
-        return to_probs(with_history(logits, self.sampling, self.histories), self.sampling)
+        return to_probs(apply_logits_processors(logits, self.sampling, self.histories), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
-class Exits:
+class EarlyExitStates:
     """Hidden states after the target's first layers.
 
     Attributes:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from workbench.core.errors import CapacityError, PromptError
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.image_inputs import process, translated
+from workbench.engine.image_inputs import process, translate_placeholders
 from workbench.engine.request import Request
 from workbench.engine.settings import BOTH, SAMPLING_NAMES
 from workbench.kernels.image_layout import Inputs, image_token_id
@@ -35,7 +35,11 @@ AT_ONCE = 16
 
 
 def explain(
-    models: Models, request: Request, trace: Trace, drafter: Drafter, told: Callable[[float], None] = lambda _: None
+    models: Models,
+    request: Request,
+    trace: Trace,
+    drafter: Drafter,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the attribution of a run, for `Trace.attribution`.
 
@@ -64,29 +68,29 @@ def explain(
     image_token = image_token_id(models.target.model.config)
     if image_token in tokens:
         raise PromptError("The text contains an image placeholder, so attribution maps cannot be computed.", "")
-    target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: told(0.5 * done))
+    target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: on_progress(0.5 * done))
     blind, index = [], 0
     for first, last, inputs in stretches(request, len(tokens)):
         logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
         for token, logit in zip(tokens[first:last], logits, strict=True):
             blind.append(float(_distribution(rounds, index, logit[None])[0, token]))
             index += 1
-    drafter_maps = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
-    told(1.0)
+    drafter_maps = drafter.explain(models, request, tokens, lambda done: on_progress(0.5 + 0.5 * done))
+    on_progress(1.0)
     return {"target": target, "drafter": drafter_maps, "p_blind": blind}
 
 
 def explain_draft_model(
-    models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+    models: Models, request: Request, tokens: Sequence[int], on_progress: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any] | None:
     """Return the attribution maps of a draft model that reads images itself; None for any other."""
     processor = models.drafter_processor
     if models.drafter is None or processor is None or not request.pictures:
         return None
-    prompt = translated(models.processor, processor, request.prompt)
+    prompt = translate_placeholders(models.processor, processor, request.prompt)
     first = process(processor, prompt, request.pictures)
     changes = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
-    return _maps(models.drafter.model, _stretches(first, changes, len(tokens)), tokens, told)
+    return _maps(models.drafter.model, _stretches(first, changes, len(tokens)), tokens, on_progress)
 
 
 def _distribution(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
@@ -130,8 +134,8 @@ def _maps(
     shared_copy = weight_sharing_copy_of(model)
     for first, last, inputs in stretches:
         a, g = _weights(shared_copy, inputs, tokens[:last], first, lambda n, done=first: told((done + n) / len(tokens)))
-        attention += scaled(a)
-        gradient += scaled(g)
+        attention += scale_rows(a)
+        gradient += scale_rows(g)
     return {"attention": attention, "gradient": gradient}
 
 
@@ -157,7 +161,7 @@ def _weights(
             targets = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
             logits = out.logits[0, span].to(torch.promote_types(model.dtype, torch.float32))
             log_probs = logits.log_softmax(1).gather(1, targets).squeeze(1)
-            gradient = slopes(log_probs, leaves[:1], told=told)[:, is_vision]
+            gradient = slopes(log_probs, leaves[:1], on_progress=told)[:, is_vision]
     finally:
         hook.remove()
     attention = torch.stack([layer[0].mean(0) for layer in out.attentions]).mean(0)
@@ -165,10 +169,10 @@ def _weights(
 
 
 def slopes(
-    says: Float[Tensor, " T"],
+    values: Float[Tensor, " T"],
     leaves: Sequence[Float[Tensor, "1 n D"]],
     towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
-    told: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "T n"]:
     """Return |Σ gradient · direction| of each figure at each position, summed over all leaves.
 
@@ -179,20 +183,20 @@ def slopes(
         told: progress callback: number of figures that are done.
     """
     results, towards = [], leaves if towards is None else towards
-    for one_hot in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
+    for one_hot in torch.eye(len(values), device=values.device, dtype=values.dtype).split(AT_ONCE):
         gradients = torch.autograd.grad(
-            says, leaves, one_hot, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+            values, leaves, one_hot, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
         )
         parts = [
             (gradient[:, 0] * direction[0]).sum(-1) for gradient, direction in zip(gradients, towards, strict=True)
         ]
         results.append(torch.stack(parts).sum(0).abs())
-        told(sum(map(len, results)))
+        on_progress(sum(map(len, results)))
     return torch.cat(results).detach()
 
 
 @torch.no_grad()
-def states(
+def embeddings_and_features(
     model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]
 ) -> tuple[Float[Tensor, "1 n D"], Float[Tensor, "1 n D"]]:
     """Return the first layer's input and the LM head's input at all positions of a prompt and the text after it.
@@ -267,7 +271,7 @@ def weight_sharing_copy_of(model: PreTrainedModel) -> PreTrainedModel:
     return shared_copy
 
 
-def scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:
+def scale_rows(weights: Float[Tensor, "T m"]) -> list[list[int]]:
     """Return each row as integers from 0 to 255, scaled so that its largest weight is 255."""
     largest = weights.amax(1, keepdim=True).clamp_min(1e-30)
     return (weights / largest * 255).round().int().tolist()

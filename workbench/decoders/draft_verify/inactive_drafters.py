@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
 
 if TYPE_CHECKING:
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.models.loading import Models
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ObservingDrafter:
     state: Any
 
 
-def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter | None:
+def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) -> ObservingDrafter | None:
     """Return the state that a new drafter can take over, of the current or an inactive drafter; None if there is none.
 
     Args:
@@ -50,14 +50,14 @@ def remembered(row: Row, drafter: Drafter, models: Models) -> ObservingDrafter |
     name = drafter.memory()
     if name is None:
         return None
-    if name == row.drafter.memory() and not row.state.no_drafts:
-        observer = ObservingDrafter(row.drafter, row.models, row.state.drafter)
+    if name == sequence.drafter.memory() and not sequence.state.no_drafts:
+        observer = ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter)
     else:
-        observer = row.state.inactive.get(name)
+        observer = sequence.state.inactive.get(name)
     return observer if observer is not None and observer.models.shared is models.shared else None
 
 
-def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
+def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDrafter | None) -> None:
     """Replace the current drafter: keep its state among the inactive drafters, or release its resources.
 
     Args:
@@ -65,60 +65,64 @@ def put_by(row: Row, drafter: Drafter, taken: ObservingDrafter | None) -> None:
         drafter: new drafter.
         taken: state that the new drafter took over (`remembered`), if any.
     """
-    name, new_name = row.drafter.memory(), drafter.memory()
-    if taken is not None and taken.state is row.state.drafter:  # the same memory with other parameters
+    name, new_name = sequence.drafter.memory(), drafter.memory()
+    if reused is not None and reused.state is sequence.state.drafter:  # the same memory with other parameters
         return
-    if new_name is not None and (observer := row.state.inactive.pop(new_name, None)) is not None and taken is None:
-        _release(row, observer)
-    if name is None or name == new_name or row.state.no_drafts:
-        let_go(row)
+    if (
+        new_name is not None
+        and (observer := sequence.state.inactive.pop(new_name, None)) is not None
+        and reused is None
+    ):
+        _release(sequence, observer)
+    if name is None or name == new_name or sequence.state.no_drafts:
+        release_drafter(sequence)
         return
-    row.state.inactive[name] = ObservingDrafter(row.drafter, row.models, row.state.drafter)
-    row.state.drafter = None
+    sequence.state.inactive[name] = ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter)
+    sequence.state.drafter = None
 
 
-def tell(row: Row, outcome: RoundFeedback) -> None:
+def send_feedback(sequence: Sequence, feedback: RoundFeedback) -> None:
     """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
-    for name, observing in list(row.state.inactive.items()):
-        if not _learns(row, observing, outcome):
-            _release(row, row.state.inactive.pop(name))
+    for name, observing in list(sequence.state.inactive.items()):
+        if not _learns(sequence, observing, feedback):
+            _release(sequence, sequence.state.inactive.pop(name))
 
 
-def _learns(row: Row, observing: ObservingDrafter, outcome: RoundFeedback) -> bool:
+def _learns(sequence: Sequence, observing: ObservingDrafter, outcome: RoundFeedback) -> bool:
     try:
-        with no_panic(), _own_state(row, observing):
-            observing.drafter.observe(row, outcome)
+        with convert_panics(), _own_state(sequence, observing):
+            observing.drafter.observe(sequence, outcome)
     except Exception:
         log.exception("%s no longer receives feedback", type(observing.drafter).__name__)
         return False
     return True
 
 
-def forget(row: Row) -> None:
+def release_inactive(sequence: Sequence) -> None:
     """Release all inactive drafters."""
-    while row.state.inactive:
-        _release(row, row.state.inactive.popitem()[1])
+    while sequence.state.inactive:
+        _release(sequence, sequence.state.inactive.popitem()[1])
 
 
-def let_go(row: Row) -> None:
+def release_drafter(sequence: Sequence) -> None:
     """Release the current drafter's resources for the sequence; errors are only logged."""
-    _release(row, ObservingDrafter(row.drafter, row.models, row.state.drafter))
-    row.state.drafter = None
+    _release(sequence, ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter))
+    sequence.state.drafter = None
 
 
-def _release(row: Row, observing: ObservingDrafter) -> None:
+def _release(sequence: Sequence, observing: ObservingDrafter) -> None:
     try:
-        with _own_state(row, observing):
-            observing.drafter.release(row, observing.models)
+        with _own_state(sequence, observing):
+            observing.drafter.release(sequence, observing.models)
     except Exception:
         log.exception("%s could not release its resources", type(observing.drafter).__name__)
 
 
 @contextmanager
-def _own_state(row: Row, observing: ObservingDrafter) -> Iterator[None]:
+def _own_state(sequence: Sequence, observing: ObservingDrafter) -> Iterator[None]:
     """Temporarily replace `row.state.drafter` by the state of an inactive drafter."""
-    state, row.state.drafter = row.state.drafter, observing.state
+    state, sequence.state.drafter = sequence.state.drafter, observing.state
     try:
         yield
     finally:
-        row.state.drafter = state
+        sequence.state.drafter = state

@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class StateEntry:
     """One entry of a state, for display.
 
     Attributes:
@@ -37,7 +37,7 @@ class Top:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StateSummary:
     """Summary of a state.
 
     Attributes:
@@ -54,7 +54,7 @@ class Look:
     n_bytes: int
     most_bytes: int
     counted: str
-    top: Sequence[Top] = ()
+    top: Sequence[StateEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class InspectableState(ABC):
         return not self.sources or source in self.sources
 
     @abstractmethod
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         """Return size, limit, and the `n` top entries."""
 
     def pack(self) -> Arrays:
@@ -131,7 +131,7 @@ class InspectableState(ABC):
         return
 
 
-def owned_of(state: Any) -> InspectableState | None:
+def inspectable_state_of(state: Any) -> InspectableState | None:
     """Return the part of a drafter's state that can be inspected; None if it has none."""
     inspectable = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
     return inspectable if isinstance(inspectable, InspectableState) else None
@@ -142,7 +142,7 @@ MOST_BYTES = 8 << 20
 BROKEN = "Give a file that this program saved."
 
 
-def numbers(
+def check_array(
     arrays: Arrays, name: str, shape: tuple[int | None, ...], low: float, high: float, whole: bool = False
 ) -> np.ndarray:
     """Check an array of a file, and return it.
@@ -174,12 +174,14 @@ def numbers(
     return array
 
 
-def tokens_in(arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0) -> np.ndarray:
+def check_token_ids(
+    arrays: Arrays, name: str, vocabulary: int, shape: tuple[int | None, ...], least: int = 0
+) -> np.ndarray:
     """Return token ids of a file after checking them: `least` (−1 if empty entries are allowed) to `vocabulary` − 1."""
-    return numbers(arrays, name, shape, least, vocabulary, whole=True)
+    return check_array(arrays, name, shape, least, vocabulary, whole=True)
 
 
-def in_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:
+def pad_rows(rows: Sequence[Sequence[float]], width: int, dtype: Any = np.int32, fill: float = -1) -> np.ndarray:
     """Pad lists of different lengths to an array [n, width] with `fill`."""
     padded = np.full((len(rows), width), fill, dtype)
     for i, row in enumerate(rows):

@@ -19,10 +19,10 @@ from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.online_weights import OnlineTrainer
 from workbench.kernels.layers import decoder_layers, with_layers
 from workbench.kernels.lean import LeanDecoder, LeanLayer
-from workbench.kernels.packed import PackedLinear, unpacked
+from workbench.kernels.packed import PackedLinear, unpack_temporarily
 from workbench.kernels.reduced_vocabulary import TrimmedLinear
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.models.fingerprint import differ, fingerprint
+from workbench.models.fingerprint import fingerprint, fingerprints_differ
 from workbench.models.runner import Runner
 
 CLIP = 1.0
@@ -114,7 +114,7 @@ class TrainableLayers(OnlineTrainer):
         positions = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
         if not isinstance(head, TrimmedLinear):
-            with unpacked(self._model):
+            with unpack_temporarily(self._model):
                 out = self._model(input_ids=ids, position_ids=positions, use_cache=False)
             return out.logits[0].float().log_softmax(1)
         decoder = self._model.get_decoder()
@@ -142,7 +142,7 @@ class TrainableLayers(OnlineTrainer):
 
     def began_as(self, whose: str) -> bool:
         """Whether a fingerprint belongs to these weights, quantised or not."""
-        return not differ(whose, self.whose)
+        return not fingerprints_differ(whose, self.whose)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, trained value and original value of each weight."""

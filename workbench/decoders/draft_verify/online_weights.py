@@ -11,14 +11,21 @@ import torch
 from torch import Tensor
 
 from workbench.core.errors import ModelError
-from workbench.core.transfer import of_numpy
-from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES, Arrays, InspectableState, Look, Top, numbers
+from workbench.core.transfer import from_numpy
+from workbench.decoders.draft_verify.inspectable_state import (
+    MOST_BYTES,
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_array,
+)
 
 MAX_STEPS = 100_000
 """Largest number of training steps of an online trainer."""
 FURTHEST = 8.0
 """Largest change of a weight accepted from a file."""
-WHOSE, LESSONS = "whose", "lessons"
+FINGERPRINT_KEY, STEPS_KEY = "whose", "lessons"
 """Names in a file besides those of the weights: fingerprint digits of the original weights, and the number of steps."""
 _NORMED = 1e-12
 
@@ -41,9 +48,9 @@ class OnlineTrainer(ABC):
     def whose(self) -> str:
         """Hexadecimal fingerprint of the original weights."""
 
-    def began_as(self, whose: str) -> bool:
+    def began_as(self, fingerprint: str) -> bool:
         """Whether a fingerprint belongs to the original weights."""
-        return whose == self.whose
+        return fingerprint == self.whose
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -92,7 +99,7 @@ class OnlineTrainer(ABC):
         """Add weight changes from `differences`, and the number of training steps that led to them."""
         with torch.inference_mode(False), torch.no_grad():
             for name, weight, _ in self.pairs():
-                weight.add_(of_numpy(moves[name]).to(weight))
+                weight.add_(from_numpy(moves[name]).to(weight))
         self.n_steps += n_steps
         self.settle()
 
@@ -121,35 +128,36 @@ class TrainedState(InspectableState, Generic[_L]):
         self.trainable, self.shared = trainable, shared
         self.title = f"Changes of the {trainable.called} by online training"
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         """Return the weights that changed most."""
         weights = self.trainable
         changes = sorted(weights.moved().items(), key=lambda item: -item[1])[:n]
-        top = [Top((), (), 100 * share, name) for name, share in changes if share]
-        return Look(
+        top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]
+        return StateSummary(
             weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "moved, in percent of its length", top
         )
 
     def pack(self) -> Arrays:
         """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
         digits = np.array([int(digit, 16) for digit in self.trainable.whose])
-        return self.trainable.differences() | {WHOSE: digits, LESSONS: np.array([self.trainable.n_steps])}
+        return self.trainable.differences() | {FINGERPRINT_KEY: digits, STEPS_KEY: np.array([self.trainable.n_steps])}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
         """Add the weight changes of a file to the current weights."""
         weights = self.trainable
         digits = "".join(
-            f"{digit:x}" for digit in numbers(arrays, WHOSE, (None,), 0, 16, whole=True).astype(int).tolist()
+            f"{digit:x}"
+            for digit in check_array(arrays, FINGERPRINT_KEY, (None,), 0, 16, whole=True).astype(int).tolist()
         )
         if not weights.began_as(digits):
             raise ModelError(
                 f"The file is broken, or is of another {weights.called}.",
                 f"Take the {weights.called} that it was saved with, or start without the file.",
             )
-        n_steps = int(numbers(arrays, LESSONS, (1,), 0, MAX_STEPS, whole=True)[0])
+        n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}
         weights.add(
-            {name: numbers(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, n_steps
+            {name: check_array(arrays, name, shape, -FURTHEST, FURTHEST) for name, shape in shapes.items()}, n_steps
         )
 
     def clear(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import abc
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtyping import Bool
@@ -13,16 +14,16 @@ from workbench.core.probes import Probes
 from workbench.core.rejection import AcceptanceDecision, VerificationResult, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.draft_plan import Grows, Plan
-from workbench.decoders.draft_verify.feedback import Exits, RoundFeedback, TentativeDecision, Verification
-from workbench.decoders.draft_verify.tree_building import Growth, Step
+from workbench.decoders.draft_verify.draft_plan import Plan, TreeBuilderProtocol
+from workbench.decoders.draft_verify.feedback import EarlyExitStates, RoundFeedback, TentativeDecision, Verification
+from workbench.decoders.draft_verify.tree_building import PartialTree, Step
 from workbench.kernels.segment import CaptureSelection
 
 if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim, Head
-    from workbench.engine.request import Request, Row
+    from workbench.engine.request import Request, Sequence
     from workbench.models.loading import Models
-    from workbench.trace.tokens import Emitted
+    from workbench.trace.tokens import EmittedToken
 
 
 class Part:
@@ -47,7 +48,7 @@ class Part:
         """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
         return ()
 
-    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
         """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
 
         Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
@@ -84,7 +85,7 @@ class Drafter(Part):
         """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
         return CaptureSelection()
 
-    def prime(self, row: Row, models: Models) -> Any:
+    def prime(self, sequence: Sequence, models: Models) -> Any:
         """Return the state for one sequence; None if it needs none."""
         return None
 
@@ -93,25 +94,25 @@ class Drafter(Part):
         """Whether the drafter handles several sequences per call. Others are called for one sequence at a time."""
         return cls.propose is not Drafter.propose
 
-    def reach(self, row: Row) -> int | None:
+    def reach(self, sequence: Sequence) -> int | None:
         """Return the number of levels that fit into its own model's context; None if it has no shorter context.
 
         Below 1, the engine requests no more drafts and reports the reason.
         """
         return None
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Return one tree per sequence. Sequences share this class, but may differ in parameters: read `row.drafter`.
 
         The default calls `propose_row` for one sequence after the other.
         """
-        return [row.drafter.propose_row(row, row.state.plan) for row in rows]
+        return [row.drafter.propose_row(row, row.state.plan) for row in sequences]
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return a tree for one sequence, of at most `plan.depth` levels."""
         raise NotImplementedError
 
-    def exits(self, row: Row, tree: DraftTree) -> Exits | None:
+    def exits(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and this draft, if drafting computed them; else None.
 
         The sequence's KV entries of those layers are then stored after its committed part, and verification continues
@@ -119,11 +120,15 @@ class Drafter(Part):
         """
         return None
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Learn from a round's feedback. `row.committed` already contains the emitted tokens."""
 
     def explain(
-        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+        self,
+        models: Models,
+        request: Request,
+        tokens: abc.Sequence[int],
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return the attribution of each emitted token to the drafter's vision tokens, after a run.
 
@@ -147,7 +152,7 @@ class Drafter(Part):
         """
         return None
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Release the resources that `prime` allocated (a slot of a draft model)."""
 
 
@@ -163,18 +168,18 @@ class TreeBuilder(Part):
         """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
         return None
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Update `row.state.tree_builder` after a round. `row.committed` already contains the emitted tokens."""
 
 
-def siblings_of(drafter: Drafter, grower: Grows | type[TreeBuilder] | None) -> frozenset[Sampling]:
+def siblings_of(drafter: Drafter, tree_builder: TreeBuilderProtocol | type[TreeBuilder] | None) -> frozenset[Sampling]:
     """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
     supported = drafter.siblings()
-    return supported if grower is None else supported & {grower.siblings} or supported
+    return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
 
 
 class DistributionDrafter(Drafter):
@@ -188,11 +193,11 @@ class DistributionDrafter(Drafter):
     usual: ClassVar[TreeBuilder | None] = None
     """Default tree builder if neither plan nor method names one."""
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Return a tree without nodes; None if nothing can be drafted yet."""
         raise NotImplementedError
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Return the tree that the plan's tree builder builds from this drafter's distributions.
 
         Raises:
@@ -230,7 +235,7 @@ class Verifier(Part):
         """
         return False
 
-    def prime(self, row: Row, models: Models) -> Any:
+    def prime(self, sequence: Sequence, models: Models) -> Any:
         """Return the state for one sequence; None if it needs none."""
         return None
 
@@ -240,20 +245,20 @@ class Verifier(Part):
 
     def walk(
         self,
-        parents: Sequence[int],
-        accept: Sequence[float],
-        stop: Sequence[int],
-        uniform: Sequence[float] | None,
-        score: Sequence[float] | None = None,
+        parents: abc.Sequence[int],
+        accept: abc.Sequence[float],
+        bonus: abc.Sequence[int],
+        uniform: abc.Sequence[float] | None,
+        score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
         """Find the accepted path on the host. `score`: `AcceptanceDecision.score`, for choosing among paths."""
-        return walk(parents, accept, stop, uniform)
+        return walk(parents, accept, bonus, uniform)
 
     def draws(self, sampling: SamplingParams) -> bool:
         """Whether acceptance needs uniform random numbers."""
         return not sampling.greedy
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
 
     def holds(self) -> int:
@@ -263,7 +268,7 @@ class Verifier(Part):
         """
         return 0
 
-    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> TentativeDecision:
+    def settle(self, sequence: Sequence, tentative: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
         """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
 
         Args:
@@ -288,7 +293,7 @@ class Policy(Part):
         """Return the policy's state for one sequence."""
         return None
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Return the draft budget of the next round. The engine limits it to the tokens that remain.
 
         Args:
@@ -298,7 +303,7 @@ class Policy(Part):
         """
         raise NotImplementedError
 
-    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
+    def go_on(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
         """Return whether to draft another level; called if the plan `stops`.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
@@ -307,5 +312,5 @@ class Policy(Part):
         """
         raise NotImplementedError
 
-    def observe(self, row: Row, state: Any, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: Any, feedback: RoundFeedback) -> None:
         """Learn from a round's feedback."""

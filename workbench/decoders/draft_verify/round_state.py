@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from workbench.core.errors import NumericalError, WorkbenchError
-from workbench.core.probes import Probed
+from workbench.core.probes import ProbeOutput
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.acceptance import Acceptance, accept
-from workbench.decoders.draft_verify.drafter_setup import levels_left, prime
+from workbench.decoders.draft_verify.drafter_setup import init_drafter_state, levels_left
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inactive_drafters import let_go, tell
-from workbench.decoders.draft_verify.inspectable_state import owned_of
+from workbench.decoders.draft_verify.inactive_drafters import release_drafter, send_feedback
+from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
 from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, TentativeToken, decide
-from workbench.decoders.draft_verify.trace_recording import kept_tokens, record_round
-from workbench.decoders.draft_verify.verification_input import Block, block_of
+from workbench.decoders.draft_verify.trace_recording import emitted_tokens, record_round
+from workbench.decoders.draft_verify.verification_input import VerificationInput, build_input
 from workbench.decoders.draft_verify.verification_result import VerifiedTree
 from workbench.engine.decoder import EngineContext
-from workbench.engine.request import FINISHED, Row
-from workbench.engine.request_options import Scored, scored
+from workbench.engine.request import FINISHED, Sequence
+from workbench.engine.request_options import TokenLogprob, token_logprobs
 from workbench.engine.round_timing import Drafting, Timing
-from workbench.engine.stop_conditions import cut, ending
-from workbench.engine.trace_recording import keep_round
+from workbench.engine.stop_conditions import apply_stop_conditions, find_end
+from workbench.engine.trace_recording import append_round
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
-from workbench.trace.tokens import Emitted
+from workbench.trace.tokens import EmittedToken
 
 
 @dataclass(slots=True)
@@ -50,18 +50,18 @@ class RoundState:
         verified_tree: verification result.
     """
 
-    row: Row
+    row: Sequence
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    block: Block | None = None
+    block: VerificationInput | None = None
     logits: Tensor | None = None
     hidden: Tensor | None = None
     taps: dict[int, Tensor] = field(default_factory=dict)
-    probed: dict[str, Probed] = field(default_factory=dict)
+    probed: dict[str, ProbeOutput] = field(default_factory=dict)
     strange: Tensor | None = None
     verified_tree: VerifiedTree | None = None
 
-    def plan(self, batch: Sequence[Row]) -> None:
+    def plan(self, batch: abc.Sequence[Sequence]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
         row = self.row
         planned = row.policy.plan(row, row.state.policy, batch)
@@ -72,19 +72,19 @@ class RoundState:
         """Draft for this sequence alone from a new state: after a failed batch the old one may be inconsistent."""
         row = self.row
         row.place.scratch = 0
-        let_go(row)
-        row.state.drafter = prime(row, row.drafter, row.models)
+        release_drafter(row)
+        row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         self.tree = row.drafter.propose([row])[0]
 
     def lay_out(self, models: Models) -> None:
         """Assemble the input of the target's forward."""
         assert self.tree is not None
         size, guarded = models.target.vocab_size, not on_host(models.target.device)
-        self.strange = _within(self.tree.tokens, size) if guarded and len(self.tree) else None
-        self.block = block_of(self.row, self.tree, models)
+        self.strange = _clamp_token_ids(self.tree.tokens, size) if guarded and len(self.tree) else None
+        self.block = build_input(self.row, self.tree, models)
         for probes in self.block.asked.values() if guarded else ():
             if probes.states is None:
-                invalid = _within(probes.tokens, size)
+                invalid = _clamp_token_ids(probes.tokens, size)
                 self.strange = invalid if self.strange is None else self.strange | invalid
 
     def segment(self, models: Models) -> Segment:
@@ -112,14 +112,14 @@ class RoundState:
         probes, probed = self.block.probes, self.probed.get("verifier")
         return accept(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
 
-    def walk(self, found: Acceptance) -> None:
+    def walk(self, acceptance: Acceptance) -> None:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
         assert self.block is not None
         sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.verified_tree = VerifiedTree.of(self.tree, found, self.row.verifier, sources)
+        self.verified_tree = VerifiedTree.of(self.tree, acceptance, self.row.verifier, sources)
 
-    def commit(self, timing: Timing, begun: float, context: EngineContext) -> None:
+    def commit(self, timing: Timing, t_round: float, context: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
         row, verified_tree, hidden = self.row, self.verified_tree, self.hidden
         assert verified_tree is not None
@@ -138,23 +138,23 @@ class RoundState:
         tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
         is_tentative = bool(row.state.tentative) or row.verifier.holds() > 0
         if is_tentative:
-            n_emitted, reason = ending(row, tokens, context.models, n_before)
+            n_emitted, reason = find_end(row, tokens, context.models, n_before)
             spans = [("", 0, 0)] * n_emitted
         else:
-            n_emitted, reason, spans = cut(row, tokens, context.models)
+            n_emitted, reason, spans = apply_stop_conditions(row, tokens, context.models)
         root, previous_hidden = row.committed[-1], row.place.last_hidden
         path = verdict.path[:n_emitted]
         context.models.target.commit(row.place, [0, *(node + 1 for node in path)])
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:n_emitted])
-        scores = list[Scored]()
+        scores = list[TokenLogprob]()
         if (raw := verified_tree.acceptance.raw) is not None:
             positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
             n_top = row.request.extras.logprobs or 0
-            scores = scored(raw[positions], tokens[:n_emitted], n_top, context.token_text)
+            scores = token_logprobs(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
             self._tell(root, tokens[:n_emitted])
-        new_tokens = kept_tokens(verified_tree, n_before, spans)
+        new_tokens = emitted_tokens(verified_tree, n_before, spans)
         if is_tentative:
             results = decide(
                 row, self._held(new_tokens, previous_hidden, scores, context), bool(reason), context.models
@@ -163,14 +163,14 @@ class RoundState:
             results = TentativeResults(new_tokens, [], reason)
             row.request.scores.extend(scores)
         record = record_round(
-            row, verified_tree, new_tokens, results, timing, context.token_text, context.record, begun
+            row, verified_tree, new_tokens, results, timing, context.token_text, context.record, t_round
         )
-        keep_round(row, record)
+        append_round(row, record)
         if results.reason:
             context.end(row, FINISHED, results.reason)
 
     def _held(
-        self, new: list[Emitted], before: Tensor | None, scores: list[Scored], context: EngineContext
+        self, new: list[EmittedToken], before: Tensor | None, scores: list[TokenLogprob], context: EngineContext
     ) -> list[TentativeToken]:
         """Return the round's tokens as tentative ones. `before`: LM head input from which its root was drawn."""
         assert self.verified_tree is not None
@@ -192,18 +192,18 @@ class RoundState:
             verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
             verified_tree.acceptance.top_probs,
         )  # fmt: skip
-        if row.state.plan.depth > 0 and (owned := owned_of(row.state.drafter)) is not None:
+        if row.state.plan.depth > 0 and (owned := inspectable_state_of(row.state.drafter)) is not None:
             owned.count(verified_tree.sources, verified_tree.verdict.path)
         if not row.state.no_drafts:
             row.drafter.observe(row, outcome)
-        tell(row, outcome)
+        send_feedback(row, outcome)
         row.verifier.observe(row, outcome)
         if row.configured.grower is not None and row.state.plan.grower == row.configured.grower:
             row.configured.grower.observe(row, outcome)
         row.policy.observe(row, row.state.policy, outcome)
 
 
-def _within(tokens: Tensor, size: int) -> Tensor:
+def _clamp_token_ids(tokens: Tensor, size: int) -> Tensor:
     """Return whether some token id is invalid, and clamp all ids in place; does not synchronise.
 
     The tensor itself is changed, because drafters recognise their tree by object identity.

@@ -11,7 +11,7 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.inactive_drafters import ObservingDrafter
     from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
 
 
 @dataclass(slots=True)
@@ -49,6 +49,6 @@ class DraftState:
     retractions: int = 0
 
 
-def drafter_state(row: Row) -> Any:
+def drafter_state(sequence: Sequence) -> Any:
     """Return the state of a sequence's drafter; None before its prefill ends, or if its decoder has no drafter."""
-    return row.state.drafter if isinstance(row.state, DraftState) else None
+    return sequence.state.drafter if isinstance(sequence.state, DraftState) else None

@@ -6,20 +6,21 @@ Other threads request them through `Row.errands`. If `Request.keeps` is set, the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
-from workbench.core.panics import no_panic
-from workbench.decoders.draft_verify.drafter_setup import prime
-from workbench.decoders.draft_verify.inactive_drafters import let_go
-from workbench.decoders.draft_verify.inspectable_state import FinishedState, InspectableState, owned_of
+from workbench.core.panics import convert_panics
+from workbench.decoders.draft_verify.drafter_setup import init_drafter_state
+from workbench.decoders.draft_verify.inactive_drafters import release_drafter
+from workbench.decoders.draft_verify.inspectable_state import FinishedState, InspectableState, inspectable_state_of
 from workbench.decoders.draft_verify.state import drafter_state
 from workbench.decoders.draft_verify.state_file import from_bytes, kind_of, to_bytes
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
     from workbench.trace.events import Trace
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,14 @@ MATCHED = "matched tokens"
 """Name of a round's signal: number of last tokens that matched the entry used for the draft."""
 
 
-def _state(row: Row) -> InspectableState:
-    state = owned_of(drafter_state(row))
+def _state(sequence: Sequence) -> InspectableState:
+    state = inspectable_state_of(drafter_state(sequence))
     if state is None:
-        raise MethodUnavailableError(f"{row.configured.method.title} has no state of this kind.", AFTER)
+        raise MethodUnavailableError(f"{sequence.configured.method.title} has no state of this kind.", AFTER)
     return state
 
 
-def look(row: Row, token_text: TokenText) -> dict[str, Any]:
+def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     """Return a summary of the state, as JSON values.
 
     Returns:
@@ -46,16 +47,16 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
         shared, saves, counted, top [{"before", "after", "count"}], and made: the entry used for the latest draft
         {"round", "before", "after"}, or None.
     """
-    state, trace = owned_of(drafter_state(row)), row.trace
+    state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
     if state is None:
-        return {"kind": "", "why": f"{row.configured.method.title} has no state to show."}
-    summary, memory = state.look(SHOWN), row.drafter.memory()
+        return {"kind": "", "why": f"{sequence.configured.method.title} has no state to show."}
+    summary, memory = state.look(SHOWN), sequence.drafter.memory()
 
-    def text(tokens: Sequence[int]) -> str:
+    def text(tokens: abc.Sequence[int]) -> str:
         return "".join(token_text(token) for token in tokens)
 
     return {
-        "kind": row.configured.name if memory is None else kind_of(memory),
+        "kind": sequence.configured.name if memory is None else kind_of(memory),
         "title": state.title,
         "unit": state.unit,
         "entries": summary.entries,
@@ -72,11 +73,13 @@ def look(row: Row, token_text: TokenText) -> dict[str, Any]:
             {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
             for top in summary.top
         ],
-        "made": None if trace is None else made(trace, text, state),
+        "made": None if trace is None else latest_entry(trace, text, state),
     }
 
 
-def made(trace: Trace, text: Callable[[Sequence[int]], str], state: InspectableState) -> dict[str, Any] | None:
+def latest_entry(
+    trace: Trace, text: Callable[[abc.Sequence[int]], str], state: InspectableState
+) -> dict[str, Any] | None:
     """Return the matched tokens of the entry used for the latest draft, and its first path; None without an entry."""
     if not trace.rounds or not (n := int(trace.rounds[-1].signals.get(MATCHED, 0))):
         return None
@@ -94,16 +97,16 @@ def made(trace: Trace, text: Callable[[Sequence[int]], str], state: InspectableS
     return {"round": last.index, "before": text(matched), "after": text(path)}
 
 
-def save(row: Row) -> bytes:
+def save(sequence: Sequence) -> bytes:
     """Return the state as the bytes of a file.
 
     Raises:
         MethodUnavailableError: there is no state, or it cannot be saved.
     """
-    return to_bytes(kind_of(row.drafter.memory()), _state(row).pack(), row.models)
+    return to_bytes(kind_of(sequence.drafter.memory()), _state(sequence).pack(), sequence.models)
 
 
-def load(row: Row, data: bytes) -> None:
+def load(sequence: Sequence, data: bytes) -> None:
     """Merge the state of a file into the drafter's state.
 
     Raises:
@@ -111,38 +114,38 @@ def load(row: Row, data: bytes) -> None:
             state is unchanged.
         MethodUnavailableError: the drafter has no state.
     """
-    state, file = _state(row), from_bytes(data)
-    if (memory := row.drafter.memory()) is None:
+    state, file = _state(sequence), from_bytes(data)
+    if (memory := sequence.drafter.memory()) is None:
         state.take({}, 0)
-    file.check(kind_of(memory), row.models)
-    state.take(file.arrays, row.models.target.vocab_size)
+    file.check(kind_of(memory), sequence.models)
+    state.take(file.arrays, sequence.models.target.vocab_size)
 
 
-def reset(row: Row) -> None:
+def reset(sequence: Sequence) -> None:
     """Reset the drafter's state to that of the committed text alone.
 
     Raises:
         MethodUnavailableError: the drafter has no state, or it is read-only.
     """
-    state = _state(row)
-    if row.drafter.memory() is None:
+    state = _state(sequence)
+    if sequence.drafter.memory() is None:
         raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
     state.clear()
-    let_go(row)
+    release_drafter(sequence)
     state.clear()  # again: releasing may have returned the sequence's own entries to it
-    row.state.drafter = prime(row, row.drafter, row.models)
+    sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)
 
 
-def leave(row: Row, token_text: TokenText) -> None:
+def save_final_state(sequence: Sequence, token_text: TokenText) -> None:
     """Save the drafter's state of an ending sequence if its request keeps it. Errors are only logged."""
-    if not row.request.keeps:
+    if not sequence.request.keeps:
         return
     try:
-        with no_panic():
-            summary = look(row, token_text)
+        with convert_panics():
+            summary = inspect_state(sequence, token_text)
             try:
-                row.left = FinishedState(summary, save(row))
+                sequence.left = FinishedState(summary, save(sequence))
             except WorkbenchError as error:
-                row.left = FinishedState(summary, None, str(error))
+                sequence.left = FinishedState(summary, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")

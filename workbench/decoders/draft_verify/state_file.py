@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError
-from workbench.core.panics import no_panic
+from workbench.core.panics import convert_panics
 from workbench.decoders.draft_verify.inspectable_state import BROKEN, MOST_BYTES, Arrays
 from workbench.engine.datastore import tokenizer_hash
 from workbench.models.loading import Models
@@ -110,7 +110,7 @@ def from_bytes(data: bytes) -> StateFile:
     if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
         raise ModelError("The file has no drafter state of this version, according to its header.", BROKEN)
     try:
-        with no_panic():
+        with convert_panics():
             arrays = load(data)
     except Exception:
         raise ModelError("The file is broken: it is truncated, or is not safetensors.", BROKEN) from None

@@ -8,20 +8,20 @@ stream or log-probability ever contains a token that is taken back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from workbench.decoders.draft_verify.drafter_setup import prime
-from workbench.decoders.draft_verify.inactive_drafters import forget, let_go
-from workbench.engine.request import Row
-from workbench.engine.request_options import Scored
-from workbench.engine.stop_conditions import cut
+from workbench.decoders.draft_verify.drafter_setup import init_drafter_state
+from workbench.decoders.draft_verify.inactive_drafters import release_drafter, release_inactive
+from workbench.engine.request import Sequence
+from workbench.engine.request_options import TokenLogprob
+from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.models.loading import Models
-from workbench.trace.tokens import Emitted, Placed
+from workbench.trace.tokens import EmittedToken, TentativeTokenRecord
 
-TRIES = 4
+MAX_RETRACTIONS = 4
 """Largest number of times that tokens are taken back before one becomes final; after that, none is taken back."""
 
 
@@ -37,10 +37,10 @@ class TentativeToken:
         is_told: whether the trace already lists it in `Round.placed`.
     """
 
-    token: Emitted
+    token: EmittedToken
     before: Tensor | None
     text: str
-    scored: Scored | None = None
+    scored: TokenLogprob | None = None
     is_told: bool = False
 
 
@@ -54,12 +54,14 @@ class TentativeResults:
         reason: why the text ends; "" if it continues.
     """
 
-    emitted: list[Emitted]
-    placed: list[Placed]
+    emitted: list[EmittedToken]
+    placed: list[TentativeTokenRecord]
     reason: str
 
 
-def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models) -> TentativeResults:
+def decide(
+    sequence: Sequence, new_tokens: abc.Sequence[TentativeToken], ends: bool, models: Models
+) -> TentativeResults:
     """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
 
     Args:
@@ -68,41 +70,41 @@ def decide(row: Row, held: Sequence[TentativeToken], ends: bool, models: Models)
         ends: whether the text ends with the last of them, if it stays.
         models: models of the engine.
     """
-    row.state.tentative += held
-    tokens, n_settled, window = row.state.tentative, row.state.n_final, row.verifier.holds()
-    n_before, n_final, n_back = len(row.committed) - len(tokens), len(tokens), 0
-    if window and row.state.retractions < TRIES:
-        decision = row.verifier.settle(row, [t.token for t in tokens[n_settled:]], ends)
+    sequence.state.tentative += new_tokens
+    tokens, n_settled, window = sequence.state.tentative, sequence.state.n_final, sequence.verifier.holds()
+    n_before, n_final, n_back = len(sequence.committed) - len(tokens), len(tokens), 0
+    if window and sequence.state.retractions < MAX_RETRACTIONS:
+        decision = sequence.verifier.settle(sequence, [t.token for t in tokens[n_settled:]], ends)
         n_back = min(decision.back, len(tokens) - n_settled)
         if n_back or not ends:
             n_remaining = len(tokens) - n_back
             n_final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
-    finals, row.state.n_final = tokens[:n_final], 0
-    n_emitted, reason, spans = cut(row, [t.token.token for t in finals], models, n_before)
+    finals, sequence.state.n_final = tokens[:n_final], 0
+    n_emitted, reason, spans = apply_stop_conditions(sequence, [t.token.token for t in finals], models, n_before)
     emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
-    row.request.scores.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
+    sequence.request.scores.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
     del tokens[:n_emitted]
-    row.state.retractions = 0 if n_emitted else row.state.retractions
+    sequence.state.retractions = 0 if n_emitted else sequence.state.retractions
     if reason:
-        _forget(row, len(tokens))
+        _remove_last(sequence, len(tokens))
     elif n_back:
-        take_back(row, n_back)
-        row.state.retractions += 1
+        revoke_tokens(sequence, n_back)
+        sequence.state.retractions += 1
     unplaced = [t for t in tokens if not t.is_told]
     for t in unplaced:
         t.is_told = True
     return TentativeResults(
-        emitted, [Placed(t.token.token, t.text, t.token.position, t.token.p) for t in unplaced], reason
+        emitted, [TentativeTokenRecord(t.token.token, t.text, t.token.position, t.token.p) for t in unplaced], reason
     )
 
 
-def _final(held: TentativeToken, span: tuple[str, int, int]) -> Emitted:
+def _final(held: TentativeToken, span: tuple[str, int, int]) -> EmittedToken:
     text, start, end = span
     node = None if held.is_told else held.token.node  # nodes are numbered within the round of the token
     return dataclasses.replace(held.token, text=text, start=start, end=end, node=node)
 
 
-def take_back(row: Row, n: int) -> None:
+def revoke_tokens(sequence: Sequence, n: int) -> None:
     """Take back the last `n` committed tokens, all of them tentative.
 
     The drafter is primed again, inactive drafters are released, and the positions get other random numbers. States of
@@ -110,19 +112,19 @@ def take_back(row: Row, n: int) -> None:
     """
     if n == 0:
         return
-    revoked = _forget(row, n)
-    row.models.target.rewind(row.place, len(row.committed) - 1)
-    row.place.last_hidden = revoked[0].before
-    row.draw.attempt += 1
-    forget(row)
-    let_go(row)
-    row.state.drafter = prime(row, row.drafter, row.models)
+    revoked = _remove_last(sequence, n)
+    sequence.models.target.rewind(sequence.place, len(sequence.committed) - 1)
+    sequence.place.last_hidden = revoked[0].before
+    sequence.draw.attempt += 1
+    release_inactive(sequence)
+    release_drafter(sequence)
+    sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)
 
 
-def _forget(row: Row, n: int) -> list[TentativeToken]:
-    n_kept = len(row.state.tentative) - n
-    revoked = row.state.tentative[n_kept:]
-    row.report.revoked += [tentative.token.position for tentative in revoked if tentative.is_told]
-    del row.state.tentative[n_kept:], row.committed[len(row.committed) - n :]
-    row.state.n_final = min(row.state.n_final, n_kept)
+def _remove_last(sequence: Sequence, n: int) -> list[TentativeToken]:
+    n_kept = len(sequence.state.tentative) - n
+    revoked = sequence.state.tentative[n_kept:]
+    sequence.report.revoked += [tentative.token.position for tentative in revoked if tentative.is_told]
+    del sequence.state.tentative[n_kept:], sequence.committed[len(sequence.committed) - n :]
+    sequence.state.n_final = min(sequence.state.n_final, n_kept)
     return revoked

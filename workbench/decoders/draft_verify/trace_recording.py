@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from typing import TYPE_CHECKING
 
-from workbench.core.late import some
-from workbench.core.rejection import expected_kept
+from workbench.core.late import take
+from workbench.core.rejection import expected_accepted
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of
-from workbench.decoders.draft_verify.drafter_vision import vision_news
+from workbench.decoders.draft_verify.drafter_vision import changed_vision
 from workbench.decoders.draft_verify.verification_result import VerifiedTree
-from workbench.engine.request import Row
-from workbench.engine.trace_recording import fields_of_any_round
+from workbench.engine.request import Sequence
+from workbench.engine.trace_recording import common_round_fields
 from workbench.trace.events import Round
-from workbench.trace.metrics import BOUGHT, PAID, PAID_AT_MOST
-from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
-from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
+from workbench.trace.metrics import ACCEPTANCE_GAIN, DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens, TreeExplanationRecord
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.acceptance import Acceptance
@@ -25,26 +25,28 @@ if TYPE_CHECKING:
     from workbench.engine.round_timing import Timing
 
 
-def kept_tokens(verified_tree: VerifiedTree, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
+def emitted_tokens(
+    verified_tree: VerifiedTree, base: int, spans: abc.Sequence[tuple[str, int, int]]
+) -> list[EmittedToken]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
     verdict, tokens = verified_tree.verdict, []
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
             node = verdict.path[i]
             token, p = verified_tree.acceptance.tokens[node], verified_tree.acceptance.p_node[node]
-            tokens.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
+            tokens.append(EmittedToken(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
             kind = CORRECTED if verdict.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
             p = verified_tree.acceptance.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
-            tokens.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
+            tokens.append(EmittedToken(verdict.bonus, text, start, end, kind, None, base + i, p))
     return tokens
 
 
 def record_round(
-    row: Row,
+    sequence: Sequence,
     verified_tree: VerifiedTree,
-    new: list[Emitted],
-    decided: TentativeResults,
+    new: list[EmittedToken],
+    results: TentativeResults,
     timing: Timing,
     token_text: TokenText,
     full: bool,
@@ -62,7 +64,7 @@ def record_round(
         full: store top tokens and entropy.
         t_round: start of the round, in seconds of the host's clock.
     """
-    assert row.trace is not None
+    assert sequence.trace is not None
     verdict, acceptance = verified_tree.verdict, verified_tree.acceptance
     n, n_new = len(acceptance.tokens), len(new)
     path = list(verdict.path[:n_new])
@@ -77,13 +79,15 @@ def record_round(
             status[node] = ACCEPTED if is_accepted else REJECTED
             accept[node] = acceptance.accept[node]
             uniform[node] = verdict.uniform.get(node)
-    rule, inputs = _why(acceptance, row.trace.header.rules, [a is not None for a in accept])
+    rule, inputs = _why(acceptance, sequence.trace.header.rules, [a is not None for a in accept])
     if acceptance.paid:
-        name = PAID_AT_MOST if acceptance.at_most else PAID
+        name = DISTRIBUTION_ERROR_BOUND if acceptance.at_most else DISTRIBUTION_ERROR
         tested_nodes = [node for node, a in enumerate(accept) if a is not None]
-        row.report.signals[name] = sum(some(acceptance.paid, tested_nodes))
+        sequence.report.signals[name] = sum(take(acceptance.paid, tested_nodes))
     if acceptance.exact:
-        row.report.signals[BOUGHT] = verified_tree.kept - expected_kept(acceptance.parents, acceptance.exact)
+        sequence.report.signals[ACCEPTANCE_GAIN] = verified_tree.kept - expected_accepted(
+            acceptance.parents, acceptance.exact
+        )
     base = new[0].position
     depths = depths_of(acceptance.parents)
     nodes = Nodes(
@@ -101,28 +105,28 @@ def record_round(
         rule=rule,
         inputs=inputs,
     )
-    last = decided.emitted[-1] if decided.emitted else None
+    last = results.emitted[-1] if results.emitted else None
     bonus_token = last if last is not None and bonus_emitted and last.position == new[-1].position else None
     record = Round(
-        **fields_of_any_round(row, timing, t_round),
-        vision={} if row.images is None else vision_news(row),
+        **common_round_fields(sequence, timing, t_round),
+        vision={} if sequence.images is None else changed_vision(sequence),
         nodes=nodes,
         path=path,
         bonus=bonus_token.token if bonus_token else None,
         bonus_kind=bonus_token.kind if bonus_token else None,
-        emitted=decided.emitted,
-        placed=decided.placed,
+        emitted=results.emitted,
+        placed=results.placed,
         entropy=acceptance.entropy if full else [],
         probes=_probes(verified_tree, base, token_text),
     )
     if full:
         record.top_p = [
-            Top(ids, [token_text(t) for t in ids], probs)
+            TopTokens(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(acceptance.top_tokens, acceptance.top_probs, strict=True)
         ]
         if (growth := verified_tree.tree.grown) is not None and n:
             grown_rule_of, builder_before, builder_after = growth.on_host(acceptance.columns, acceptance.parents)
-            record.grown = GrownNodes(
+            record.grown = TreeExplanationRecord(
                 [rule.to_wire() for rule in growth.rules], grown_rule_of, builder_before, builder_after
             )
         record.top_q = _top_q(acceptance, token_text)
@@ -161,9 +165,9 @@ def _probes(verified_tree: VerifiedTree, base: int, token_text: TokenText) -> li
             for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
-def _top_q(found: Acceptance, token_text: TokenText) -> list[Top | None]:
+def _top_q(found: Acceptance, token_text: TokenText) -> list[TopTokens | None]:
     if not found.top_q:
         return []
     ids, probs = found.top_q
-    tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
+    tops = [TopTokens([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
     return [tops[m] if m >= 0 else None for m in found.q_of]

@@ -7,7 +7,8 @@ distributions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,14 +18,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
-from workbench.core.grown import Grown
-from workbench.core.late import Once
+from workbench.core.grown import TreeExplanation
+from workbench.core.late import LazyValue
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import DraftTree, Sampling
-from workbench.kernels.distributions import weigh
+from workbench.kernels.distributions import summarise_softmax
 
 if TYPE_CHECKING:
-    from workbench.engine.request import Row
+    from workbench.engine.request import Sequence
 
 
 STOPPED = "drafting stopped behind depth"
@@ -72,7 +73,7 @@ class FullDistributions(NodeDistributions):
         """Create distributions from logits: with the sampling parameters, or plain if greedy."""
         if not sampling.greedy:
             return cls(to_probs(logits, sampling), hidden)
-        return cls(Once(lambda: logits.float().softmax(1)), hidden, logits)
+        return cls(LazyValue(lambda: logits.float().softmax(1)), hidden, logits)
 
     @property
     def p(self) -> Float[Tensor, "w V"]:
@@ -83,7 +84,7 @@ class FullDistributions(NodeDistributions):
         return self.p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        top = None if self.logits is None else weigh(self.logits, min(k, self.logits.shape[1]))
+        top = None if self.logits is None else summarise_softmax(self.logits, min(k, self.logits.shape[1]))
         return super().best(k) if top is None else (top.logs, top.top)
 
 
@@ -102,17 +103,19 @@ class Step:
     hidden: Float[Tensor, "w D"] | None = None
 
 
-def goes_on(
-    row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
+def should_continue(
+    sequence: Sequence, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
     """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
-    continues = not row.state.plan.stops or bool(row.policy.go_on(row, row.state.policy, Step(level, p(), hidden)))
+    continues = not sequence.state.plan.stops or bool(
+        sequence.policy.go_on(sequence, sequence.state.policy, Step(level, p(), hidden))
+    )
     if not continues:
-        row.report.signals[STOPPED] = level
+        sequence.report.signals[STOPPED] = level
     return continues
 
 
-class Growth:
+class PartialTree:
     """A tree under construction below a sequence's last committed token. Node i is the i-th node added.
 
     A level is added below expanded nodes, and some of its nodes are expanded next. So a new node's attention mask is
@@ -131,10 +134,10 @@ class Growth:
     """
 
     root: NodeDistributions
-    chances: Sequence[Sequence[float]] = ()
+    chances: abc.Sequence[abc.Sequence[float]] = ()
 
-    def __init__(self, row: Row, source: str, device: torch.device) -> None:
-        self.row, self.source, self.device = row, source, device
+    def __init__(self, sequence: Sequence, source: str, device: torch.device) -> None:
+        self.row, self.source, self.device = sequence, source, device
         self.tokens: list[Int[Tensor, " w"]] = []
         self.parents: list[Int[Tensor, " w"]] = []
         self.read: list[Int[Tensor, " w"]] = []
@@ -204,7 +207,7 @@ class Growth:
 
     def goes_on(self, distributions: NodeDistributions) -> bool:
         """Whether the policy allows another level, by the distributions after the nodes expanded last."""
-        return goes_on(self.row, len(self.tokens), distributions.whole, distributions.hidden)
+        return should_continue(self.row, len(self.tokens), distributions.whole, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
         """Return the tokens from the root to each node expanded last (needs a synchronisation)."""
@@ -213,7 +216,7 @@ class Growth:
             [token for token, is_ancestor in zip(tokens, row, strict=True) if is_ancestor] for row in self.sees.tolist()
         ]
 
-    def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: Grown) -> DraftTree:
+    def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: TreeExplanation) -> DraftTree:
         """Return the tree of all added nodes, at least one, for nodes that were chosen, not drawn.
 
         Args:
@@ -233,7 +236,7 @@ class Growth:
             grown=grown,
         )
 
-    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """End the construction. `kept`: numbers of the drafted nodes, in their order in the tree; all by default."""
 
 

@@ -8,7 +8,8 @@ No layer processes a token twice, and the results for the draft are the same as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -16,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.verification_input import Block
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.verification_input import VerificationInput
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.self_test import ROUNDING, logits_error
 from workbench.models.loading import Models
@@ -25,7 +26,10 @@ from workbench.models.runner import Runner
 
 
 def forward_entering(
-    models: Models, batch: Sequence[tuple[Row, Block]], layer: int, taps: Collection[int] = ()
+    models: Models,
+    batch: abc.Sequence[tuple[Sequence, VerificationInput]],
+    layer: int,
+    capture_layers: Collection[int] = (),
 ) -> Output:
     """Run `Runner.forward` for whole blocks whose probes enter after `layer` layers.
 
@@ -37,38 +41,40 @@ def forward_entering(
     """
     target = models.target
     lower_segments = [block.below().segment(row, models) for row, block in batch]
-    lower_taps = {tap for tap in taps if tap < layer}
+    lower_taps = {tap for tap in capture_layers if tap < layer}
     lower_out, streams = _below(target, lower_segments, layer, lower_taps)
     full_segments = [
         replace(block.segment(row, models), states=block.entered(stream[: len(segment.tokens)]))
         for (row, block), segment, stream in zip(batch, lower_segments, streams, strict=True)
     ]
     out = target.forward(
-        full_segments, layers=range(layer, target.n_layers), taps={tap for tap in taps if tap >= layer}
+        full_segments,
+        layers=range(layer, target.n_layers),
+        capture_layers={tap for tap in capture_layers if tap >= layer},
     )
     out.taps |= {tap: lower_out.taps[tap] for tap in lower_taps}
     return out
 
 
 def _below(
-    target: Runner, batch: Sequence[Segment], layer: int, taps: Collection[int]
+    target: Runner, batch: abc.Sequence[Segment], layer: int, taps: Collection[int]
 ) -> tuple[Output, Float[Tensor, "B n D"]]:
     """Run the first layers over a batch; return the output and the residual stream (float32 from compiled layers)."""
-    out = target.forward(batch, layers=range(layer), head=False, taps={*taps, layer - 1})
+    out = target.forward(batch, layers=range(layer), head=False, capture_layers={*taps, layer - 1})
     return out, out.taps[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
 
 
-def may_enter(row: Row, models: Models, layer: int) -> bool:
+def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
     """Whether a target's forward can be split after `layer` layers; it cannot if layers pass on several tensors.
 
     Tested once per target, by processing the sequence's last token both ways.
     """
     key = ("enters", layer)
     if key not in models.shared:
-        block, target = Block(DraftTree.empty(device=models.target.device)), models.target
+        block, target = VerificationInput(DraftTree.empty(device=models.target.device)), models.target
         with torch.inference_mode():
-            one_pass = target.forward([block.segment(row, models)]).logits[0, :1]
-            two_parts = forward_entering(models, [(row, block)], layer).logits[0, :1]
-        row.place.scratch = 0
+            one_pass = target.forward([block.segment(sequence, models)]).logits[0, :1]
+            two_parts = forward_entering(models, [(sequence, block)], layer).logits[0, :1]
+        sequence.place.scratch = 0
         models.shared[key] = logits_error(two_parts, one_pass) <= ROUNDING[target.dtype]
     return models.shared[key]

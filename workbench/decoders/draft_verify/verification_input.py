@@ -10,24 +10,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.core.probes import Probed, Probes, joined
+from workbench.core.probes import ProbeOutput, Probes, concat_probes
 from workbench.core.transfer import to_device
-from workbench.core.tree import DraftTree, ancestors
-from workbench.decoders.draft_verify.feedback import Exits
-from workbench.engine.request import Row
+from workbench.core.tree import DraftTree, tree_attention_mask
+from workbench.decoders.draft_verify.feedback import EarlyExitStates
+from workbench.engine.request import Sequence
 from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Segment
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
-ASKERS = ("drafter", "verifier")
+PROBING_PARTS = ("drafter", "verifier")
 """Parts that may request probe positions, in the order of their probes in a block."""
 ROOM = min(SCRATCH, MOST) - 1
 """Most nodes and probes in a block. Larger blocks could not use compiled passes, which would change other results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class VerificationInput:
     """One sequence's part of a target forward.
 
     Scratch positions of the KV cache are the root, then nodes 0 … N − 1, then probes 0 … P − 1. Probes come after
@@ -41,49 +41,49 @@ class Block:
 
     tree: DraftTree
     asked: Mapping[str, Probes] = field(default_factory=dict)
-    exits: Exits | None = None
+    exits: EarlyExitStates | None = None
 
     @property
     def probes(self) -> Probes | None:
         """All probes, in the order of the block."""
-        return joined(self.tree, list(self.asked.values())) if self.asked else None
+        return concat_probes(self.tree, list(self.asked.values())) if self.asked else None
 
-    def segment(self, row: Row, models: Models) -> Segment:
+    def segment(self, sequence: Sequence, models: Models) -> Segment:
         """Return tokens, positions and mask; a chain without probes needs no explicit mask.
 
         Raises:
             CapacityError: the draft alone exceeds the cache's scratch positions.
         """
         tree, probes = self.tree, self.probes
-        row.place.scratch = 0
-        root = to_device(row.committed[-1:], models.target.device)
+        sequence.place.scratch = 0
+        root = to_device(sequence.committed[-1:], models.target.device)
         if len(tree) == 0 and probes is None:
-            return Segment(row.place, root)
+            return Segment(sequence.place, root)
         if len(tree) >= SCRATCH:
             raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
         tokens = torch.cat([root, tree.tokens])
         states = None if self.exits is None else self.exits.states
         if probes is None and tree.fanout <= 1:
-            return Segment(row.place, tokens, states=states)
+            return Segment(sequence.place, tokens, states=states)
         parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
-        sees = ancestors(parents, tree.depth + 1)
+        sees = tree_attention_mask(parents, tree.depth + 1)
         positions = sees.sum(1) - 1
         if probes is None:
-            return Segment(row.place, tokens, sees, positions, states)
+            return Segment(sequence.place, tokens, sees, positions, states)
         n, p = len(tree), len(probes)
         mask = sees.new_zeros(1 + n + p, 1 + n + p)
         mask[: 1 + n, : 1 + n] = sees
         mask[1 + n :, 0] = True
         mask[1 + n :, 1:] = probes.sees
         positions, embeddings = torch.cat([positions, probes.places]), self._given(tokens, models)
-        return Segment(row.place, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
+        return Segment(sequence.place, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
 
     @property
     def enters(self) -> int:
         """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
         return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
 
-    def below(self) -> Block:
+    def below(self) -> VerificationInput:
         """Return the part of the block that the layers before `enters` process."""
         return replace(self, asked={part: p for part, p in self.asked.items() if p.entering is None})
 
@@ -106,17 +106,17 @@ class Block:
             return None
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
-    def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, Probed]:
+    def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
         """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
-        results: dict[str, Probed] = {}
+        results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
         for part, probes in self.asked.items():
-            results[part] = Probed(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
+            results[part] = ProbeOutput(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
             at += len(probes)
         return results
 
 
-def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
+def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
     """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
 
     With probes, the forward runs the draft from the first layer on: states from drafting exist for the draft alone.
@@ -125,9 +125,13 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
         WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
     """
     accepted: dict[str, Probes] = {}
-    room, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
-    for part in ASKERS:
-        probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.state.no_drafts else None
+    room, farthest = ROOM - len(tree), models.target.context - sequence.place.length - 1
+    for part in PROBING_PARTS:
+        probes = (
+            getattr(sequence, part).probes(sequence, tree)
+            if part == "verifier" or not sequence.state.no_drafts
+            else None
+        )
         if probes is None or len(probes) == 0:
             continue
         if probes.sees.shape != (len(probes), len(tree) + len(probes)):
@@ -137,19 +141,19 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
                 "Give a mask over nodes and probes: bool [P, N + P].",
             )
         if len(probes) > room or probes.farthest > farthest:
-            row.say(
+            sequence.say(
                 f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
             )
             continue
         accepted[part] = probes
         room -= len(probes)
-    return Block(tree, accepted, None if accepted else exits(row, tree))
+    return VerificationInput(tree, accepted, None if accepted else exit_states(sequence, tree))
 
 
-def exits(row: Row, tree: DraftTree) -> Exits | None:
+def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
     """Return the states that verification continues from, or None if a part needs hidden states missing there."""
-    states = None if row.state.no_drafts or len(tree) == 0 else row.drafter.exits(row, tree)
+    states = None if sequence.state.no_drafts or len(tree) == 0 else sequence.drafter.exits(sequence, tree)
     if states is None:
         return None
-    lower = {layer for layer in row.state.captured_layers if layer < states.layer}
+    lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}
     return states if lower <= set(states.taps) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.core.rejection import VerificationResult, expected_kept
+from workbench.core.rejection import VerificationResult, expected_accepted
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.acceptance import Acceptance
 from workbench.decoders.draft_verify.parts import Verifier
@@ -36,7 +36,7 @@ class VerifiedTree:
         parents, accept = acceptance.parents, acceptance.accept
         verdict = verifier.walk(parents, accept, acceptance.stop, acceptance.uniform, *scores)
         is_shared = bool(acceptance.exact) and type(verifier).walk is Verifier.walk
-        n_accepted = expected_kept(parents, accept) if is_shared else float(len(verdict.path))
+        n_accepted = expected_accepted(parents, accept) if is_shared else float(len(verdict.path))
         return cls(tree, acceptance, verdict, n_accepted, probe_sources)
 
     @property

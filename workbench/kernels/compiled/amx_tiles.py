@@ -36,7 +36,7 @@ _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
 _ADDRESS = types.int64
 
 
-def are_there() -> bool:
+def is_available() -> bool:
     """Return whether compiled code may use tiles: this machine has them, and no numba setting forbids it."""
     settings: Any = config
     features = get_host_cpu_features() if settings.CPU_FEATURES is None else settings.CPU_FEATURES
@@ -46,7 +46,7 @@ def are_there() -> bool:
 @no_type_check
 def _call(b, name, *arguments):
     """Emit a tile instruction; tile numbers are immediate operands."""
-    if not are_there():  # never executed without AMX, and LLVM could not compile it
+    if not is_available():  # never executed without AMX, and LLVM could not compile it
         return
     kinds = [argument.type for argument in arguments]
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(ir.VoidType(), kinds), name)
@@ -78,7 +78,7 @@ def configure(context, address):
 
 @intrinsic
 @no_type_check
-def keep(context, address):
+def store_config(context, address):
     """Store the current tile configuration at an address."""
     return _at_config("llvm.x86.sttilecfg")
 
@@ -247,7 +247,7 @@ def begin(by_tiles, rows):
     before, layout = np.zeros(CONFIG, np.uint8), np.zeros(CONFIG, np.uint8)
     if not by_tiles:
         return before[:0]
-    keep(before.ctypes.data)
+    store_config(before.ctypes.data)
     layout[0] = 1
     for tile in range(8):
         layout[16 + 2 * tile] = 64 if tile in _WEIGHTS else 4 * tokens_of(rows)

@@ -32,7 +32,7 @@ def _product(p, x):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def look(x, p, heat, top, p_top, entropy, taken):
+def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
     """Compute the k most likely tokens of each row (ties: lower token first) and its entropy in nats.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
@@ -127,7 +127,7 @@ def _weigh(x, top, p_top, logs):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def weigh(x, top, p_top, logs, entropy, scale, taken):
+def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
     """Compute the k most likely tokens of each row's softmax, and more, from logits without temperature.
 
     Threads share the work as in `look`.
@@ -152,7 +152,7 @@ def weigh(x, top, p_top, logs, entropy, scale, taken):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def weigh_halves(bits, top, p_top, logs, entropy, scale, taken):
+def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
     """Compute `weigh` for bfloat16 logits, whose bits are int16 [n, V]."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)

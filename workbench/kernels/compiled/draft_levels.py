@@ -11,7 +11,7 @@ from typing import no_type_check
 
 from numba import njit
 
-from workbench.kernels.compiled.distributions import weigh_halves
+from workbench.kernels.compiled.distributions import summarise_softmax_bf16
 from workbench.kernels.compiled.feature_inputs import join
 from workbench.kernels.compiled.forward import read_logits, run_layers
 
@@ -27,7 +27,7 @@ def level(joined, beside, layered, read, weighed):
     join(*beside)
     run_layers(*layered)
     read_logits(*read)
-    weigh_halves(*weighed)
+    summarise_softmax_bf16(*weighed)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

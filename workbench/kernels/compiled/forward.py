@@ -27,7 +27,17 @@ from numba import njit
 
 from workbench.kernels.compiled.amx_tiles import begin, end
 from workbench.kernels.compiled.instructions import HEADS, LANES, put
-from workbench.kernels.compiled.layer_steps import aligned, attend, deal, gate, norm, product, ready, room, turn
+from workbench.kernels.compiled.layer_steps import (
+    aligned,
+    apply_rope,
+    attend,
+    gate,
+    norm,
+    product,
+    ready,
+    room,
+    to_even_odd_order,
+)
 from workbench.kernels.compiled.llvm import TILES
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
@@ -79,14 +89,14 @@ def run_layers(
                 scratch[:, :size] += biases[layer, :, piece * size : piece * size + size]
             for t in range(n_tokens):
                 if part < 2:
-                    turn(scratch[t, :size], cos[t], sin[t])
+                    apply_rope(scratch[t, :size], cos[t], sin[t])
                 if part > 0:
                     address = cache[0] + layer * cache[1] + (part - 1) * cache[2] + row[t] * cache[3] + head * cache[4]
                     address += place[t] * size * 2
                     for i in range(size):
                         put(address + 2 * i, scratch[t, i])
             if part == 0:
-                deal(scratch[:, :size], query[:, head])
+                to_even_odd_order(scratch[:, :size], query[:, head])
             done(taken[phase])
             piece = take(taken[phase], pieces)
         wait(taken[phase], pieces)

@@ -54,7 +54,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def deal(rows, out):
+def to_even_odd_order(rows, out):
     """Copy rows, [T, n], in even-odd order: of each 32 numbers those at even positions, then those at odd ones."""
     for t in range(rows.shape[0]):
         for lo in range(0, rows.shape[1], STEP):
@@ -84,7 +84,7 @@ def ready(kind, rows, dealt, packed):
         pack(is_dealt, rows, packed)
         return packed.ctypes.data
     if not is_dealt:
-        deal(rows, dealt)
+        to_even_odd_order(rows, dealt)
     return dealt.ctypes.data
 
 
@@ -113,7 +113,7 @@ def norm(x, weight, eps, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def turn(head, cos, sin):
+def apply_rope(head, cos, sin):
     """Apply rotary embedding in place to a query or key, float32 [d]: first half with second half (Su et al. 2021)."""
     half = head.shape[0] // 2
     for i in range(half):

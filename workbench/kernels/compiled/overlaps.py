@@ -162,7 +162,7 @@ def _between(p, q, least, kept):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def keeping(p, q, row_of, least, out, taken):
+def threshold_rule_errors(p, q, row_of, least, out, taken):
     """Compute `workbench.core.relaxed.price_of_keeping` for sampled drafts; threads share the work as in `add_up`.
 
     Args:

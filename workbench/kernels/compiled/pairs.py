@@ -243,7 +243,7 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def judge(
+def verify_pairs(
     p,
     p_at,
     q,

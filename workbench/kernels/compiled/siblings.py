@@ -93,7 +93,7 @@ def _length(x):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def left_over(p, q, by, special):
+def residual_mass(p, q, by, special):
     """Return Σ (p − by · q)₊ over all tokens outside `special`, which is sorted and has no duplicates.
 
     p and q are float32 [V], `by` is a float32.
@@ -230,7 +230,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
             if i == last and not to_end:
                 break
             step = share * total / q_total if q_total > 0 else 0.0
-            residual_total = left_over(probs, ahead, np.float32(q_factor + step), special)
+            residual_total = residual_mass(probs, ahead, np.float32(q_factor + step), special)
             scale = reach_prob / (total * share)
             for s in range(m):
                 residual = max(0.0, new_value[s] - (0.0 if is_removed[s] else step * draft_probs[s]))
@@ -257,7 +257,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
     if ends.shape[0] > 0:
         for i in range(f):
             ends[i] = value[place_of(special, token[i])] / total if there[i] else 0.0
-        other_mass = left_over(probs, ahead, np.float32(q_factor), special) / total
+        other_mass = residual_mass(probs, ahead, np.float32(q_factor), special) / total
     if left.shape[0] > 0:
         _leave(probs, ahead, np.float32(q_factor), np.float32(1 / total), left)
         for s in range(m):
@@ -272,7 +272,7 @@ def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, wi
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def judge(
+def verify_siblings(
     p,
     p_at,
     q,

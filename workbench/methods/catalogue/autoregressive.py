@@ -5,7 +5,7 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.drafters.nothing import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -24,7 +24,7 @@ METHOD = Method(
     formula="x(t+1) ~ p( · | x(1) … x(t) ),  τ = 1",
     place=0,
     testing=Testing(no_alarm="It drafts without a model."),
-    drafter=Nothing(),
+    drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),
     claims=(

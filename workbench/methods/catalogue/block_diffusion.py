@@ -12,13 +12,13 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
 UNDECIDED = f"{WRONG_SCALE}: the interval over 25 prompts contains 1."
 
-GROWERS = offered(Chain())
+TREE_BUILDERS = supported_builders(Chain())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 2.2 times as long as one plain token; on the "
@@ -64,9 +64,9 @@ METHOD = Method(
     testing=Testing(perfect={}),
     drafter=BlockDiffusion(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,

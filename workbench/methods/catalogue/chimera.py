@@ -10,13 +10,13 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
-GROWERS = offered(Template())
+TREE_BUILDERS = supported_builders(Template())
 
 SMALL = (
     f"{WRONG_SCALE}: two CPU cores: a round takes 2.9 times as long as one plain token; on the "
@@ -60,9 +60,9 @@ METHOD = Method(
     testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,

@@ -15,13 +15,13 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -57,14 +57,14 @@ METHOD = Method(
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(
-        *for_growers(offered(Chain())),
+        *verifiers_for_builders(supported_builders(Chain())),
         *(TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(), Judge()),
     ),
     policies=(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
         OptimalOracle(),
     ),
-    tree_builders=offered(Chain(), DraftModel),
+    tree_builders=supported_builders(Chain(), DraftModel),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

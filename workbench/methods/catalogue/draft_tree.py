@@ -11,11 +11,11 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(BestFirst(ranked=False), TopKTree)
+TREE_BUILDERS = supported_builders(BestFirst(ranked=False), TopKTree)
 
 PAID = (
     f"{WRONG_SCALE}: 1.09 tokens per pass to the static tree's 1, but its rounds take longer by as much; "
@@ -50,9 +50,9 @@ METHOD = Method(
     testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),
     drafter=TopKTree(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding",

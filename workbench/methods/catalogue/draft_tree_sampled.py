@@ -10,13 +10,13 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.stochastic_beam import StochasticBeam
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -44,10 +44,10 @@ METHOD = Method(
     drafter=SampledTree(),
     verifier=Lossless(),
     other_verifiers=(
-        *for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(),
+        *verifiers_for_builders(supported_builders(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(),
     ),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=offered(StochasticBeam(), SampledTree),
+    tree_builders=supported_builders(StochasticBeam(), SampledTree),
     claims=(
         Claim(
             "τ / τ of a chain with the same number of verified tokens (12)",

@@ -11,12 +11,12 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(Template())
+TREE_BUILDERS = supported_builders(Template())
 
 METHOD = Method(
     "eagle",
@@ -53,9 +53,9 @@ METHOD = Method(
     testing=Testing(perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "LLaMA-2-chat-70B, MT-Bench", 2.7, 3.5,

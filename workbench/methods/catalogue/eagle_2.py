@@ -12,11 +12,11 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(BestFirst())
+TREE_BUILDERS = supported_builders(BestFirst())
 
 TRIMMED = (
     "Heads for a large vocabulary propose only the 8,192 tokens that their target emits most; the target can still "
@@ -77,9 +77,9 @@ METHOD = Method(
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, real={"depth": 3, "width": 2, "nodes": 6}, perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,

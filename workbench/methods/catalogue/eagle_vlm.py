@@ -8,12 +8,12 @@ from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.models.bundle import VISION_TARGET
 
-GROWERS = offered(BestFirst())
+TREE_BUILDERS = supported_builders(BestFirst())
 
 LOSSES = (
     "The losses on features and on distributions have weights 1 and 1 instead of 1 and 0.1 (workbench train "
@@ -58,8 +58,8 @@ METHOD = Method(
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={}),
     drafter=EagleVLM(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
-    tree_builders=GROWERS,
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    tree_builders=TREE_BUILDERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -12,11 +12,11 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(BestFirst())
+TREE_BUILDERS = supported_builders(BestFirst())
 
 CHAIN = {"grower": "chain", "depth": 6}
 
@@ -70,9 +70,9 @@ METHOD = Method(
     testing=Testing(perfect={}),
     drafter=Falcon(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=6), Planned(depth=6), Entropy(depth=6), Bandit(depth=6)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna and LLaMA-2-chat, MT-Bench, HumanEval and GSM8K", 2.91, 3.51,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Head, Measured, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Head, Measurement, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
@@ -16,7 +16,7 @@ from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
 
 
-def per_offset(lab: Any) -> Measured:
+def per_offset(lab: Any) -> Measurement:
     """Return the acceptance of a block's first token / that of its third, each where it was tested, over all scenes."""
     counts = [{d: n for d, *n in metrics.acceptance_by_depth(trace.rounds)} for trace in lab.traces("FLASH")]
     first, third = ([by_depth.get(depth, [0, 0]) for by_depth in counts] for depth in (1, 3))

@@ -8,12 +8,12 @@ from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.hidden_transfer import HiddenTransfer, Transfers
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.dynamic_sparse import DynamicSparse
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(DynamicSparse())
+TREE_BUILDERS = supported_builders(DynamicSparse())
 
 METHOD = Method(
     "hidden-transfer",
@@ -46,9 +46,9 @@ METHOD = Method(
     testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
     drafter=HiddenTransfer(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=3), Planned(depth=3)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "τ / τ of Medusa with a tree of as many nodes (12)",

@@ -10,13 +10,13 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
-GROWERS = offered(Template())
+TREE_BUILDERS = supported_builders(Template())
 
 METHOD = Method(
     "hydra",
@@ -49,9 +49,9 @@ METHOD = Method(
     testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
     drafter=Hydra(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "τ / τ of Medusa with a tree of the same size", "Vicuna 7B to 33B, MT-Bench, greedy", None, None,

@@ -9,13 +9,13 @@ from workbench.methods.drafters.medusa import Medusa, MedusaHeads
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
-GROWERS = offered(Template())
+TREE_BUILDERS = supported_builders(Template())
 
 DIFFERS = (
     "All heads share the target's LM head after a residual block of their own, where the paper gives each head its "
@@ -65,9 +65,9 @@ METHOD = Method(
     testing=Testing(short={"depth": 2, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(GROWERS), TypicalAcceptance()),
+    other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
     policies=(Fixed(), Planned(), Bandit()),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

@@ -9,12 +9,12 @@ from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.msd import MSD, MSDNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.models.bundle import VISION_TARGET
 
-GROWERS = offered(BestFirst())
+TREE_BUILDERS = supported_builders(BestFirst())
 
 NO_ROOM = (
     f"{WRONG_SCALE}: 5 levels allow 6 tokens per pass, and {{}} reaches {{}}: all images are of one synthetic domain."
@@ -51,8 +51,8 @@ METHOD = Method(
     testing=Testing(perfect={}),
     drafter=MSD(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
-    tree_builders=GROWERS,
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    tree_builders=TREE_BUILDERS,
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

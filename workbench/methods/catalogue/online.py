@@ -6,7 +6,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.online import Online
-from workbench.methods.drafters.warmth import SHIFTING
+from workbench.methods.drafters.warmth import SHIFTING_DOMAINS
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.entropy import Entropy
@@ -65,7 +65,7 @@ METHOD = Method(
             "τ with training that continues while the domain of the requests shifts / without",
             "acceptance rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
-            lambda lab: lab.on(*SHIFTING).tau_over(
+            lambda lab: lab.on(*SHIFTING_DOMAINS).tau_over(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0
             ),
             key="learns",

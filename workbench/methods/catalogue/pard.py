@@ -12,11 +12,11 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(Chain())
+TREE_BUILDERS = supported_builders(Chain())
 
 TRAINED = 6
 """Tokens per draft in training."""
@@ -73,9 +73,9 @@ METHOD = Method(
     testing=Testing(perfect={}),
     drafter=PARD(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "LLaMA3.1-8B in vLLM", 3.67, 3.67,
@@ -86,7 +86,7 @@ METHOD = Method(
             "tokens per second / those of a drafter with one pass per token (multi-token prediction)",
             "PARD against the draft models that it was adapted from, average", 1.78, 1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled; README)",
-            lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], of="mtp"),
+            lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], other="mtp"),
             key="beside-steps", needs=("mtp",), timed=True, why=("2026-11-27 11:11 UTC", YOUNG),
         ),
         Claim(

@@ -13,11 +13,11 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(Chain())
+TREE_BUILDERS = supported_builders(Chain())
 
 SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
 """Each size alone. Only the whole drafter stops at low confidence, as the method does."""
@@ -62,9 +62,9 @@ METHOD = Method(
     testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",

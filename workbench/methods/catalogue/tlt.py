@@ -7,18 +7,18 @@ from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
-from workbench.methods.drafters.warmth import SHIFTING
+from workbench.methods.drafters.warmth import SHIFTING_DOMAINS
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.buckets import Buckets
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 
-GROWERS = offered(BestFirst())
+TREE_BUILDERS = supported_builders(BestFirst())
 
 METHOD = Method(
     "tlt",
@@ -63,9 +63,9 @@ METHOD = Method(
     testing=Testing(perfect={"rate": 0.0}),
     drafter=TLT(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5), Buckets(depth=5)),
-    tree_builders=GROWERS,
+    tree_builders=TREE_BUILDERS,
     claims=(
         Claim(
             "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,
@@ -76,7 +76,7 @@ METHOD = Method(
             "τ of the head trained online / of the frozen one, after the target changed and while the domain shifts",
             "drafters of targets in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
-            lambda lab: lab.shifted(0.1).on(*SHIFTING).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
+            lambda lab: lab.shifted(0.1).on(*SHIFTING_DOMAINS).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
             key="adapts",
         ),
     ),

@@ -6,16 +6,16 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.msd import NO_ROOM
-from workbench.methods.drafters.vlm import SeeingDraftModel
+from workbench.methods.drafters.vlm import VisionDraftModel
 from workbench.methods.policies.dynamic_tree import DynamicTree
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.models.bundle import VISION_TARGET
 
-GROWERS = offered(Chain(), SeeingDraftModel)
+TREE_BUILDERS = supported_builders(Chain(), VisionDraftModel)
 
 METHOD = Method(
     "vlm-draft",
@@ -44,10 +44,10 @@ METHOD = Method(
     ),
     place=130,
     testing=Testing(no_alarm="test_alarms.py tests it with images."),
-    drafter=SeeingDraftModel(),
+    drafter=VisionDraftModel(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
-    tree_builders=GROWERS,
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    tree_builders=TREE_BUILDERS,
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Claim, Measured, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Measurement, Recording, Setting, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.vlm import BlindDraftModel
+from workbench.methods.drafters.vlm import TextOnlyDraftModel
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.chain import Chain
-from workbench.methods.tree_builders.common import offered
+from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.models.bundle import VISION_TARGET
 from workbench.trace import metrics
 
 
-def facts_gap(lab: Any) -> Measured:
+def facts_gap(lab: Any) -> Measurement:
     """Return the acceptance rate on other words minus that on words that state facts about the image."""
     gaps: list[float] = []
     for trace in lab.traces("text-only"):
@@ -31,7 +31,7 @@ def facts_gap(lab: Any) -> Measured:
     return lab.mean(gaps)
 
 
-GROWERS = offered(Chain(), BlindDraftModel)
+TREE_BUILDERS = supported_builders(Chain(), TextOnlyDraftModel)
 
 METHOD = Method(
     "vlm-text-only",
@@ -58,10 +58,10 @@ METHOD = Method(
     ),
     place=120,
     testing=Testing(no_alarm="Its drafter does not see the image."),
-    drafter=BlindDraftModel(),
+    drafter=TextOnlyDraftModel(),
     verifier=Lossless(),
-    other_verifiers=for_growers(GROWERS),
-    tree_builders=GROWERS,
+    other_verifiers=verifiers_for_builders(TREE_BUILDERS),
+    tree_builders=TREE_BUILDERS,
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.core.params import param
-from workbench.core.transfer import listed
+from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.suffix import Text
 from workbench.models.loading import Models
 
@@ -34,23 +35,23 @@ class Alignment:
     lost: bool = False
     realigned: int = 0
 
-    def follow(self, output: Sequence[int], longest: int) -> None:
+    def follow(self, output: abc.Sequence[int], longest: int) -> None:
         """Advance with the output's newest token, or search the source for the newest tokens."""
         if not self.lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
             self.at += 1
             return
         matches = self.source.matches(output[-longest:], longest)
-        place = chosen([places[places >= self.at] for places in matches], longest)
+        place = alignment_position([places[places >= self.at] for places in matches], longest)
         if place is None:
-            place = chosen(matches, longest)
+            place = alignment_position(matches, longest)
         self.lost = place is None
         if place is not None:
             self.at, self.realigned = place, self.realigned + 1
 
 
-def chosen(found: Sequence[np.ndarray], longest: int) -> int | None:
+def alignment_position(matches: abc.Sequence[np.ndarray], longest: int) -> int | None:
     """Return the index after the shortest suffix that occurs once, else after a full-length one; None if neither."""
-    for n, places in enumerate(found, 1):
+    for n, places in enumerate(matches, 1):
         if len(places) == 1 or (len(places) and n == longest):
             return int(places[0])
     return None
@@ -83,27 +84,27 @@ class Aggressive(Drafter):
         """Return the memory's name, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
-    def prime(self, row: Row, models: Models) -> Alignment:
+    def prime(self, row: Sequence, models: Models) -> Alignment:
         """Align with the text so far."""
         state = Alignment(Text())
         state.source.extend(row.committed[self.begin : row.prompt_length])
         self._follow(row, state, row.prompt_length)
         return state
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the source tokens from the pointer on."""
         assert row.models is not None
         state: Alignment = row.state.drafter
         row.report.signals["place in the input"] = state.at
         row.report.signals["aligned"] = float(not state.lost)
         row.report.signals["times aligned again"] = state.realigned
-        tokens: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
+        tokens: list[int] = [] if state.lost else to_list(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(tokens, source="aggressive", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Advance with the new tokens."""
         self._follow(row, row.state.drafter, len(row.committed) - len(outcome.emitted))
 
-    def _follow(self, row: Row, state: Alignment, first: int) -> None:
-        for end in range(first + 1, len(row.committed) + 1):
-            state.follow(row.committed[max(row.prompt_length, end - self.longest) : end], self.longest)
+    def _follow(self, sequence: Sequence, state: Alignment, first: int) -> None:
+        for end in range(first + 1, len(sequence.committed) + 1):
+            state.follow(sequence.committed[max(sequence.prompt_length, end - self.longest) : end], self.longest)

@@ -18,7 +18,7 @@ EPS = 1e-6
 _Net = TypeVar("_Net", bound="AttentionNet")
 
 
-class Entries:
+class DraftKVCache:
     """KV cache of a drafter for one text: stable entries, followed by speculative ones.
 
     Stable entries were computed from features of the target, speculative ones from the drafter's own predictions while
@@ -119,10 +119,10 @@ class AttentionNet(TrainedNet):
     def mix(
         self,
         x: Float[Tensor, "B n D"],
-        places: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
-        entries: Entries | None = None,
-        read: Float[Tensor, "B n R"] | None = None,
+        kv_cache: DraftKVCache | None = None,
+        qkv_input: Float[Tensor, "B n R"] | None = None,
     ) -> Float[Tensor, "B n D"]:
         """Return the residual stream after attention.
 
@@ -134,9 +134,9 @@ class AttentionNet(TrainedNet):
             read: input of the query, key and value projections; None: the normalised stream.
         """
         n = x.shape[1]
-        queries, keys, values = self.turned(self.before(x) if read is None else read, places)
-        if entries is not None:
-            keys, values = entries.put(torch.stack([keys, values]))
+        queries, keys, values = self.turned(self.before(x) if qkv_input is None else qkv_input, positions)
+        if kv_cache is not None:
+            keys, values = kv_cache.put(torch.stack([keys, values]))
             if mask is None and n > 1:
                 mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
         attention = nn.functional.scaled_dot_product_attention(
@@ -144,15 +144,17 @@ class AttentionNet(TrainedNet):
         )
         return self.mixed(attention, x)
 
-    def mixed(self, read: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+    def mixed(self, attention_output: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         """Return the residual stream plus the projected attention output."""
-        return self._times("out", read.transpose(1, 2).flatten(2), x)
+        return self._times("out", attention_output.transpose(1, 2).flatten(2), x)
 
-    def turned(self, read: Float[Tensor, "B n R"], places: Int[Tensor, "*b n"]) -> tuple[Tensor, Tensor, Tensor]:
+    def turned(
+        self, qkv_input: Float[Tensor, "B n R"], positions: Int[Tensor, "*b n"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys after RoPE, for positions [n] or [B, n], and values: [B, H, n, d] each."""
-        heads = self._times("qkv", read).view(*read.shape[:2], 3, self.heads, self.head_size)
+        heads = self._times("qkv", qkv_input).view(*qkv_input.shape[:2], 3, self.heads, self.head_size)
         heads = heads.permute(2, 0, 3, 1, 4)
-        angles = torch.embedding(self._rope, places).unsqueeze(-3)
+        angles = torch.embedding(self._rope, positions).unsqueeze(-3)
         cos, sin = angles.chunk(2, -1)  # the table contains the sign of the rotated half
         rotated = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
         return rotated[0], rotated[1], heads[2]
@@ -214,12 +216,12 @@ def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = No
     return torch.cat([cos, cos, -sin, sin], 1).float()
 
 
-def _scaled(said: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
+def _scaled(settings: Mapping[str, Any], head_size: int) -> tuple[Tensor, float]:
     """Return the RoPE frequencies of a scaling type ("linear", "yarn", …), and the factor of cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config_class: Any = LlamaConfig  # transformers' type stubs lack parameters
-    config = config_class(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(said))
-    rates, scale = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, torch.device("cpu"))
+    config = config_class(hidden_size=head_size, num_attention_heads=1, rope_parameters=dict(settings))
+    rates, scale = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, torch.device("cpu"))
     return rates.double(), float(scale)

@@ -22,7 +22,8 @@ about the second, its true distribution would differ from the declared one, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -36,11 +37,11 @@ from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
-from workbench.engine.request import Request, Row
+from workbench.engine.request import Request, Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
-from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
-from workbench.methods.drafters.eagle_3 import fused, streams_of
+from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVCache, Norm
+from workbench.methods.drafters.eagle_3 import concat_hidden_states, select_layers
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.tree_builders.chain import Chain
@@ -49,11 +50,11 @@ from workbench.models.runner import SCRATCH
 
 LONGEST = 8
 """Maximum number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
-AGAIN = "Train it for this target: workbench train block-diffusion --target …"
+TRAIN_ADVICE = "Train it for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TrainingKV:
     """Keys and values of whole texts in one layer, for training, with the interface of `Entries` but nothing stored."""
 
     entries: Float[Tensor, "two B H n d"]
@@ -64,7 +65,7 @@ class Text:
         return keys, values
 
 
-Behind = Entries | Text
+TextKV = DraftKVCache | TrainingKV
 """Keys and values of the text that a block attends to in one layer."""
 
 
@@ -76,16 +77,16 @@ class BlockLayer(DecoderLayer):
         del self.after  # the output of the last layer is normalised once, for the LM head
         self.feeds(ffn)
 
-    def injected(self, text: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
+    def injected(self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
         """Return keys and values of the text, by the weights that compute the block's own."""
-        return torch.stack(self.turned(text, places)[1:])
+        return torch.stack(self.turned(text, positions)[1:])
 
     def forward(
-        self, x: Float[Tensor, "B m D"], places: Int[Tensor, "*b m"], behind: Behind, mask: Tensor | None
+        self, x: Float[Tensor, "B m D"], positions: Int[Tensor, "*b m"], text_kv: TextKV, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
         """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], the attended entries; None: all."""
-        queries, *new = self.turned(self.before(x), places)
-        keys, values = behind.put(torch.stack(new))
+        queries, *new = self.turned(self.before(x), positions)
+        keys, values = text_kv.put(torch.stack(new))
         return self.fed(self.mixed(nn.functional.scaled_dot_product_attention(queries, keys, values, mask), x))
 
 
@@ -120,7 +121,7 @@ class BlockNet(TrainedNet):
         width: int,
         heads: int,
         ffn: int,
-        taps: Sequence[int] = (1, 2),
+        taps: abc.Sequence[int] = (1, 2),
         block: int = LONGEST,
         layers: int = 2,
         cond: int = 64,
@@ -147,17 +148,17 @@ class BlockNet(TrainedNet):
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def injected(
-        self, streams: Float[Tensor, "B n TD"], places: Int[Tensor, " n"]
+        self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
         """Return keys and values of a text for each layer."""
-        text = self.norm_text(self.widen(self.narrow(streams)))
-        return [layer.injected(text, places) for layer in self.each]
+        text = self.norm_text(self.widen(self.narrow(hidden_states)))
+        return [layer.injected(text, positions) for layer in self.each]
 
     def forward(
         self,
         x: Float[Tensor, "B m D"],
-        places: Int[Tensor, "*b m"],
-        behind: Sequence[Behind],
+        positions: Int[Tensor, "*b m"],
+        text_kv: abc.Sequence[TextKV],
         mask: Bool[Tensor, "B 1 m used"] | None = None,
     ) -> Float[Tensor, "B m D"]:
         """Return the inputs of the LM head at the positions of blocks.
@@ -168,8 +169,8 @@ class BlockNet(TrainedNet):
             behind: keys and values of the text, per layer.
             mask: entries of the text and of the blocks that each position attends to; None: all.
         """
-        for layer, cache in zip(self.each, behind, strict=True):
-            x = layer(x, places, cache, mask)
+        for layer, cache in zip(self.each, text_kv, strict=True):
+            x = layer(x, positions, cache, mask)
         return self.after(x)
 
     def shown(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
@@ -178,7 +179,7 @@ class BlockNet(TrainedNet):
 
     def blocks(
         self,
-        streams: Float[Tensor, "B n TD"],
+        hidden_states: Float[Tensor, "B n TD"],
         embeds: Float[Tensor, "B n D"],
         anchors: Int[Tensor, "B A"],
         is_known: Bool[Tensor, "B A m"],
@@ -199,7 +200,9 @@ class BlockNet(TrainedNet):
         text = torch.arange(n, device=anchors.device) < anchors.repeat_interleave(m, 1).unsqueeze(-1)
         block_index = torch.arange(a, device=anchors.device).repeat_interleave(m)
         same_block = (block_index == block_index[:, None]).expand(b, -1, -1)
-        caches = [Text(entries) for entries in self.injected(streams, torch.arange(n, device=anchors.device))]
+        caches = [
+            TrainingKV(entries) for entries in self.injected(hidden_states, torch.arange(n, device=anchors.device))
+        ]
         x = self.shown(tokens, is_known.flatten(1))
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
@@ -221,7 +224,7 @@ class BlockNet(TrainedNet):
         }  # fmt: skip
 
 
-def unmasked(step: int, steps: int, masks: int) -> int:
+def n_unmasked(step: int, steps: int, masks: int) -> int:
     """Return how many of a block's masks are filled in after a step, counted from 1: spread evenly, more at first.
 
     Example:
@@ -247,14 +250,14 @@ class BlockState:
     net: BlockNet
     models: Models
     head: SharedHead
-    entries: list[Entries]
+    entries: list[DraftKVCache]
     place: int
     fresh: list[Float[Tensor, "1 m TD"]] = field(default_factory=list[Tensor])
 
-    def hear(self, streams: Float[Tensor, "m TD"]) -> None:
+    def hear(self, hidden_states: Float[Tensor, "m TD"]) -> None:
         """Store the target's fused hidden states of the next m positions."""
-        self.fresh.append(streams.unsqueeze(0))
-        self.place += len(streams)
+        self.fresh.append(hidden_states.unsqueeze(0))
+        self.place += len(hidden_states)
 
     def read(self) -> None:
         """Compute the keys and values of the hidden states in `fresh`, and append them to the KV cache."""
@@ -287,7 +290,7 @@ class BlockState:
             logits = new_logits if logits is None else torch.where(is_known[1:, None], logits, new_logits)
             if step < steps:
                 top_logprobs, best = self.head.ranked(logits, 1)
-                more = unmasked(step, steps, masks) - unmasked(step - 1, steps, masks)
+                more = n_unmasked(step, steps, masks) - n_unmasked(step - 1, steps, masks)
                 most_confident = top_logprobs[:, 0].masked_fill(is_known[1:], -torch.inf).topk(more).indices
                 is_known = is_known.index_fill(0, most_confident + 1, True)
                 tokens = torch.cat([token, best[:, 0]])
@@ -297,9 +300,9 @@ class BlockState:
         assert logits is not None
         return logits
 
-    def whole(self, said: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
+    def whole(self, logits: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
         """Return the logits of one masked position, counted from 0, over the target's whole vocabulary."""
-        return self.head.spread(said[:, level])
+        return self.head.spread(logits[:, level])
 
 
 @dataclass(frozen=True)
@@ -330,42 +333,48 @@ class BlockDiffusion(DistributionDrafter):
 
     def captures(self, models: Models) -> CaptureSelection:
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
-        return streams_of(_net(models).taps)
+        return select_layers(_net(models).taps)
 
-    def prime(self, row: Row, models: Models) -> BlockState:
+    def prime(self, row: Sequence, models: Models) -> BlockState:
         """Read the hidden states of all committed positions but the last, after images."""
         net, target, slot = _net(models), models.target, row.place
         end = len(row.committed) - 1
         first = min(slot.n_pictured, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        entries = [Entries(net.heads, layer.head_size, capacity, like) for layer in net.each]
+        entries = [DraftKVCache(net.heads, layer.head_size, capacity, like) for layer in net.each]
         state = BlockState(net, models, head_of(BlockNet, models), entries, first)
         if first < end:
             with torch.inference_mode():
-                state.hear(fused(states_of(row, models, streams_of(net.taps), first).streams, net.taps))
+                state.hear(
+                    concat_hidden_states(states_of(row, models, select_layers(net.taps), first).streams, net.taps)
+                )
                 state.read()
         return state
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return one level per mask."""
         return row.state.drafter.net.block - 1
 
-    def begin(self, row: Row) -> HeadsGrowth:
+    def begin(self, row: Sequence) -> HeadsGrowth:
         """Predict a block after the newest token."""
         state: BlockState = row.state.drafter
         token = to_device(row.committed[-1:], row.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(row, logits, *state.head.ranked(logits, RANKS))
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
         state: BlockState = row.state.drafter
         accepted = outcome.places
-        state.hear(fused(outcome.taps, state.net.taps)[accepted])
+        state.hear(concat_hidden_states(outcome.taps, state.net.taps)[accepted])
 
     def explain(
-        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+        self,
+        models: Models,
+        request: Request,
+        tokens: abc.Sequence[int],
+        told: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Return None: this drafter reads no images."""
 
@@ -376,8 +385,8 @@ def _net(models: Models) -> BlockNet:
     Raises:
         ModelError: it cannot be read, or reads layers that the target does not have.
     """
-    net, layers = load_fitting(BlockNet, models, "block diffusion weights", AGAIN), models.target.n_layers
+    net, layers = load_fitting(BlockNet, models, "block diffusion weights", TRAIN_ADVICE), models.target.n_layers
     if net.taps[-1] > layers:
         message = f"These weights read layers {', '.join(map(str, net.taps))}; the target has {layers}."
-        raise ModelError(message, AGAIN)
+        raise ModelError(message, TRAIN_ADVICE)
     return net

@@ -7,35 +7,35 @@ import time
 import torch
 
 from workbench.core.errors import MethodUnavailableError
-from workbench.core.transfer import listed, to_device
-from workbench.decoders.draft_verify.drafter_vision import see
+from workbench.core.transfer import to_device, to_list
+from workbench.decoders.draft_verify.drafter_vision import report_vision
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine.image_inputs import process, text_only, translated
+from workbench.engine.image_inputs import process, text_only, translate_placeholders
 from workbench.engine.image_trace import position_bytes
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Slot
-from workbench.models.image_prefill import prefill_pictures
+from workbench.models.image_prefill import prefill_images
 from workbench.models.loading import Models
 
 
-def keep_chain(row: Row, slot: Slot, outcome: RoundFeedback) -> None:
+def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
     """Keep a drafted chain's KV cache entries up to the last accepted token: catch-up tokens, then accepted drafts."""
-    catch_up = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
+    catch_up = len(sequence.committed) - len(feedback.emitted) - slot.length - slot.shift
     n_drafts = max(0, slot.scratch - catch_up)
-    slot.length += catch_up + min(len(outcome.verdict.path), n_drafts) if slot.scratch else 0
+    slot.length += catch_up + min(len(feedback.verdict.path), n_drafts) if slot.scratch else 0
     slot.scratch = 0
 
 
-def reach_of(row: Row, slot: Slot) -> int:
+def max_draft_depth(sequence: Sequence, slot: Slot) -> int:
     """Return the number of levels that fit the draft model's context.
 
     The first level needs room for the committed tokens, and each further level for one token more.
     """
-    assert row.models.drafter is not None
-    return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
+    assert sequence.models.drafter is not None
+    return sequence.models.drafter.context - (len(sequence.committed) - slot.shift) + 1
 
 
-def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
+def open_prefilled_slot(sequence: Sequence, models: Models, ignore_images: bool = False) -> Slot:
     """Return a new slot of the draft model's KV cache, prefilled with all committed tokens but the last.
 
     For a prompt with images, a draft model that has a processor reads the images through it; any other draft model, or
@@ -45,61 +45,66 @@ def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
         ContextError: the draft model has no positions for all of it.
     """
     assert models.drafter is not None
-    slot = models.drafter.open(id(row))
+    slot = models.drafter.open(id(sequence))
     try:
-        _read_into(slot, row, models, blind)
+        _read_into(slot, sequence, models, ignore_images)
     except BaseException:  # on any error: only this function can free the slot
         models.drafter.close(slot)
         raise
     return slot
 
 
-def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
+def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bool) -> None:
     runner = models.drafter
     assert runner is not None
-    if row.images is None:
-        if len(row.committed) > 1:
-            runner.prefill(slot, row.committed[:-1])
+    if sequence.images is None:
+        if len(sequence.committed) > 1:
+            runner.prefill(slot, sequence.committed[:-1])
         return
-    if blind or models.drafter_processor is None:
-        prompt = _text_of(row, models)
+    if ignore_images or models.drafter_processor is None:
+        prompt = _text_of(sequence, models)
         start = time.perf_counter()
         if len(prompt) > 1:
             runner.prefill(slot, prompt[:-1])
         n_vision, seconds = 0, time.perf_counter() - start
     else:
-        inputs = read_pictures(row, models)
-        prefill_pictures(runner, slot, inputs)
+        inputs = process_images(sequence, models)
+        prefill_images(runner, slot, inputs)
         assert slot.pictured is not None
-        prompt, n_vision, seconds = listed(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
-    slot.shift = row.prompt_length - len(prompt)
-    if row.n_new:
-        runner.prefill(slot, row.committed[slot.length + slot.shift : -1])
-    see(row, n_drafter=n_vision, drafter_bytes=n_vision * position_bytes(runner), drafter_prefill_s=seconds)
+        prompt, n_vision, seconds = to_list(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
+    slot.shift = sequence.prompt_length - len(prompt)
+    if sequence.n_new:
+        runner.prefill(slot, sequence.committed[slot.length + slot.shift : -1])
+    report_vision(
+        sequence, n_drafter=n_vision, drafter_bytes=n_vision * position_bytes(runner), drafter_prefill_s=seconds
+    )
 
 
-def _text_of(row: Row, models: Models) -> list[int]:
+def _text_of(sequence: Sequence, models: Models) -> list[int]:
     """Return the prompt without images; its last token stays the same, since the first round reads it again."""
-    tokens = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
-    last = row.committed[row.prompt_length - 1]
+    tokens = text_only(
+        models,
+        sequence.request.prompt if len(sequence.request.prompt) else sequence.committed[: sequence.prompt_length],
+    )
+    last = sequence.committed[sequence.prompt_length - 1]
     return tokens if tokens and tokens[-1] == last else [*tokens, last]
 
 
-def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
+def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor]:
     """Return the output of the draft model's own processor for the sequence's prompt and images.
 
     Raises:
         MethodUnavailableError: the request has only the target's image tensors, or the models end the prompt
             differently.
     """
-    if not row.pictures:
+    if not sequence.pictures:
         raise MethodUnavailableError(
             f"{models.drafter_name} reads images with its own processor, but only the target's tensors were given.",
             "Give Request.pictures as well.",
         )
-    prompt = translated(models.processor, models.drafter_processor, row.request.prompt)
-    inputs = process(models.drafter_processor, prompt, row.pictures)
-    if int(inputs["input_ids"][0, -1]) != row.committed[row.prompt_length - 1]:
+    prompt = translate_placeholders(models.processor, models.drafter_processor, sequence.request.prompt)
+    inputs = process(models.drafter_processor, prompt, sequence.pictures)
+    if int(inputs["input_ids"][0, -1]) != sequence.committed[sequence.prompt_length - 1]:
         raise MethodUnavailableError(
             f"{models.drafter_name} and {models.target_name} end a prompt with images by different tokens.",
             "Choose a draft model of the target's family.",
@@ -107,8 +112,8 @@ def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def unread(row: Row, models: Models, slot: Slot) -> torch.Tensor:
+def uncached_tokens(sequence: Sequence, models: Models, slot: Slot) -> torch.Tensor:
     """Return committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
-    return to_device(row.committed[slot.length + slot.shift :], models.drafter.device)
+    return to_device(sequence.committed[slot.length + slot.shift :], models.drafter.device)

@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
-from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.attention_net import DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
@@ -38,19 +38,23 @@ class FusionLayer(DecoderLayer):
         self.feeds(ffn)
 
     def forward(
-        self, x: Float[Tensor, "B n C"], places: Int[Tensor, " n"], mask: Bool[Tensor, "n used"], entries: Entries
+        self,
+        x: Float[Tensor, "B n C"],
+        positions: Int[Tensor, " n"],
+        mask: Bool[Tensor, "n used"],
+        kv_cache: DraftKVCache,
     ) -> Float[Tensor, "B n C"]:
         """Return the output states; store keys and values computed from them instead of from the inputs.
 
         Arguments: see `AttentionNet.mix`.
         """
-        state = self.after(self.fed(self.mix(x, places, mask, entries)))
-        entries.replace(self.held(state, places))
+        state = self.after(self.fed(self.mix(x, positions, mask, kv_cache)))
+        kv_cache.replace(self.held(state, positions))
         return state
 
-    def held(self, states: Float[Tensor, "B n C"], places: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
+    def held(self, states: Float[Tensor, "B n C"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
         """Return keys and values of states."""
-        return torch.stack(self.turned(self.before(states), places)[1:])
+        return torch.stack(self.turned(self.before(states), positions)[1:])
 
 
 class ChimeraHeads(PrefixHeads):
@@ -84,9 +88,9 @@ class ChimeraHeads(PrefixHeads):
         for head in self.says:
             nn.init.zeros_(head.get_parameter("weight"))
 
-    def trigram(self, told: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
+    def trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
         """Return the encoding of three consecutive tokens from their projected embeddings, newest last."""
-        return self.speaks(told + nn.functional.silu(self.mixes(told)))
+        return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
     def forward(
         self, features: Float[Tensor, "*b D"], states: Float[Tensor, "*b C"], block: int
@@ -120,13 +124,15 @@ class ChimeraHeads(PrefixHeads):
 class ChimeraState(PrefixState):
     """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
 
-    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
+    def over(
+        self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
+    ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
         self.entries[0].put(self.net.layer.held(self.net.enter(features), places))
         return features
 
 
-class ChimeraGrowth(Growth):
+class ChimeraGrowth(PartialTree):
     """A tree in which each node's state is computed from the last three tokens of its path.
 
     Args:
@@ -134,7 +140,7 @@ class ChimeraGrowth(Growth):
         feature: f(t), the target's newest hidden state.
     """
 
-    def __init__(self, row: Row, feature: Float[Tensor, " D"]) -> None:
+    def __init__(self, row: Sequence, feature: Float[Tensor, " D"]) -> None:
         self.state: ChimeraState = row.state.drafter
         assert isinstance(self.state.net, ChimeraHeads)
         self.net, self._feature = self.state.net, feature.unsqueeze(0)
@@ -185,5 +191,5 @@ class Chimera(HydraPlusPlus):
     state: ClassVar[type[PrefixState]] = ChimeraState
     called: ClassVar[str] = "Chimera"
 
-    def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
+    def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
         return ChimeraGrowth(row, hidden)

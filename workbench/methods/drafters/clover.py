@@ -20,10 +20,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import Mark
-from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
+from workbench.methods.drafters.attention_net import DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
@@ -47,10 +47,11 @@ class AttentionDecoder(nn.Module):
         self.norm = Norm(width, eps=1e-6)
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
-    def forward(self, states: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
+    def forward(self, states: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
         """Return the states plus the gated token values."""
         query, key, value = (
-            x.unflatten(-1, (self.heads, -1)) for x in (self.query(self.norm(states)), self.key(told), self.value(told))
+            x.unflatten(-1, (self.heads, -1))
+            for x in (self.query(self.norm(states)), self.key(token_embeds), self.value(token_embeds))
         )
         gate = nn.functional.cosine_similarity(query, key, dim=-1)
         return states + (gate.unsqueeze(-1) * value).flatten(-2)
@@ -82,7 +83,7 @@ class AugmentingBlock(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
-        self, states: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: list[Entries] | None = None
+        self, states: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_caches: list[DraftKVCache] | None = None
     ) -> Float[Tensor, "B n D"]:
         """Return the augmented states at consecutive positions.
 
@@ -93,7 +94,7 @@ class AugmentingBlock(nn.Module):
         """
         x = self.enter(states)
         for i, layer in enumerate(self.decoders):
-            x = layer.fed(layer.mix(x, places, None, None if entries is None else entries[i]))
+            x = layer.fed(layer.mix(x, positions, None, None if kv_caches is None else kv_caches[i]))
         return states + self.leave(x)
 
 
@@ -138,8 +139,8 @@ class CloverHeads(PrefixHeads):
                 nn.init.zeros_(layer.weight)
 
     def over(
-        self, features: Float[Tensor, "B n D"], told: Float[Tensor, "B n C"] | None = None,
-        places: Int[Tensor, " n"] | None = None, entries: list[Entries] | None = None,
+        self, features: Float[Tensor, "B n D"], token_embeds: Float[Tensor, "B n C"] | None = None,
+        positions: Int[Tensor, " n"] | None = None, kv_caches: list[DraftKVCache] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
         """Return speculation states after each position of texts.
 
@@ -149,27 +150,27 @@ class CloverHeads(PrefixHeads):
             places: positions; by default from 0.
             entries: keys and values of earlier positions, for each of the block's layers.
         """
-        if places is None:
-            places = torch.arange(features.shape[1], device=features.device)
+        if positions is None:
+            positions = torch.arange(features.shape[1], device=features.device)
         if self.first_gate is not None:
-            assert told is not None
-            features = self.first_gate(features, told)
-        return self.begun(self.block(features, places, entries))
+            assert token_embeds is not None
+            features = self.first_gate(features, token_embeds)
+        return self.begun(self.block(features, positions, kv_caches))
 
     def begin(
-        self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
+        self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
         """Return state and LM head input of level 1, given the result of `over` and the newest token's projection."""
         if self.first is None or self.first_out is None:
-            return self.step(state, told)
+            return self.step(state, token_embeds)
         return state, self.after(state + self.first_out(self.first(state)))
 
     def step(
-        self, state: Float[Tensor, "*b D"], told: Float[Tensor, "*b C"]
+        self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
         """Return state and LM head input of the next level, given a level's state and the token drafted there."""
-        state = self.gate(state, told)
-        return state, self.after(state + self.later_out(self.later(state) + self.later_told(told)))
+        state = self.gate(state, token_embeds)
+        return state, self.after(state + self.later_out(self.later(state) + self.later_told(token_embeds)))
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -193,7 +194,9 @@ class CloverHeads(PrefixHeads):
 class CloverState(PrefixState):
     """Hydra++'s state, with an augmenting block that also reads the token after each position."""
 
-    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n D"]:
+    def over(
+        self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
+    ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, CloverHeads)
         begin = self.entries[0].used
         ids = to_device(row.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
@@ -202,7 +205,7 @@ class CloverState(PrefixState):
         )
 
 
-class CloverGrowth(Growth):
+class CloverGrowth(PartialTree):
     """Tree whose nodes each have a recurrent state: the parent's state with the node's token added.
 
     Args:
@@ -210,7 +213,7 @@ class CloverGrowth(Growth):
         state: the text's speculation state, from `CloverHeads.over`.
     """
 
-    def __init__(self, row: Row, state: Float[Tensor, " D"]) -> None:
+    def __init__(self, row: Sequence, state: Float[Tensor, " D"]) -> None:
         self.state: CloverState = row.state.drafter
         assert isinstance(self.state.net, CloverHeads)
         self.net = self.state.net
@@ -248,5 +251,5 @@ class Clover(HydraPlusPlus):
     state: ClassVar[type[PrefixState]] = CloverState
     called: ClassVar[str] = "Clover"
 
-    def growth(self, row: Row, hidden: Float[Tensor, " D"]) -> CloverGrowth:
+    def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> CloverGrowth:
         return CloverGrowth(row, hidden)

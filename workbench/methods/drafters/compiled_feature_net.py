@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbench.core.transfer import of_numpy
-from workbench.kernels.compilation import compiled, together
-from workbench.kernels.distributions import TOP, SoftmaxSummary, weighing
-from workbench.kernels.fused import Fused
+from workbench.core.transfer import from_numpy
+from workbench.kernels.compilation import load_kernels, run_in_parallel
+from workbench.kernels.distributions import TOP, SoftmaxSummary, prepare_softmax_summary
+from workbench.kernels.fused import FusedDecoder
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, Entries, Norm
-from workbench.methods.drafters.feature_net import BESIDE, NORMS, FeatureNet
+from workbench.methods.drafters.attention_net import ROPE_BASE, DecoderLayer, DraftKVCache, Norm
+from workbench.methods.drafters.feature_net import NORMS, QKV_ONLY, FeatureNet
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)
 
 
-class Level(NamedTuple):
+class LevelOutput(NamedTuple):
     """Outputs of the layer and the LM head after k pairs.
 
     Attributes:
@@ -48,25 +48,25 @@ class Level(NamedTuple):
     weighed: SoftmaxSummary
 
 
-OWN = ("forward", "reads", "left", "lm_head_input", "pairs", "taken")
+INHERITED_METHODS = ("forward", "reads", "left", "lm_head_input", "pairs", "taken")
 """Methods that a net must inherit unchanged from the class that sets `enters`."""
 
 
 class CompiledFeatureNet:
     """The compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
 
-    def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: Fused) -> None:
-        levels: Any = compiled("draft_levels")
+    def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: FusedDecoder) -> None:
+        levels: Any = load_kernels("draft_levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
         self._width, self._is_state = net.width, not net.guesses_features
-        embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.enters == BESIDE else None
+        embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.enters == QKV_ONLY else None
         self._kept = (embed.weight, net.fuse.weight, embed_weight)  # keeps their memory alive
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
         self._beside = None if embed_weight is None else _bits(embed_weight)
         norms = (getattr(net, name, None) for name in NORMS[:2])
         first, second = (n.weight.detach().float().numpy() if isinstance(n, Norm) else _NOTHING for n in norms)
         self._norms = first, second
-        zero, entries = torch.zeros(1, dtype=torch.long), Entries(net.heads, net.head_size, 1, embed.weight)
+        zero, entries = torch.zeros(1, dtype=torch.long), DraftKVCache(net.heads, net.head_size, 1, embed.weight)
         # this call compiles the functions if they are not compiled yet
         self.level(zero, embed.weight[:1], zero, None, entries)
 
@@ -82,7 +82,9 @@ class CompiledFeatureNet:
         """
         weight, kind = net.qkv.weight, type(net)
         defining = next(base for base in kind.__mro__ if "enters" in vars(base))
-        is_standard = bool(net.enters) and all(getattr(kind, name) is getattr(defining, name) for name in OWN)
+        is_standard = bool(net.enters) and all(
+            getattr(kind, name) is getattr(defining, name) for name in INHERITED_METHODS
+        )
         is_standard &= all(
             getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed")
         )
@@ -101,7 +103,7 @@ class CompiledFeatureNet:
         if type(embed) is not nn.Embedding or table.dtype != weight.dtype or not table.is_contiguous():
             return None
         with torch.inference_mode(False), torch.no_grad():
-            fused = Fused.of(_as_model(net, rows, capacity), capacity)
+            fused = FusedDecoder.of(_as_model(net, rows, capacity), capacity)
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
@@ -112,11 +114,11 @@ class CompiledFeatureNet:
         self,
         tokens: Int[Tensor, " n"],
         features: Float[Tensor, "n D"],
-        places: Int[Tensor, " n"],
-        sees: Bool[Tensor, "n s_plus_n"] | None,
-        entries: Entries,
+        pair_positions: Int[Tensor, " n"],
+        tree_mask: Bool[Tensor, "n s_plus_n"] | None,
+        kv_cache: DraftKVCache,
         last_only: bool = False,
-    ) -> Level:
+    ) -> LevelOutput:
         """Run the layer and the LM head on pairs of a token and a feature, in one compiled call.
 
         Args:
@@ -128,21 +130,21 @@ class CompiledFeatureNet:
             last_only: return outputs after the last pair only.
         """
         n = tokens.shape[0]
-        room, start = entries.reserve(n)
+        room, start = kv_cache.reserve(n)
         used = start + n
-        sees = _in_order(n) if sees is None else sees
+        tree_mask = _in_order(n) if tree_mask is None else tree_mask
         visible, count = np.empty((n, used), np.int32), np.empty(n, np.int64)
-        self._list(sees.numpy(), used - sees.shape[1], visible, count)
+        self._list(tree_mask.numpy(), used - tree_mask.shape[1], visible, count)
         stream, join_args, bias_args = self._entering(tokens.numpy(), features)
         shared = (np.zeros(n, np.int64), np.arange(start, used), visible, count)
-        positions, bias = places.numpy(), None if self._beside is None else bias_args[-2][None]
-        layer_args = self._fused.layered(stream, room.unsqueeze(0), shared, positions, (0,), beside=bias)
+        positions, bias = pair_positions.numpy(), None if self._beside is None else bias_args[-2][None]
+        layer_args = self._fused.layered(stream, room.unsqueeze(0), shared, positions, (0,), qkv_bias=bias)
         outputs = stream[-1:] if last_only else stream
         logits, states, head_args = self._fused.reading(outputs)
-        summary, softmax_args = weighing(logits, min(TOP, logits.shape[1]))
+        summary, softmax_args = prepare_softmax_summary(logits, min(TOP, logits.shape[1]))
         # the default argument keeps `room` alive until the function has run
-        together(lambda room=room: self._run(join_args, bias_args, layer_args, head_args, softmax_args))
-        return Level((outputs if self._is_state else states).to(features.dtype), logits, summary)
+        run_in_parallel(lambda room=room: self._run(join_args, bias_args, layer_args, head_args, softmax_args))
+        return LevelOutput((outputs if self._is_state else states).to(features.dtype), logits, summary)
 
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
@@ -152,12 +154,12 @@ class CompiledFeatureNet:
         nothing = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:
             join_args = self._join(self._table, tokens, features, (of_token, of_feature), self._fuse)
-            return of_numpy(join_args[-2]), join_args, nothing
+            return from_numpy(join_args[-2]), join_args, nothing
         bias_args = self._join(self._table, tokens, None, (of_token, of_feature), self._beside)
         if features.shape[1] == self._width:  # a state, not the hidden states to fuse
             return features.to(torch.float32, copy=True), nothing, bias_args
         join_args = self._join(None, tokens, features, (of_feature, of_feature), self._fuse)
-        return of_numpy(join_args[-2]), join_args, bias_args
+        return from_numpy(join_args[-2]), join_args, bias_args
 
     def _join(
         self,

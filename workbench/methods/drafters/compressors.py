@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.core.draw import numbers
-from workbench.core.transfer import listed
-from workbench.methods.drafters.feature_net import View
+from workbench.core.draw import seeded_uniforms
+from workbench.core.transfer import to_list
+from workbench.methods.drafters.feature_net import CompressedImage
 
 GROUPS = 8
 QUERIES = 2
@@ -23,7 +23,7 @@ def n_kept(n: int, ratio: int) -> int:
 
 def subset(n: int, m: int, seed: int = 0) -> list[int]:
     """Return a uniformly random subset of size m, in order; the same for the same seed."""
-    order = sorted(range(n), key=numbers(seed, n).tolist().__getitem__)
+    order = sorted(range(n), key=seeded_uniforms(seed, n).tolist().__getitem__)
     return sorted(order[:m])
 
 
@@ -40,7 +40,7 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
     if side * side == ratio and rows % side == 0 and cols % side == 0:
         return blocks(rows, cols, side)
     indices = torch.arange(rows * cols)
-    return [listed(part) for part in indices.tensor_split(n_kept(rows * cols, ratio))]
+    return [to_list(part) for part in indices.tensor_split(n_kept(rows * cols, ratio))]
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
@@ -52,19 +52,19 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
     ]
 
 
-def prune(x: Float[Tensor, "B N D"], kept: list[int]) -> View:
+def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
     """Select some tokens, with their values and positions."""
-    index = torch.tensor(kept, dtype=torch.long, device=x.device)
-    return View(x[:, index], index, "prune", kept=kept)
+    index = torch.tensor(indices, dtype=torch.long, device=x.device)
+    return CompressedImage(x[:, index], index, "prune", kept=indices)
 
 
-def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
+def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
     """Return the mean of each window."""
     groups = windows(rows, cols, ratio)
     mean = x.new_zeros(len(groups), x.shape[1])
     for i, window in enumerate(groups):
         mean[i, window] = 1 / len(window)
-    return View(mean @ x, middles(groups, x), "pool", blocks=groups)
+    return CompressedImage(mean @ x, middle_positions(groups, x), "pool", blocks=groups)
 
 
 class Convolution(nn.Module):
@@ -78,14 +78,14 @@ class Convolution(nn.Module):
             each = width // GROUPS
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
 
-    def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
+    def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
         """Halve both sides of the grid until the ratio is reached; odd sides repeat their last row or column."""
         times = math.ceil(round(math.log(ratio, 4), 9))
         y = x.mT.reshape(x.shape[0], -1, rows, cols)
         for _ in range(times):
             y = self.conv(nn.functional.pad(y, (0, y.shape[3] % 2, 0, y.shape[2] % 2), mode="replicate"))
         groups = blocks(rows, cols, 2**times)
-        return View(y.flatten(2).mT, middles(groups, x), "conv", blocks=groups)
+        return CompressedImage(y.flatten(2).mT, middle_positions(groups, x), "conv", blocks=groups)
 
 
 class Resampler(nn.Module):
@@ -97,24 +97,24 @@ class Resampler(nn.Module):
         nn.init.normal_(self.queries)
         self.keys, self.values = nn.Linear(width, inner, bias=False), nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Float[Tensor, "B N D"]) -> View:
+    def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
         """Attend to the tokens with the queries. The returned weights are those of the first prompt."""
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
-        places = spread(QUERIES, x)
-        return View(weights @ self.values(x), places, "resample", weights=weights[0].detach())
+        places = even_positions(QUERIES, x)
+        return CompressedImage(weights @ self.values(x), places, "resample", weights=weights[0].detach())
 
 
-def none(x: Float[Tensor, "B N D"]) -> View:
+def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
     """Return no inputs: the drafter reads the text alone."""
-    return View(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept=[])
+    return CompressedImage(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept=[])
 
 
-def middles(found: list[list[int]], x: Tensor) -> Tensor:
+def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
     """Return the index of each window's middle token, the position of the pooled input."""
-    return torch.tensor([window[(len(window) - 1) // 2] for window in found], device=x.device)
+    return torch.tensor([window[(len(window) - 1) // 2] for window in groups], device=x.device)
 
 
-def spread(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
+def even_positions(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
     """Return m positions spread evenly over the tokens."""
     return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

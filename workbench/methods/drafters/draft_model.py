@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine.request import Row
-from workbench.methods.drafters.catching_up import keep_chain, unread
-from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.catching_up import keep_accepted_chain, uncached_tokens
+from workbench.methods.drafters.draft_tree import DraftModelState, TreeFromModel
 from workbench.methods.tree_builders.chain import Chain, draft_chain
 
 
@@ -27,7 +27,7 @@ class DraftModel(TreeFromModel):
     needs: ClassVar[tuple[str, ...]] = ("drafter",)
     source: ClassVar[str] = "draft-model"
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains in lock-step, and trees one after the other."""
         chains = [row for row in rows if row.state.plan.grower is None or isinstance(row.state.plan.grower, Chain)]
         trees: dict[int, DraftTree] = {}
@@ -36,15 +36,15 @@ class DraftModel(TreeFromModel):
             assert models is not None
             assert models.drafter is not None
             slots = [row.state.drafter.slot for row in chains]
-            feed = [unread(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
+            feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
             chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
             trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
         return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.state.plan) for row in rows]
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted tokens, of a tree or of a chain."""
-        state: GrowthState = row.state.drafter
+        state: DraftModelState = row.state.drafter
         if state.is_tree:
             super().observe(row, outcome)
         else:
-            keep_chain(row, state.slot, outcome)
+            keep_accepted_chain(row, state.slot, outcome)

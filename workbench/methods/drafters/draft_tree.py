@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,20 +11,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.sampling import sayable, with_history
+from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Segment, Slot
-from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
+from workbench.methods.drafters.catching_up import max_draft_depth, open_prefilled_slot, uncached_tokens
 from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 
 
-class GrowthState:
+class DraftModelState:
     """A slot of the draft model's cache, and the scratch indices of the last tree's nodes.
 
     Attributes:
@@ -39,17 +39,17 @@ class GrowthState:
         self.is_tree = False
 
 
-class ModelGrowth(Growth):
+class ModelGrowth(PartialTree):
     """Tree built in one slot of a draft model's KV cache; the first forward reads committed tokens not yet cached."""
 
-    def __init__(self, row: Row, source: str) -> None:
+    def __init__(self, row: Sequence, source: str) -> None:
         assert row.models is not None
         assert row.models.drafter is not None
         self.runner: Runner = row.models.drafter
-        self.state: GrowthState = row.state.drafter
+        self.state: DraftModelState = row.state.drafter
         super().__init__(row, source, self.runner.device)
         self.state.is_tree, self._is_blurred = True, False
-        tokens = unread(row, row.models, self.state.slot)
+        tokens = uncached_tokens(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
         self.root = distributions_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
@@ -83,9 +83,9 @@ class ModelGrowth(Growth):
 
 
 def distributions_of(
-    row: Row,
+    sequence: Sequence,
     logits: Float[Tensor, "w V"],
-    paths: Sequence[Sequence[int]],
+    paths: abc.Sequence[abc.Sequence[int]],
     hidden: Float[Tensor, "w D"] | None = None,
 ) -> FullDistributions:
     """Return the distributions of a model's logits, warped as the target's are.
@@ -96,11 +96,11 @@ def distributions_of(
         paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
         hidden: input of the model's LM head at these nodes.
     """
-    assert row.models is not None
-    logits, sampling = fit_vocabulary(logits, row.models.target.vocab_size), row.sampling
+    assert sequence.models is not None
+    logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
     if sampling.needs_history:
-        histories = [to_device([*row.committed, *path], logits.device) for path in paths]
-        logits = sayable(with_history(logits, sampling, histories))
+        histories = [to_device([*sequence.committed, *path], logits.device) for path in paths]
+        logits = replace_all_masked_rows(apply_logits_processors(logits, sampling, histories))
     return FullDistributions.of(logits, sampling, hidden)
 
 
@@ -115,23 +115,23 @@ class TreeFromModel(DistributionDrafter):
     superposes: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def prime(self, row: Row, models: Models) -> GrowthState:
+    def prime(self, row: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
-        return GrowthState(read_committed(row, models))
+        return DraftModelState(open_prefilled_slot(row, models))
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return reach_of(row, row.state.drafter.slot)
+        return max_draft_depth(row, row.state.drafter.slot)
 
-    def begin(self, row: Row) -> ModelGrowth:
+    def begin(self, row: Sequence) -> ModelGrowth:
         """Read the committed tokens that are not cached yet, and start a tree."""
         return ModelGrowth(row, self.source)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted nodes, up to the first node that was not read."""
         assert row.models is not None
         assert row.models.drafter is not None
-        state: GrowthState = row.state.drafter
+        state: DraftModelState = row.state.drafter
         accepted: list[int] = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
@@ -141,7 +141,7 @@ class TreeFromModel(DistributionDrafter):
             row.models.drafter.commit(state.slot, accepted)
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Free the cache slot."""
         if models.drafter is not None and row.state.drafter is not None:
             models.drafter.close(row.state.drafter.slot)

@@ -10,20 +10,20 @@ from weakref import WeakValueDictionary
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.cells import cells
+from workbench.core.cells import make_table_signals
 from workbench.core.params import param
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.skipping import Thinned, Thinning
+from workbench.methods.drafters.skipping import ReducedTarget, ReducedTargetDrafter
 from workbench.models.loading import Models
-from workbench.models.narrowed_mlp import activity, narrowed
+from workbench.models.narrowed_mlp import activity, narrow_mlps
 
 STEP = 64
 """Widths of small MLPs are multiples of it if the big one is wider: compiled products support no others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class SmallMLPs:
     """Draft model of a sequence: the target with reduced MLPs.
 
     Attributes:
@@ -36,7 +36,7 @@ class Narrow:
 
 
 @dataclass(frozen=True)
-class Duo(Thinning):
+class Duo(ReducedTargetDrafter):
     """Draft with the small MLP of every layer, over the target's own KV cache; attentions are shared.
 
     The small MLP of a layer consists of the columns of its big one that added most to the residual stream over the
@@ -54,7 +54,7 @@ class Duo(Thinning):
     big: int = param(0, ge=0, le=64, doc="number of layers that keep their full MLP: those that would lose most")
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
-    def prime(self, row: Row, models: Models) -> Narrow:
+    def prime(self, row: Sequence, models: Models) -> SmallMLPs:
         """Read the end of the text once more, and choose the target's columns by their activations."""
         target, slot = models.target, row.place
         begin = slot.n_pictured
@@ -69,25 +69,25 @@ class Duo(Thinning):
             del columns[layer], shares[layer]
         copies = models.shared.setdefault("duo", WeakValueDictionary[Hashable, WeightSharingCopy]())
         key = tuple((layer, selected.cpu().numpy().tobytes()) for layer, selected in columns.items())
-        shared_copy = copies.get(key) or narrowed(target, columns)
+        shared_copy = copies.get(key) or narrow_mlps(target, columns)
         copies[key] = shared_copy
-        return Narrow(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
+        return SmallMLPs(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
-    def part(self, row: Row) -> Thinned:
+    def part(self, row: Sequence) -> ReducedTarget:
         """Return the target with small MLPs; record the retained share of activations per layer."""
-        state: Narrow = row.state.drafter
-        row.report.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
-        return Thinned(row.models.target, shared_copy=state.shared_copy)
+        state: SmallMLPs = row.state.drafter
+        row.report.signals.update(make_table_signals("activity that stays", {"feed-forward": state.kept}))
+        return ReducedTarget(row.models.target, shared_copy=state.shared_copy)
 
 
-def most_active(asked: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
+def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
     """Return the columns with the largest activity, in their order in the MLP.
 
     Example:
         >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()
         [0, 2]
     """
-    width = len(asked)
+    width = len(activity)
     n = max(1, round(share * width))
     n = min(width, -(-n // STEP) * STEP) if width > STEP else n
-    return asked.topk(n).indices.sort().values
+    return activity.topk(n).indices.sort().values

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.layers import decoder_layers
-from workbench.methods.drafters.early_exit import Exiting, ExitStates
+from workbench.methods.drafters.early_exit import EarlyExitDrafter, ExitStates
 from workbench.models.loading import Models
 from workbench.models.runner import Runner
 from workbench.models.side_passes import exit_logits
@@ -29,7 +29,7 @@ PRIOR = 0.5
 
 
 @dataclass(slots=True)
-class Ledger:
+class ExitStatistics:
     """Statistics of each exit layer for one sequence.
 
     Attributes:
@@ -69,16 +69,16 @@ class Ledger:
         wrong, right, n_wrong, n_right = self.sure[:, at]
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
-    def count(self, right: np.ndarray, sure: np.ndarray, forgetting: float) -> None:
+    def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
         """Add a round: whether shadow tokens were right, bool [m, positions], and their probabilities, float."""
         self.hits = forgetting * self.hits + right.sum(1)
         self.trials = forgetting * self.trials + right.shape[1]
-        new = np.stack([(sure * ~right).sum(1), (sure * right).sum(1), (~right).sum(1), right.sum(1)])
+        new = np.stack([(confidences * ~right).sum(1), (confidences * right).sum(1), (~right).sum(1), right.sum(1)])
         self.sure = forgetting * self.sure + new
 
 
 def tokens_per_layer(
-    acceptance: Float[np.ndarray, " m"], layers: np.ndarray, depth: int, whole: int, head: float = 0.0
+    acceptance: Float[np.ndarray, " m"], layers: np.ndarray, depth: int, n_layers: int, head_cost: float = 0.0
 ) -> Float[np.ndarray, "m depth_plus_1"]:
     """Compute TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head), for each exit E and d = 0 … depth.
 
@@ -90,11 +90,11 @@ def tokens_per_layer(
     """
     drafts = np.arange(depth + 1)
     tokens = np.cumsum(acceptance[:, None] ** drafts, 1)
-    return tokens / (drafts * (layers[:, None] + head) + whole + head)
+    return tokens / (drafts * (layers[:, None] + head_cost) + n_layers + head_cost)
 
 
 @dataclass(frozen=True)
-class DynamicExit(Exiting):
+class DynamicExit(EarlyExitDrafter):
     """Draft with the first E layers, with the E that has the most tokens per layer for the planned length.
 
     The policy chooses the length; the policy `TokensPerLayer` chooses both together. After each round the target's LM
@@ -118,27 +118,27 @@ class DynamicExit(Exiting):
         """Return the indices of the exit layers, whose hidden states are captured."""
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
-    def prime(self, row: Row, models: Models) -> Ledger:
+    def prime(self, row: Sequence, models: Models) -> ExitStatistics:
         """Return empty statistics."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
-        return Ledger(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
+        return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
-    def kept(self, row: Row) -> ExitStates:
+    def kept(self, row: Sequence) -> ExitStates:
         """Return the exit states in the ledger."""
         return row.state.drafter.exit
 
-    def exit_of(self, row: Row) -> int:
+    def exit_of(self, row: Sequence) -> int:
         """Return the best exit for the planned draft length."""
-        ledger: Ledger = row.state.drafter
+        ledger: ExitStatistics = row.state.drafter
         exit_ = ledger.layers[ledger.best(row.state.plan.depth)]
         row.report.signals["exit layer"] = exit_
         return exit_
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Compute each exit's shadow tokens at the accepted positions, and count how many are right."""
-        ledger: Ledger = row.state.drafter
+        ledger: ExitStatistics = row.state.drafter
         places = outcome.places
         streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
         p = exit_logits(row.models.target, row.place, streams).float().softmax(1)

@@ -11,7 +11,8 @@ target's hidden states of three layers. Within a draft it is the layer's own las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import abc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -24,15 +25,15 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Request, Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Request, Sequence
 from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.compiled_feature_net import compiled_net_of
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
-from workbench.methods.drafters.feature_net import BESIDE, Entered, FeatureNet
+from workbench.methods.drafters.feature_net import QKV_ONLY, FeatureNet, PromptInputs
 from workbench.methods.drafters.trained import head_of
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
@@ -58,11 +59,11 @@ class Eagle3Net(FeatureNet):
 
     kind: ClassVar[str] = "eagle-3"
     guesses_features: ClassVar[bool] = False
-    enters: ClassVar[str] = BESIDE
+    enters: ClassVar[str] = QKV_ONLY
     d2t: Tensor
 
     def __init__(
-        self, width: int, heads: int, ffn: int, taps: Sequence[int] = (1, 2), draft_vocab_size: int = 32,
+        self, width: int, heads: int, ffn: int, taps: abc.Sequence[int] = (1, 2), draft_vocab_size: int = 32,
         context: int = 1024,
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context)
@@ -110,7 +111,7 @@ class Eagle3Net(FeatureNet):
         return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.speaks else 0}
 
 
-def usual_taps(layers: int) -> tuple[int, ...]:
+def default_capture_layers(layers: int) -> tuple[int, ...]:
     """Return low, middle and high layers: 2, L/2 and L − 3 of L, as released; distinct also for small L.
 
     Raises:
@@ -128,7 +129,7 @@ def usual_taps(layers: int) -> tuple[int, ...]:
     return tuple(sorted({1, layers // 2, layers - 1} if layers > 3 else {1, 2}))
 
 
-class OwnHead(SharedHead):
+class DraftLMHead(SharedHead):
     """The drafter's own LM head over its draft vocabulary.
 
     Args:
@@ -174,41 +175,45 @@ class Eagle3(FeatureDrafter):
 
     def captures(self, models: Models) -> CaptureSelection:
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
-        return streams_of(_net(models).taps)
+        return select_layers(_net(models).taps)
 
-    def prime(self, row: Row, models: Models) -> FeatureState:
+    def prime(self, row: Sequence, models: Models) -> FeatureState:
         """Read the hidden states of all committed positions but the last, after images."""
         net, target, slot = _net(models), models.target, row.place
         end = len(row.committed) - 1
         first = min(slot.n_pictured, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        entries, head = Entries(net.heads, net.head_size, capacity, like), _head(net, models)
+        entries, head = DraftKVCache(net.heads, net.head_size, capacity, like), _head(net, models)
         state = FeatureState(net, models, head, entries, shared_copy=compiled_net_of(net, head, models))
         with torch.inference_mode():
             if first < end:
-                streams = states_of(row, models, streams_of(net.taps), first).streams
+                streams = states_of(row, models, select_layers(net.taps), first).streams
                 following = target.embed(to_device(row.committed[first + 1 :], target.device))
-                pairs = net.pairs(following, net.taken(fused(streams, net.taps))).unsqueeze(0)
-                state.read(Entered(pairs, torch.arange(first, end, device=target.device)), end)
+                pairs = net.pairs(following, net.taken(concat_hidden_states(streams, net.taps))).unsqueeze(0)
+                state.read(PromptInputs(pairs, torch.arange(first, end, device=target.device)), end)
         state.place = end
         return state
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
         state: FeatureState = row.state.drafter
         if (vocabulary := state.head.vocabulary) is not None:
             row.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
         return super().begin(row)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's hidden states of the root and of the accepted nodes."""
         accepted = outcome.places
-        row.state.drafter.features.append(fused(outcome.taps, row.state.drafter.net.taps)[accepted])
+        row.state.drafter.features.append(concat_hidden_states(outcome.taps, row.state.drafter.net.taps)[accepted])
         row.state.drafter.tokens += outcome.emitted
 
     def explain(
-        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+        self,
+        models: Models,
+        request: Request,
+        tokens: abc.Sequence[int],
+        told: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Return None: this drafter reads no images."""
 
@@ -239,15 +244,17 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
         return head_of(Eagle3Net, models)
     key = ("head of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
-        models.shared[key] = OwnHead(net, models.target.vocab_size)
+        models.shared[key] = DraftLMHead(net, models.target.vocab_size)
     return models.shared[key]
 
 
-def streams_of(taps: Sequence[int]) -> CaptureSelection:
+def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
     """Select the outputs of these layers, counted from 1, for capture during prefill."""
-    return CaptureSelection(layers=frozenset(layer - 1 for layer in taps))
+    return CaptureSelection(layers=frozenset(layer - 1 for layer in layers))
 
 
-def fused(streams: Mapping[int, Float[Tensor, "*b D"]], taps: Sequence[int]) -> Float[Tensor, "*b TD"]:
+def concat_hidden_states(
+    hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
+) -> Float[Tensor, "*b TD"]:
     """Return the concatenated outputs of these layers, counted from 1; the keys of `streams` are counted from 0."""
-    return torch.cat([streams[layer - 1] for layer in taps], -1)
+    return torch.cat([hidden_states[layer - 1] for layer in layers], -1)

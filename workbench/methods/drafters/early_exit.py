@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -14,11 +15,11 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Exits
+from workbench.decoders.draft_verify.feedback import EarlyExitStates
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment, Slot
-from workbench.methods.drafters.part_of_target import PartOfTarget
+from workbench.methods.drafters.part_of_target import PartialTarget
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 
@@ -39,27 +40,27 @@ class ExitStates:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit(PartOfTarget):
+class TruncatedTarget(PartialTarget):
     """The target's first layers with the interface of a model; stores the exit states. See `draft_chain`."""
 
     layer: int
     wanted: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
         return self.read(batch, head=True)
 
-    def read(self, batch: Sequence[Segment], head: bool) -> Output:
+    def read(self, batch: abc.Sequence[Segment], head: bool) -> Output:
         """Run new tokens, and store the hidden states of the layers in `wanted`."""
-        out = self.target.forward(batch, layers=range(self.layer), head=head, taps=self.wanted)
+        out = self.target.forward(batch, layers=range(self.layer), head=head, capture_layers=self.wanted)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
             states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.taps.items()}
             self.states[segment.slot].append(states)
         return out
 
 
-class Exiting(Drafter):
+class EarlyExitDrafter(Drafter):
     """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache; the other layers verify.
 
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
@@ -73,28 +74,32 @@ class Exiting(Drafter):
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def exit_of(self, row: Row) -> int:
+    def exit_of(self, sequence: Sequence) -> int:
         """Return the number of layers that draft in this round."""
         raise NotImplementedError
 
-    def kept(self, row: Row) -> ExitStates:
+    def kept(self, sequence: Sequence) -> ExitStates:
         """Return the object with the sequence's exit states."""
-        return row.state.drafter
+        return sequence.state.drafter
 
-    def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> Exit:
+    def speaker(
+        self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
+    ) -> TruncatedTarget:
         """Return the truncated target for sequences with the same exit layer."""
-        return Exit(rows[0].models.target, exit_layer, wanted, {row.place: [] for row in rows})
+        return TruncatedTarget(
+            sequences[0].models.target, exit_layer, capture_layers, {row.place: [] for row in sequences}
+        )
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, batched for sequences with the same exit layer."""
         trees: dict[int, DraftTree] = {}
-        exits = {id(row): cast(Exiting, row.drafter).exit_of(row) for row in rows}
+        exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in rows}
         for exit_layer in sorted(set(exits.values())):
             group = [row for row in rows if exits[id(row)] == exit_layer]
             trees.update(zip(map(id, group), self._propose(group, exit_layer), strict=True))
         return [trees[id(row)] for row in rows]
 
-    def _propose(self, rows: Sequence[Row], exit_layer: int) -> list[DraftTree]:
+    def _propose(self, rows: abc.Sequence[Sequence], exit_layer: int) -> list[DraftTree]:
         target = rows[0].models.target
         for row in rows:
             row.place.scratch = 0
@@ -114,23 +119,23 @@ class Exiting(Drafter):
         if unread and target.may_begin_at(exit_layer):
             exit_.read(unread, head=False)
         for row, slot, tree in zip(rows, slots, trees, strict=True):
-            draft, captures = cast(Exiting, row.drafter).kept(row), exit_.states[slot]
+            draft, captures = cast(EarlyExitDrafter, row.drafter).kept(row), exit_.states[slot]
             draft.tree, draft.layer = tree, exit_layer
             draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees
 
-    def exits(self, row: Row, tree: DraftTree) -> Exits | None:
+    def exits(self, row: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         draft = self.kept(row)
         states = draft.states.get(draft.layer - 1)
         has_states = draft.tree is tree and states is not None and len(states) == len(tree) + 1
         if not has_states or not row.models.target.may_begin_at(draft.layer):
             return None
         assert states is not None
-        return Exits(draft.layer, states, draft.states)
+        return EarlyExitStates(draft.layer, states, draft.states)
 
 
 @dataclass(frozen=True)
-class EarlyExit(Exiting):
+class EarlyExit(EarlyExitDrafter):
     """Draft with the first E layers of the target. See `Exiting`.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
@@ -139,7 +144,7 @@ class EarlyExit(Exiting):
     source: ClassVar[str] = "early-exit"
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
-    def prime(self, row: Row, models: Models) -> ExitStates:
+    def prime(self, row: Sequence, models: Models) -> ExitStates:
         """Check that the target is deep enough, and return empty exit states."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
@@ -148,6 +153,6 @@ class EarlyExit(Exiting):
             )
         return ExitStates()
 
-    def exit_of(self, row: Row) -> int:
+    def exit_of(self, row: Sequence) -> int:
         """Return the parameter `exit_layer`."""
         return self.exit_layer

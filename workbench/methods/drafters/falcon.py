@@ -18,7 +18,7 @@ Within a block an LSTM carries information from earlier positions to later ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,9 +26,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import Mark
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.feature import FeatureDistributions, FeatureDrafter, FeatureGrowth, FeatureState
 from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
@@ -71,7 +71,7 @@ class FalconNet(FeatureNet):
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, block: int = 2, cond: int = 0,
-        norms: Sequence[str] = NORMS, head_size: int = 0, **options: Any,
+        norms: abc.Sequence[str] = NORMS, head_size: int = 0, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(width, heads, ffn, context, norms, head_size=head_size, **options)
         if type(block) is not int or not 1 <= block <= LONGEST:
@@ -125,7 +125,7 @@ class FalconNet(FeatureNet):
         x: Float[Tensor, "B n E"],
         places: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
-        entries: Entries | None = None,
+        entries: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
         """Return the layer's state at each pair, its prediction of the feature `block` positions ahead.
 
@@ -208,7 +208,7 @@ class BlockGrowth(FeatureGrowth):
         guess: predictions of the newest block, [k, D].
     """
 
-    def __init__(self, row: Row, source: str, guess: Float[Tensor, "k D"]) -> None:
+    def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "k D"]) -> None:
         super().__init__(row, source, guess[:1])
         # per expanded node: predictions of its block, tokens of its path in the block, mask over speculative entries
         self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
@@ -244,7 +244,7 @@ class Falcon(FeatureDrafter):
     state: ClassVar[type[FeatureState]] = FalconState
     recipe: ClassVar[str] = "chat-heads"
 
-    def begin(self, row: Row) -> BlockGrowth | None:
+    def begin(self, row: Sequence) -> BlockGrowth | None:
         """Read the accepted pairs and start a tree; None for a text shorter than a block."""
         guess = row.state.drafter.newest()
         return None if guess is None else BlockGrowth(row, self.net.kind, guess)

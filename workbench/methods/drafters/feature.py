@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,20 +12,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
-from workbench.core.transfer import listed, to_device
+from workbench.core.transfer import to_device, to_list
 from workbench.decoders.draft_verify.captured_states import states_of
-from workbench.decoders.draft_verify.drafter_vision import see
+from workbench.decoders.draft_verify.drafter_vision import report_vision
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
-from workbench.engine.request import Request, Row
+from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
+from workbench.engine.request import Request, Sequence
 from workbench.kernels.device_clock import Mark
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import CaptureSelection
-from workbench.methods.drafters.attention_net import Entries
-from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, Level, compiled_net_of
+from workbench.methods.drafters.attention_net import DraftKVCache
+from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, LevelOutput, compiled_net_of
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
-from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
+from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures, PromptInputs
 from workbench.methods.drafters.trained import head_of, load_fitting
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
@@ -53,25 +54,25 @@ class FeatureState:
     net: FeatureNet
     models: Models
     head: SharedHead
-    entries: Entries
+    entries: DraftKVCache
     place: int = 0
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
     shared_copy: CompiledFeatureNet | None = None
-    _said: Level | None = None
+    _said: LevelOutput | None = None
 
-    def read(self, entered: Entered, place: int) -> None:
+    def read(self, inputs: PromptInputs, position: int) -> None:
         """Read a prompt; `place` is the position after its last pair."""
-        if entered.inputs.shape[1]:
-            self.guess = self.stay(entered.inputs, entered.places)
-        self.place = place
+        if inputs.inputs.shape[1]:
+            self.guess = self.stay(inputs.inputs, inputs.places)
+        self.place = position
 
     def stay(
-        self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
+        self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
         """Read committed inputs, make their entries stable, and return the last prediction. `since`: see `_run`."""
-        state = self._run(x, places, since=since)[:, -1]
+        state = self._run(x, positions, since=since)[:, -1]
         self.entries.settle()
         return state
 
@@ -99,7 +100,11 @@ class FeatureState:
         return pairs.unsqueeze(0)
 
     def speculate(
-        self, features: Float[Tensor, "w D"], tokens: Int[Tensor, " w"], places: Int[Tensor, " w"], sees: Tensor | None
+        self,
+        features: Float[Tensor, "w D"],
+        tokens: Int[Tensor, " w"],
+        positions: Int[Tensor, " w"],
+        tree_mask: Tensor | None,
     ) -> Float[Tensor, "w D"]:
         """Return states at predicted features; their entries are speculative and dropped after verification.
 
@@ -109,23 +114,23 @@ class FeatureState:
             places: positions of the pairs, counted from the newest stable pair.
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal attention.
         """
-        since, places = self.models.target.clock.mark(), places + (self.place - 1)
+        since, positions = self.models.target.clock.mark(), positions + (self.place - 1)
         if self.shared_copy is not None and self.shared_copy.takes(tokens.shape[0]):
-            return self._level(tokens, features, places, sees, since)
-        return self._run(self._pairs(tokens, features).unsqueeze(0), places, sees, since=since)[0]
+            return self._level(tokens, features, positions, tree_mask, since)
+        return self._run(self._pairs(tokens, features).unsqueeze(0), positions, tree_mask, since=since)[0]
 
     def _level(
         self,
         tokens: Int[Tensor, " n"],
         features: Float[Tensor, "n D"],
-        places: Int[Tensor, " n"],
-        sees: Tensor | None,
+        positions: Int[Tensor, " n"],
+        tree_mask: Tensor | None,
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
         """Return states after pairs by the compiled net; its logits are cached until the next call."""
         assert self.shared_copy is not None
-        self._said = self.shared_copy.level(tokens, features, places, sees, self.entries, last_only)
+        self._said = self.shared_copy.level(tokens, features, positions, tree_mask, self.entries, last_only)
         self.models.meter.add(since, self.models.target.clock.mark())
         return self._said.states
 
@@ -135,8 +140,8 @@ class FeatureState:
     def _run(
         self,
         x: Tensor,
-        places: Tensor,
-        sees: Tensor | None = None,
+        positions: Tensor,
+        tree_mask: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
         """Return the layer's states, [1, n, D].
@@ -146,10 +151,10 @@ class FeatureState:
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
         mask = None
-        if sees is not None:
-            mask = sees.new_ones(x.shape[1], self.entries.stable + sees.shape[1])
-            mask[:, self.entries.stable :] = sees
-        state = self.net(x, places, mask, self.entries)
+        if tree_mask is not None:
+            mask = tree_mask.new_ones(x.shape[1], self.entries.stable + tree_mask.shape[1])
+            mask[:, self.entries.stable :] = tree_mask
+        state = self.net(x, positions, mask, self.entries)
         meter.add(start, clock.mark())
         return state
 
@@ -168,7 +173,7 @@ class FeatureState:
             return level.weighed.logs[:, :k].contiguous(), self.head.tokens(level.weighed.top[:, :k])
         return self.head.ranked(self.logits(features), k)
 
-    def _compiled_output(self, features: Float[Tensor, "w D"]) -> Level | None:
+    def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
         """Return the compiled net's output if these states are the ones that it returned last, else None."""
         level = self._said
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
@@ -193,10 +198,10 @@ class FeatureDistributions(NodeDistributions):
         return self.state.best(self.features, k)
 
 
-class FeatureGrowth(Growth):
+class FeatureGrowth(PartialTree):
     """Tree after the newest stable pair; each node's input uses the feature that its parent predicts."""
 
-    def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
+    def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
         self.state: FeatureState = row.state.drafter
         self._states = guess  # states of the nodes expanded last
@@ -241,41 +246,43 @@ class FeatureDrafter(DistributionDrafter):
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def prime(self, row: Row, models: Models) -> FeatureState:
+    def prime(self, row: Sequence, models: Models) -> FeatureState:
         """Prefill the drafter with the target's features of the committed text and images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
         return self.primed(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
 
     def primed(
         self,
-        row: Row,
+        sequence: Sequence,
         models: Models,
         features: Float[Tensor, "n_minus_1 D"],
         net: FeatureNet,
         head: SharedHead,
-        shared_copy: CompiledFeatureNet | None,
+        compiled_net: CompiledFeatureNet | None,
     ) -> FeatureState:
         """Return the state of a sequence after the net has read its features. Other arguments: see `FeatureState`."""
         clock = models.target.clock
-        capacity = len(row.committed) + row.remaining + SCRATCH
-        entries = Entries(net.heads, net.head_size, capacity, features)
-        state = self.state(net, models, head, entries, shared_copy=shared_copy)
+        capacity = len(sequence.committed) + sequence.remaining + SCRATCH
+        entries = DraftKVCache(net.heads, net.head_size, capacity, features)
+        state = self.state(net, models, head, entries, shared_copy=compiled_net)
         start = clock.mark()
         with torch.inference_mode():
-            prompt = what_was_seen(row, models, features)
+            prompt = collect_prompt_features(sequence, models, features)
             entered = net.enter(prompt, self.how)
             state.read(entered, len(features))
         if prompt.spans:
             seconds = clock.mark().seconds - start.seconds
-            see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(prompt, entered, state))
+            report_vision(
+                sequence, drafter=self.net.kind, drafter_prefill_s=seconds, **image_trace(prompt, entered, state)
+            )
         return state
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Read the accepted pairs and start a tree; None after a prompt of one token, which has no pairs."""
         guess = row.state.drafter.newest()
         return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's features of the root and of the accepted nodes."""
         state: FeatureState = row.state.drafter
         assert outcome.hidden is not None
@@ -283,42 +290,48 @@ class FeatureDrafter(DistributionDrafter):
         state.tokens += outcome.emitted
 
     def explain(
-        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+        self,
+        models: Models,
+        request: Request,
+        tokens: abc.Sequence[int],
+        told: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return attribution maps over the target's patches: see `explain_feature_drafter`."""
         return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens, told)
 
 
-def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:
+def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """Return the target's features at all committed positions but the last.
 
     Features of a prompt with images were stored during its prefill; others are computed here if necessary.
     """
-    target, pictured, end = models.target, row.place.pictured, len(row.committed) - 1
+    target, pictured, end = models.target, sequence.place.pictured, len(sequence.committed) - 1
     features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
     if pictured is not None:
         features = pictured.features[:end]
-    rest = states_of(row, models, FEATURES, len(features)).features if len(features) < end else None
+    rest = states_of(sequence, models, FEATURES, len(features)).features if len(features) < end else None
     return features if rest is None else torch.cat([features, rest])
 
 
-def what_was_seen(row: Row, models: Models, features: Float[Tensor, "n_minus_1 D"]) -> Seen:
+def collect_prompt_features(
+    sequence: Sequence, models: Models, features: Float[Tensor, "n_minus_1 D"]
+) -> PromptFeatures:
     """Return the target's embeddings and features of the committed text, with the positions of its images."""
-    pictured = row.place.pictured
+    pictured = sequence.place.pictured
     n_prompt = 0 if pictured is None else len(pictured.embeds)
-    embeds = models.target.embed(torch.tensor(row.committed[n_prompt:], device=features.device, dtype=torch.long))
+    embeds = models.target.embed(torch.tensor(sequence.committed[n_prompt:], device=features.device, dtype=torch.long))
     if pictured is None:
-        return Seen(embeds[None], features[None])
+        return PromptFeatures(embeds[None], features[None])
     question = torch.zeros(len(features), dtype=torch.bool, device=features.device)
     question[: n_prompt - 1] = ~pictured.is_vision[:-1]
     all_embeds = torch.cat([pictured.embeds, embeds])
-    return Seen(all_embeds[None], features[None], pictured.spans, pictured.grids, question[None])
+    return PromptFeatures(all_embeds[None], features[None], pictured.spans, pictured.grids, question[None])
 
 
-def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
+def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
     """Return the drafter's image inputs for the trace; patch numbers run through all images."""
-    sizes = [end - start for start, end in seen.spans]
-    views, entry_bytes = entered.views, state.entries.bytes_each
+    sizes = [end - start for start, end in prompt.spans]
+    views, entry_bytes = inputs.views, state.entries.bytes_each
     n_drafter = sum(view.inputs.shape[1] for view in views)
     kept_patches: list[int] = []
     blocks: list[list[int]] = []
@@ -329,7 +342,7 @@ def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
         blocks += [[before + i for i in block] for block in view.blocks or ()]
         if view.weights is not None:
             after = sum(sizes) - before - size
-            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * after for w in listed(view.weights)]
+            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * after for w in to_list(view.weights)]
         before += size
     return {
         "compressor": views[0].compressor,

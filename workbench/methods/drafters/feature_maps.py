@@ -10,21 +10,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.decoders.draft_verify.image_attribution import scaled, slopes, states, stretches, weight_sharing_copy_of
-from workbench.engine.image_inputs import tokens_of
+from workbench.decoders.draft_verify.image_attribution import (
+    embeddings_and_features,
+    scale_rows,
+    slopes,
+    stretches,
+    weight_sharing_copy_of,
+)
+from workbench.engine.image_inputs import image_token_counts
 from workbench.engine.request import Request
 from workbench.kernels.image_layout import layout
-from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen, View
+from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, PromptFeatures, PromptInputs
 from workbench.models.loading import Models
 
 
 def explain_feature_drafter(
     net: FeatureNet,
-    how: Any,
+    options: Any,
     models: Models,
     request: Request,
     tokens: Sequence[int],
-    told: Callable[[float], None] = lambda _: None,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any] | None:
     """Return the attribution maps of a feature drafter over the target's patches, for `Trace.attribution`, or None.
 
@@ -51,15 +57,19 @@ def explain_feature_drafter(
     attention: list[Tensor] = []
     gradient: list[Tensor] = []
     for first, last, inputs in stretches(request, len(tokens), drafter=True):
-        is_vision, grids, spans = layout(shared_copy.config, inputs, tokens_of(models, inputs, request.pictures))
+        is_vision, grids, spans = layout(
+            shared_copy.config, inputs, image_token_counts(models, inputs, request.pictures)
+        )
         with torch.inference_mode(False):
-            embeds, features = (x.clone().requires_grad_() for x in states(shared_copy, inputs, tokens[:last]))
+            embeds, features = (
+                x.clone().requires_grad_() for x in embeddings_and_features(shared_copy, inputs, tokens[:last])
+            )
             n_prompt = len(is_vision)
             question = torch.zeros(1, n_prompt + last - 1, dtype=torch.bool, device=embeds.device)
             question[0, : n_prompt - 1] = ~is_vision[:-1]
-            prompt = Seen(embeds, features[:, :-1], spans, grids, question)
+            prompt = PromptFeatures(embeds, features[:, :-1], spans, grids, question)
             with torch.enable_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
-                entered = net.enter(prompt, how)
+                entered = net.enter(prompt, options)
                 if not sum(view.inputs.shape[1] for view in entered.views):
                     attention.append(features.new_zeros(last - first, int(is_vision.sum())))
                     gradient.append(attention[-1])
@@ -72,14 +82,14 @@ def explain_feature_drafter(
                 token_ids = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
                 log_probs = logits.log_softmax(1).gather(1, token_ids).squeeze(1)
                 contrasts = [contrast(x, spans) for x in (embeds, features)]
-                progress: Callable[[int], None] = lambda n, before=first: told((before + n) / len(tokens))  # noqa: E731
+                progress: Callable[[int], None] = lambda n, before=first: on_progress((before + n) / len(tokens))  # noqa: E731
                 gradients = slopes(log_probs, (embeds, features), contrasts, progress)
                 gradient.append(gradients[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
                 weights = net.attention(entered.inputs, entered.places)[0, indices]
                 attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
     maps = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
-    return {name: scaled(weights) for name, weights in maps.items()} if bool(maps["attention"].any()) else None
+    return {name: scale_rows(weights) for name, weights in maps.items()} if bool(maps["attention"].any()) else None
 
 
 def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
@@ -91,22 +101,22 @@ def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Flo
 
 
 def _on_patches(
-    weights: Float[Tensor, "T m"], entered: Entered, spans: Sequence[tuple[int, int]], n_prompt: int
+    weights: Float[Tensor, "T m"], entered: PromptInputs, spans: Sequence[tuple[int, int]], n_prompt: int
 ) -> Float[Tensor, "T n_prompt"]:
     """Distribute the weights of an image's entries over the patches they were computed from."""
     patch_weights = weights.new_zeros(len(weights), n_prompt)
     for view, (start, end) in zip(entered.views, spans, strict=True):
         at, m = int((entered.places < start).sum()), view.inputs.shape[1]
-        patch_weights[:, start:end] += weights[:, at : at + m] @ _made_of(view, end - start).to(weights)
+        patch_weights[:, start:end] += weights[:, at : at + m] @ _patch_shares(view, end - start).to(weights)
     return patch_weights
 
 
-def _made_of(view: View, size: int) -> Float[Tensor, "M N"]:
+def _patch_shares(image: CompressedImage, size: int) -> Float[Tensor, "M N"]:
     """Return the share of each patch (column) in each entry (row)."""
-    if view.weights is not None:
-        return view.weights
-    parts = view.blocks or [[i] for i in (range(size) if view.kept is None else view.kept)]
-    shares = torch.zeros(view.inputs.shape[1], size)
+    if image.weights is not None:
+        return image.weights
+    parts = image.blocks or [[i] for i in (range(size) if image.kept is None else image.kept)]
+    shares = torch.zeros(image.inputs.shape[1], size)
     for row, part in zip(shares, parts, strict=False):
         row[part] = 1 / len(part)
     return shares

@@ -24,12 +24,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
+from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVCache, Norm
 from workbench.models.checkpoints.description import Checkpoint
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and the feature, of the attention's input, and of the output."""
-FUSED, BESIDE, OWN_WAY = "fused", "beside", ""
+FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
 """Ways in which a pair enters the layer (`FeatureNet.enters`).
 
 FUSED: one product fuses embedding and feature into the residual stream. BESIDE: the state is the residual stream, and
@@ -38,7 +38,7 @@ queries, keys and values also read the embedding. OWN_WAY: another way.
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PromptFeatures:
     """Target embeddings and features of a batch of prompts, which all have their images at the same positions.
 
     Attributes:
@@ -67,7 +67,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class View:
+class CompressedImage:
     """Image of N vision tokens as the drafter reads it: M inputs, and their origin.
 
     Attributes:
@@ -94,13 +94,13 @@ class View:
 
 
 @dataclass(slots=True)
-class Entered:
+class PromptInputs:
     """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `View`."""
 
     inputs: Float[Tensor, "B m D"]
     places: Int[Tensor, " m"]
     visible: Bool[Tensor, "B m"] | None = None
-    views: list[View] = field(default_factory=list[View])
+    views: list[CompressedImage] = field(default_factory=list[CompressedImage])
 
 
 class FeatureNet(DecoderLayer):
@@ -155,15 +155,17 @@ class FeatureNet(DecoderLayer):
         """Return the input that the layer reads from the target's features: here the features unchanged."""
         return features
 
-    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Fuse each feature with the embedding of the token that follows it."""
-        return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
+        return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
-    def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
+    def following(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
         """Return the embedding paired with each position: that of the next position."""
-        return seen.embeds[:, 1:]
+        return prompt.embeds[:, 1:]
 
-    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+    def look(
+        self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
+    ) -> CompressedImage:
         """Return an image as the drafter reads it: here all of the target's vision tokens.
 
         Args:
@@ -172,11 +174,11 @@ class FeatureNet(DecoderLayer):
             picture: index of the image in the prompt.
             how: the method's parameters for images.
         """
-        start, end = seen.spans[picture]
+        start, end = prompt.spans[image]
         inputs = pairs[:, start:end]
-        return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
+        return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
-    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Any:
+    def practise(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
         """Return how a training batch compresses its images, for `look`; variable compression is sampled.
 
         Args:
@@ -186,14 +188,14 @@ class FeatureNet(DecoderLayer):
         """
         return None
 
-    def enter(self, seen: Seen, how: Any = None) -> Entered:
+    def enter(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
         """Return a prompt's inputs in order: its text as pairs, its images as returned by `look`."""
-        pairs = self.pairs(self.following(seen), self.taken(seen.features))
-        inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[View](), 0
+        pairs = self.pairs(self.following(prompt), self.taken(prompt.features))
+        inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[CompressedImage](), 0
         visible: list[Tensor | None] = []
         everywhere = torch.arange(pairs.shape[1], device=pairs.device)
-        for index, (start, end) in enumerate(seen.spans):
-            view = self.look(seen, pairs, index, how)
+        for index, (start, end) in enumerate(prompt.spans):
+            view = self.look(prompt, pairs, index, options)
             views.append(view)
             inputs += [pairs[:, end_before:start], view.inputs]
             places += [everywhere[end_before:start], start + view.places]
@@ -201,12 +203,12 @@ class FeatureNet(DecoderLayer):
             end_before = end
         inputs, places, visible = [*inputs, pairs[:, end_before:]], [*places, everywhere[end_before:]], [*visible, None]
         if all(part is None for part in visible):
-            return Entered(torch.cat(inputs, 1), torch.cat(places), None, views)
+            return PromptInputs(torch.cat(inputs, 1), torch.cat(places), None, views)
         masks = [
             torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) if mask is None else mask
             for part, mask in zip(inputs, visible, strict=True)
         ]
-        return Entered(torch.cat(inputs, 1), torch.cat(places), torch.cat(masks, 1), views)
+        return PromptInputs(torch.cat(inputs, 1), torch.cat(places), torch.cat(masks, 1), views)
 
     # -- the layer ------------------------------------------------------------------------------------------------
 
@@ -217,9 +219,9 @@ class FeatureNet(DecoderLayer):
     def forward(
         self,
         x: Float[Tensor, "B n E"],
-        places: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
-        entries: Entries | None = None,
+        kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
         """Return the layer's state at each input, its prediction of the next feature.
 
@@ -230,20 +232,20 @@ class FeatureNet(DecoderLayer):
             entries: KV cache of earlier positions; the new ones are appended.
         """
         stream, attention_input = self.reads(x)
-        return self.left(self.mix(stream, places, mask, entries, attention_input))
+        return self.left(self.mix(stream, positions, mask, kv_cache, attention_input))
 
-    def left(self, mixed: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+    def left(self, stream: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         """Return the output state, given the residual stream after the attention."""
-        state = self.fed(mixed)
+        state = self.fed(stream)
         return self.after(state) if self.guesses_features else state
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the LM head's input for a state."""
         return state if self.guesses_features else self.after(state)
 
-    def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
+    def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """Return each input's causal attention weights, averaged over heads."""
-        queries, keys, _ = self.turned(self.reads(x)[1], places)
+        queries, keys, _ = self.turned(self.reads(x)[1], positions)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)

@@ -16,10 +16,10 @@ from workbench.core.templates import parents_of
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.engine.request import Row
-from workbench.methods.drafters.compressors import spread
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.compressors import even_positions
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
-from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, PromptFeatures
 from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 from workbench.methods.tree_builders.template import PUBLISHED, template_of
 
@@ -51,12 +51,16 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.weight)
             nn.init.zeros_(self.later.bias)
 
-    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+    def look(
+        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+    ) -> CompressedImage:
         """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
         start, end = seen.spans[picture]
         features, queries = seen.features[:, start:end], self.queries[:how]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
-        return View(weights @ features, spread(len(queries), features), "latent", weights=weights[0].detach())
+        return CompressedImage(
+            weights @ features, even_positions(len(queries), features), "latent", weights=weights[0].detach()
+        )
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
         """Return the number of queries for a batch: all, a half, a quarter, and so on."""
@@ -101,7 +105,7 @@ class Flash(FeatureDrafter):
         """Return the kind of siblings: deterministic, the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft blocks of k levels, one forward each. The key of a node is the ranks of its path's tokens."""
         state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
         guess = state.newest()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from workbench.core.draw import Purpose
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 
 
-def drawn_from_text(row: Row, n: int, level: int = 0) -> list[int]:
+def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
     """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
@@ -14,5 +14,5 @@ def drawn_from_text(row: Row, n: int, level: int = 0) -> list[int]:
         n: number of tokens.
         level: index of the random stream for that length.
     """
-    text = row.committed
-    return [text[int(u * len(text))] for u in row.draw.uniform(len(text), Purpose.GUESS, n, level)]
+    text = sequence.committed
+    return [text[int(u * len(text))] for u in sequence.draw.uniform(len(text), Purpose.GUESS, n, level)]

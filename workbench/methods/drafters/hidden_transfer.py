@@ -21,16 +21,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.core.probes import Entering, Probes
+from workbench.core.probes import LayerInput, Probes
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.two_part_pass import may_enter
-from workbench.engine.request import Row
-from workbench.methods.drafters.in_pass import InPass, Layout, ProbeNet, ProbeState
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.in_pass import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
 from workbench.methods.drafters.trained import load_fitting
 from workbench.models.loading import Models
 
-AGAIN = "Train it for this target: workbench train hidden-transfer --target …"
+TRAIN_ADVICE = "Train it for this target: workbench train hidden-transfer --target …"
 
 
 class Transfers(ProbeNet):
@@ -68,7 +68,7 @@ class Transfers(ProbeNet):
 
 
 @dataclass(frozen=True)
-class HiddenTransfer(InPass):
+class HiddenTransfer(ProbeDrafter):
     """Draft with pseudo hidden states as probes. See `InPass`.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
@@ -77,16 +77,16 @@ class HiddenTransfer(InPass):
     needs: ClassVar[tuple[str, ...]] = (Transfers.kind, "trees")
     called: ClassVar[str] = "pseudo states"
 
-    def prime(self, row: Row, models: Models) -> ProbeState:
+    def prime(self, row: Sequence, models: Models) -> ProbeState:
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
             ModelError: the matrices cannot be read, are for another target, or its forward cannot be split there.
         """
-        net, target = load_fitting(Transfers, models, "transfer matrices", AGAIN), models.target
+        net, target = load_fitting(Transfers, models, "transfer matrices", TRAIN_ADVICE), models.target
         if net.transfer_layer > target.n_layers:
             message = f"These transfer matrices read layer {net.transfer_layer}; the target has {target.n_layers}."
-            raise ModelError(message, AGAIN)
+            raise ModelError(message, TRAIN_ADVICE)
         if not may_enter(row, models, net.transfer_layer):
             raise ModelError(
                 f"Layers of {models.target_name or 'this target'} pass on more than one hidden state: after "
@@ -95,7 +95,7 @@ class HiddenTransfer(InPass):
             )
         return ProbeState(net)
 
-    def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
+    def asked(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
         """Return the pseudo states as probes; the trace shows each with the token at its source position."""
         net: Transfers = row.state.drafter.net
         tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
@@ -103,4 +103,4 @@ class HiddenTransfer(InPass):
         def made(states: Float[Tensor, "n D"]) -> Float[Tensor, "P D"]:
             return net(states.to(row.models.target.dtype))[at.place, at.step]
 
-        return replace(bare, tokens=tokens, entering=Entering(net.transfer_layer, made))
+        return replace(bare, tokens=tokens, entering=LayerInput(net.transfer_layer, made))

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from workbench.core.transfer import to_device
 from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
@@ -101,7 +101,7 @@ class HydraHeads(SequentialHeads):
                 nn.init.zeros_(weight)
 
     def forward(
-        self, features: Float[Tensor, "*b D"], told: Float[Tensor, "*b kC"], block: int
+        self, features: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
         """Return a block's output for features and the tokens after them.
 
@@ -110,8 +110,8 @@ class HydraHeads(SequentialHeads):
             told: projected embeddings of block + 1 tokens, the newest committed one first.
             block: index of the block, from 0.
         """
-        inner = self.read[block](features) + self.beside[block](told)
-        return features + self.direct[block](told) + nn.functional.silu(inner)
+        inner = self.read[block](features) + self.beside[block](token_embeds)
+        return features + self.direct[block](token_embeds) + nn.functional.silu(inner)
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class HydraDistributions(NodeDistributions):
 
     state: HydraState
     features: Float[Tensor, "w D"]
-    row: Row
+    row: Sequence
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Return distributions over the target's whole vocabulary; penalties are not applied."""
@@ -147,7 +147,7 @@ class HydraDistributions(NodeDistributions):
         return logits
 
 
-class HydraGrowth(Growth):
+class HydraGrowth(PartialTree):
     """Tree in which the head of each level reads the path to each node.
 
     Args:
@@ -155,7 +155,7 @@ class HydraGrowth(Growth):
         hidden: input of the blocks: the target's LM head input for the newest token, or a state computed from it.
     """
 
-    def __init__(self, row: Row, hidden: Float[Tensor, " R"]) -> None:
+    def __init__(self, row: Sequence, hidden: Float[Tensor, " R"]) -> None:
         self.state: HydraState = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
         self.chances = self.state.net.accuracy
@@ -192,7 +192,7 @@ class Hydra(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = (HydraHeads.kind, "trees")
     reads_target: ClassVar[bool] = True
 
-    def prime(self, row: Row, models: Models) -> HydraState:
+    def prime(self, row: Sequence, models: Models) -> HydraState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -202,11 +202,11 @@ class Hydra(DistributionDrafter):
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)
         return HydraState(net, head_of(HydraHeads, models))
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return one level per head."""
         return row.state.drafter.net.blocks
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""
         hidden = row.place.last_hidden
         return None if hidden is None else HydraGrowth(row, hidden)

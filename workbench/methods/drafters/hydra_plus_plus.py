@@ -18,10 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import CaptureSelection
-from workbench.methods.drafters.attention_net import DecoderLayer, Entries, Norm
+from workbench.methods.drafters.attention_net import DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.feature import FEATURES, read_features
 from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, SequentialHeads
 from workbench.methods.drafters.trained import head_of, load_fitting
@@ -38,10 +38,10 @@ class Prefix(DecoderLayer):
         self.enter = nn.Sequential(Norm(width, eps=self.eps), nn.Linear(width, cond, bias=False))
 
     def forward(
-        self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
+        self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
         """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
-        return self.after(self.fed(self.mix(self.enter(features), places, None, entries)))
+        return self.after(self.fed(self.mix(self.enter(features), positions, None, kv_cache)))
 
 
 class PrefixHeads(SequentialHeads):
@@ -90,19 +90,19 @@ class HydraPlusPlusHeads(PrefixHeads):
         self.leave = nn.Linear(cond, width, bias=False)
         nn.init.zeros_(self.leave.weight)
 
-    def over(self, features: Float[Tensor, "B n D"], places: Int[Tensor, " n"] | None = None,
-             entries: Entries | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
+    def over(self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"] | None = None,
+             kv_cache: DraftKVCache | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
         """Return each feature concatenated with the prefix layer's state, which depends on all features up to it."""
-        if places is None:
-            places = torch.arange(features.shape[1], device=features.device)
-        return torch.cat([features, self.prefix(features, places, entries)], -1)
+        if positions is None:
+            positions = torch.arange(features.shape[1], device=features.device)
+        return torch.cat([features, self.prefix(features, positions, kv_cache)], -1)
 
     def forward(
-        self, features: Float[Tensor, "*b DC"], told: Float[Tensor, "*b kC"], block: int
+        self, features: Float[Tensor, "*b DC"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
         """Return a head's output for the result of `over` and the tokens after it. Arguments: see `HydraHeads`."""
         feature, state = features[..., : self.width], features[..., self.width :]
-        u = torch.cat([state, told], -1)
+        u = torch.cat([state, token_embeds], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
         stack = self.further[block]
         assert isinstance(stack, nn.ModuleList)
@@ -137,25 +137,27 @@ class PrefixState(HydraState):
         features: the target's features, [m, D] each, that those layers have not read yet.
     """
 
-    entries: list[Entries]
+    entries: list[DraftKVCache]
     newest: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
 
-    def read(self, row: Row) -> Tensor | None:
+    def read(self, sequence: Sequence) -> Tensor | None:
         """Run the layers that read the text on all accepted features in one call, and return the heads' input."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.entries[0].used
             places = torch.arange(begin, begin + len(features), device=features.device)
-            self.newest = self.over(row, features.unsqueeze(0), places)[0, -1]
+            self.newest = self.over(sequence, features.unsqueeze(0), places)[0, -1]
             for entries in self.entries:
                 entries.settle()
         return self.newest
 
-    def over(self, row: Row, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "1 n R"]:
+    def over(
+        self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "1 n R"]:
         """Return the heads' input for features at the positions after those already read."""
         assert isinstance(self.net, HydraPlusPlusHeads)
-        return self.net.over(features, places, self.entries[0])
+        return self.net.over(features, positions, self.entries[0])
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class HydraPlusPlus(Hydra):
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def prime(self, row: Row, models: Models) -> PrefixState:
+    def prime(self, row: Sequence, models: Models) -> PrefixState:
         """Read the features of all committed positions but the last.
 
         Raises:
@@ -183,13 +185,13 @@ class HydraPlusPlus(Hydra):
         advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
         net = load_fitting(self.heads, models, f"{self.called} heads", advice)
         features, capacity = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
-        entries = [Entries(layer.heads, layer.head_size, capacity, features) for layer in net.readers]
+        entries = [DraftKVCache(layer.heads, layer.head_size, capacity, features) for layer in net.readers]
         state = self.state(net, head_of(self.heads, models), entries, features=[features])
         with torch.inference_mode():
             state.read(row)
         return state
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Read the accepted features and start a tree; None after a prompt of one token, which has no features."""
         clock = row.models.target.clock
         start = clock.mark()
@@ -197,11 +199,11 @@ class HydraPlusPlus(Hydra):
         row.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
         return None if hidden is None else self.growth(row, hidden)
 
-    def growth(self, row: Row, hidden: Float[Tensor, " R"]) -> Growth:
+    def growth(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> PartialTree:
         """Return a tree without nodes. `hidden`: the heads' input at the newest feature."""
-        return HydraGrowth(row, hidden)
+        return HydraGrowth(sequence, hidden)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's features of the root and of the accepted nodes."""
         accepted = outcome.places
         assert outcome.hidden is not None

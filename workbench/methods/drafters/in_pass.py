@@ -25,17 +25,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.probes import Probes
-from workbench.core.tree import DraftTree, ancestors
+from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.verification_input import ROOM
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained import TrainedNet
-from workbench.methods.tree_builders.dynamic_sparse import planned_behind
+from workbench.methods.tree_builders.dynamic_sparse import planned_probe_counts
 
-Attached = tuple[int, ...]
+ProbeCounts = tuple[int, ...]
 """Number of probes after the root and after each node of a draft, in node order."""
 _Net = TypeVar("_Net", bound="ProbeNet")
 
@@ -82,19 +82,19 @@ class ProbeState:
     net: Any
     guesses: Float[Tensor, "s V"] | None = None
     end: int = 0
-    attached: Attached = ()
+    attached: ProbeCounts = ()
     probing: Probes | None = None
 
-    def known(self, row: Row) -> Float[Tensor, "s V"] | None:
+    def known(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
         """Return the guesses for the current text, or None."""
-        return self.guesses if self.end == len(row.committed) else None
+        return self.guesses if self.end == len(sequence.committed) else None
 
     def whole(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level, counted from 0; `hidden` already contains them."""
         return hidden[:, level]
 
 
-class InPass(DistributionDrafter):
+class ProbeDrafter(DistributionDrafter):
     """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
 
     A text's first forward has no draft: it processes the root and its probes. The same holds after a position without
@@ -105,15 +105,15 @@ class InPass(DistributionDrafter):
     called: ClassVar[str]
     """Display name of the probes, in the plural."""
 
-    def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
+    def asked(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the probes with their inputs. `bare`: their positions and attention mask; its tokens are −1."""
         raise NotImplementedError
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return the number of draft levels: one per probe after a position, at least 1."""
         return max(1, row.state.drafter.net.levels)
 
-    def begin(self, row: Row) -> HeadsGrowth | None:
+    def begin(self, row: Sequence) -> HeadsGrowth | None:
         """Start a tree over the guesses; None if there are no guesses for the current text."""
         guesses = row.state.drafter.known(row)
         if guesses is None:
@@ -121,22 +121,22 @@ class InPass(DistributionDrafter):
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
         return HeadsGrowth(row, guesses, best.values, best.indices)
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a tree with one level per guess."""
         guesses = row.state.drafter.known(row)
         row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_row(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
-    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         """Return the probes after the nodes of the draft; None if the plan has none."""
         state: ProbeState = row.state.drafter
         useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
-        state.probing, state.attached = None, attached(row, tree, useful)
+        state.probing, state.attached = None, probes_per_node(row, tree, useful)
         row.report.signals[self.called] = sum(state.attached)
         if not any(state.attached):
             return None
-        at = laid_out(state.attached, state.net.ensemble, tree.tokens.device)
-        node_mask = ancestors(tree.parents, tree.depth)
+        at = probe_layout(state.attached, state.net.ensemble, tree.tokens.device)
+        node_mask = tree_attention_mask(tree.parents, tree.depth)
         sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.place]
         places = sees.sum(1) + at.step + 1
         parents = torch.where(at.before < 0, at.place - 1, at.before + len(tree))
@@ -147,7 +147,7 @@ class InPass(DistributionDrafter):
         state.probing = self.asked(row, tree, at, bare)
         return state.probing
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the logits at the probes after the last accepted node."""
         state: ProbeState = row.state.drafter
         state.guesses, probed = None, outcome.probed
@@ -163,7 +163,7 @@ class InPass(DistributionDrafter):
             )
 
 
-def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
+def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
     """Return the number of probes after the root and each node, by the tree builder's plan or as many as fit.
 
     Args:
@@ -171,9 +171,9 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
         tree: its draft.
         useful: largest useful number after one position; it is smaller near the end of the generation.
     """
-    planned = planned_behind(row, tree) if len(tree) else None
+    planned = planned_probe_counts(sequence, tree) if len(tree) else None
     counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
-    room = (ROOM - len(tree)) // row.state.drafter.net.ensemble
+    room = (ROOM - len(tree)) // sequence.state.drafter.net.ensemble
     while sum(counts) > room:  # other tree builders' trees may be large
         largest = max(counts)
         if largest == 1:  # the last positions are the least likely
@@ -184,7 +184,7 @@ def attached(row: Row, tree: DraftTree, useful: int) -> Attached:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ProbeLayout:
     """Probes of a forward, ordered by position, then by step.
 
     Attributes:
@@ -203,12 +203,12 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def laid_out(attached: Attached, ensemble: int, device: torch.device) -> Layout:
+def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
     """Return the layout of probes, `ensemble` per step. It is cached: callers, also training, must not modify it."""
     with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
-        cells = [(place, step, i) for place, n in enumerate(attached) for step in range(n) for i in range(ensemble)]
+        cells = [(place, step, i) for place, n in enumerate(counts) for step in range(n) for i in range(ensemble)]
         place, step, part = torch.tensor(cells, device=device).unbind(1)
         index = torch.arange(len(cells), device=device)
         before = torch.where(step > 0, index - ensemble, -1)
         same_group = (place[:, None] == place) & (part[:, None] == part)
-        return Layout(place, step, step * ensemble + part, before, same_group & (step <= step[:, None]))
+        return ProbeLayout(place, step, step * ensemble + part, before, same_group & (step <= step[:, None]))

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
-from workbench.methods.drafters.guesses import drawn_from_text
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.guesses import sample_from_text
 from workbench.models.loading import Models
 
-ITERATED = GrowthRule(
+ITERATED = TreeBuilderRule(
     "jacobi",
     "Of the last iteration",
     "The target's token at this position in the last round, after guesses that may have been wrong; or a token of the "
@@ -40,7 +40,7 @@ class Iterate:
     stood: list[int] = field(default_factory=list[int])
     drafted: int = 0
 
-    def step(self, said: list[int], emitted: int) -> None:
+    def step(self, predictions: list[int], emitted: int) -> None:
         """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop guesses that are now committed.
 
         Args:
@@ -48,11 +48,12 @@ class Iterate:
             emitted: number of tokens emitted in the round.
         """
         unchanged = [  # zip stops after the guesses that the target has processed
-            rounds + 1 if old == new else 0 for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)
+            rounds + 1 if old == new else 0
+            for old, new, rounds in zip(self.tokens, predictions, self.stood, strict=False)
         ]
-        last = [0] * (len(said) - len(unchanged))  # the target also predicted a token after the last guess
-        self.stood = [*unchanged, *last, *self.stood[len(said) :]][emitted:]
-        self.tokens = [*said, *self.tokens[len(said) :]][emitted:]
+        last = [0] * (len(predictions) - len(unchanged))  # the target also predicted a token after the last guess
+        self.stood = [*unchanged, *last, *self.stood[len(predictions) :]][emitted:]
+        self.tokens = [*predictions, *self.tokens[len(predictions) :]][emitted:]
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,23 @@ class Jacobi(Drafter):
         """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
-    def prime(self, row: Row, models: Models) -> Iterate:
+    def prime(self, row: Sequence, models: Models) -> Iterate:
         """Return an empty block."""
         return Iterate()
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the guesses, filled up to the plan's length."""
         assert row.models is not None
         state: Iterate = row.state.drafter
         state.drafted = plan.within(plan.depth)
-        new = drawn_from_text(row, max(0, state.drafted - len(state.tokens)))
+        new = sample_from_text(row, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
         unchanged, device = state.stood[: state.drafted], row.models.target.device
         row.report.signals |= {"guesses that stood": sum(map(bool, unchanged)), "guesses drawn anew": len(new)}
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
-        return replace(tree, grown=Grown((ITERATED,), before=to_device(unchanged, device, torch.float32)))
+        return replace(tree, grown=TreeExplanation((ITERATED,), before=to_device(unchanged, device, torch.float32)))
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Apply the next iteration; after another drafter's round, only drop guesses whose positions are committed."""
         state: Iterate = row.state.drafter
         predictions = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []

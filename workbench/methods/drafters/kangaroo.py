@@ -11,7 +11,8 @@ layer over the exit states of the text, turns it into a prediction of the LM hea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -25,12 +26,12 @@ from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.captured_states import CaptureSelection, states_of
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.device_clock import Meter
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import Output, Segment, Slot
-from workbench.methods.drafters.attention_net import AttentionNet, Entries
-from workbench.methods.drafters.part_of_target import PartOfTarget
+from workbench.methods.drafters.attention_net import AttentionNet, DraftKVCache
+from workbench.methods.drafters.part_of_target import PartialTarget
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
@@ -61,7 +62,7 @@ class ExitAdapter(AttentionNet):
         self.exit_layer = exit_layer
 
     def forward(
-        self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
+        self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n D"]:
         """Return predicted features from exit states at consecutive positions.
 
@@ -70,7 +71,7 @@ class ExitAdapter(AttentionNet):
             places: their positions in the text.
             entries: KV cache of earlier positions; the new ones are appended.
         """
-        return self.after(self.mix(x, places, None, entries))
+        return self.after(self.mix(x, positions, None, kv_cache))
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class KangarooState:
 
     net: ExitAdapter
     head: SharedHead
-    entries: Entries
+    entries: DraftKVCache
     first: int
     place: int
 
@@ -102,20 +103,20 @@ class KangarooState:
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.entries)[0]
 
-    def keep(self, place: int) -> None:
+    def keep(self, position: int) -> None:
         """Keep the cache entries before a position, and drop the others."""
-        self.place = min(place, self.first + self.entries.used)
+        self.place = min(position, self.first + self.entries.used)
         self.entries.keep(self.place - self.first)
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyTarget(PartOfTarget):
+class TruncatedTargetWithAdapter(PartialTarget):
     """The target's first layers followed by the adapter, with the interface of a model. See `draft_chain`."""
 
     meter: Meter
     states: Mapping[Slot, KangarooState]
 
-    def forward(self, batch: Sequence[Segment], layers: Sequence[int] | None = None) -> Output:
+    def forward(self, batch: abc.Sequence[Segment], layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits after each segment's tokens; −∞ for tokens outside the draft vocabulary."""
         target = self.target
         order = sorted(batch, key=lambda segment: segment.slot.index)
@@ -151,14 +152,14 @@ class Kangaroo(Drafter):
         """Select the prompt's exit states, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
-    def prime(self, row: Row, models: Models) -> KangarooState:
+    def prime(self, row: Sequence, models: Models) -> KangarooState:
         """Read the exit states of all committed positions but the last, after images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, row.place
         first = slot.n_pictured
         end = len(row.committed) - 1
         like = torch.empty(0, dtype=target.dtype, device=target.device)
-        entries = Entries(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
+        entries = DraftKVCache(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
         state = KangarooState(net, head, entries, min(first, end), min(first, end))
         with torch.inference_mode():
             if state.first < end:
@@ -169,7 +170,7 @@ class Kangaroo(Drafter):
         state.keep(end)
         return state
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains together; states that the adapter has not read yet are fed first."""
         models = rows[0].models
         slots = [row.place for row in rows]
@@ -177,14 +178,14 @@ class Kangaroo(Drafter):
         for slot, state in zip(slots, states, strict=True):
             models.target.rewind(slot, state.place)
         first = [to_device(row.committed[s.place :], models.target.device) for row, s in zip(rows, states, strict=True)]
-        early = EarlyTarget(models.target, models.meter, dict(zip(slots, states, strict=True)))
+        early = TruncatedTargetWithAdapter(models.target, models.meter, dict(zip(slots, states, strict=True)))
         try:
             return draft_chain(rows, early, slots, first, "kangaroo")
         finally:
             for row, slot in zip(rows, slots, strict=True):  # the KV cache entries of other layers are unchanged
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
         row.state.drafter.keep(len(row.committed) - 1)
         if len(outcome.verdict.path) < len(outcome.tokens):

@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.cells import cells
+from workbench.core.cells import make_table_signals
 from workbench.core.params import param
 from workbench.core.probes import Probes
-from workbench.core.sampling import sayable, with_history
-from workbench.core.transfer import listed, to_device
-from workbench.core.tree import DraftTree, ancestors
+from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
+from workbench.core.transfer import to_device, to_list
+from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
+from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.chain import Chain
 from workbench.models.loading import Models
-from workbench.models.side_passes import read_again
+from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
 """Placeholder for an unknown token; if a tokenizer lacks it, the text's first token is used."""
@@ -41,12 +41,12 @@ class Unit:
     said: Float[Tensor, "m V"] | None = None
 
 
-class UnitGrowth(Growth):
+class UnitGrowth(PartialTree):
     """Chain over distributions that are fixed for every level, independent of the tokens on earlier levels."""
 
-    def __init__(self, row: Row, said: Float[Tensor, "m V"]) -> None:
-        super().__init__(row, "lexical-unit", said.device)
-        self.said = said
+    def __init__(self, row: Sequence, logits: Float[Tensor, "m V"]) -> None:
+        super().__init__(row, "lexical-unit", logits.device)
+        self.said = logits
         self.root = self.of_level()
 
     def of_level(self) -> FullDistributions:
@@ -54,7 +54,9 @@ class UnitGrowth(Growth):
         logits, row = self.said[len(self.tokens)][None], self.row
         if row.sampling.needs_history:
             past = to_device(row.committed, self.device)
-            logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *self.tokens])]))
+            logits = replace_all_masked_rows(
+                apply_logits_processors(logits, row.sampling, [torch.cat([past, *self.tokens])])
+            )
         return FullDistributions.of(logits, row.sampling)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
@@ -82,29 +84,29 @@ class LexicalUnit(DistributionDrafter):
     usual: ClassVar[TreeBuilder | None] = Chain()
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
-    def prime(self, row: Row, models: Models) -> Unit:
+    def prime(self, row: Sequence, models: Models) -> Unit:
         """Run placeholders after all committed tokens but the last; their predictions are the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(row.committed) - 1
         blanks = [blank] * min(self.places, models.target.context - start)
-        state.said = read_again(models.target, row.place, start, blanks)
+        state.said = recompute_logits(models.target, row.place, start, blanks)
         return state
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return one level per placeholder."""
         return self.places
 
-    def begin(self, row: Row) -> UnitGrowth | None:
+    def begin(self, row: Sequence) -> UnitGrowth | None:
         """Start a chain over the predictions; None if there are none."""
         state: Unit = row.state.drafter
         return None if state.said is None else UnitGrowth(row, state.said)
 
-    def probes(self, row: Row, tree: DraftTree) -> Probes:
+    def probes(self, row: Sequence, tree: DraftTree) -> Probes:
         """Return the placeholders, `places` for each position where the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
-        sees = ancestors(tree.parents, n)
+        sees = tree_attention_mask(tree.parents, n)
         node_mask = torch.cat([sees.new_zeros(1, n), sees])  # per end position, the draft nodes up to it
         index = torch.arange((n + 1) * m, device=device)
         unit = index // m
@@ -117,12 +119,12 @@ class LexicalUnit(DistributionDrafter):
         tokens = torch.full_like(parents, row.state.drafter.blank)
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the predictions after the position where the round ended; None after another drafter's round."""
         state: Unit = row.state.drafter
         state.said = None
         if outcome.probed is not None:
             end = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
             state.said = outcome.probed.logits[end * self.places : (end + 1) * self.places]
-            confidence = listed(state.said.float().softmax(1).amax(1))
-            row.report.signals.update(cells("how sure of what comes", {"placeholder": confidence}))
+            confidence = to_list(state.said.float().softmax(1).amax(1))
+            row.report.signals.update(make_table_signals("how sure of what comes", {"placeholder": confidence}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections import abc
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -13,18 +14,25 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
+from workbench.decoders.draft_verify.inspectable_state import (
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_token_ids,
+    pad_rows,
+)
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.decoders.draft_verify.verification_input import ROOM
-from workbench.engine.request import Row
-from workbench.methods.drafters.guesses import drawn_from_text
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.guesses import sample_from_text
 from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models.loading import Models
 
@@ -33,7 +41,7 @@ ENTRY_BYTES = 600
 KEPT = 16_384
 """Maximum number of n-grams in a pool; n-grams of the least recently written first token are dropped first."""
 
-POOLED = GrowthRule(
+POOLED = TreeBuilderRule(
     "n-gram pool",
     "From the n-gram pool",
     "The pool contains an n-gram that begins with the newest token; this is its token at this position.",
@@ -61,7 +69,7 @@ class Pool:
         while self.n > self.most:
             self.n -= len(self._tails.pop(next(iter(self._tails))))
 
-    def read(self, text: Sequence[int], ngram: int, begin: int = 0) -> None:
+    def read(self, text: abc.Sequence[int], ngram: int, begin: int = 0) -> None:
         """Add all n-grams of a text that end at or after index `begin`."""
         for end in range(max(ngram, begin + 1), len(text) + 1):
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
@@ -100,23 +108,23 @@ class LookaheadState(InspectableState):
     won: int = 0
     probing: Probes | None = None
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         newest = itertools.islice(self.pool.newest(), n)
-        top = [Top([first], tail, self.now - round_) for first, tail, round_ in newest]
+        top = [StateEntry([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
-        return Look(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
+        return StateSummary(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
 
     def pack(self) -> Arrays:
         ngrams = list(self.pool.newest())[::-1]
         width = max((len(tail) for _, tail, _ in ngrams), default=1)
         return {
             "firsts": np.array([first for first, _, _ in ngrams], np.int32),
-            "tails": in_rows([tail for _, tail, _ in ngrams], width),
+            "tails": pad_rows([tail for _, tail, _ in ngrams], width),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        firsts = tokens_in(arrays, "firsts", vocabulary, (None,))
-        tails = tokens_in(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
+        firsts = check_token_ids(arrays, "firsts", vocabulary, (None,))
+        tails = check_token_ids(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
         current = list(self.pool.newest())[::-1]
         rows: list[list[int]] = tails.tolist()
         for first, row in zip(firsts.tolist(), rows, strict=True):
@@ -173,19 +181,19 @@ class Lookahead(Drafter):
         """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
-    def prime(self, row: Row, models: Models) -> LookaheadState:
+    def prime(self, row: Sequence, models: Models) -> LookaheadState:
         """Return an empty pool and a first row of random tokens of the text.
 
         Each further row makes the window one column narrower.
         """
         state = LookaheadState(Pool(self.guesses))
         if self.window:
-            state.rows = [[-1, *drawn_from_text(row, self.window + self.ngram - 3)]]
+            state.rows = [[-1, *sample_from_text(row, self.window + self.ngram - 3)]]
         if self.from_text:
             state.pool.read(row.committed, self.ngram)
         return state
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the tails after the newest token; tails with a common prefix share a branch."""
         assert row.models is not None
         state: LookaheadState = row.state.drafter
@@ -203,14 +211,14 @@ class Lookahead(Drafter):
                     ages.append(state.now - round_)
         state.drafted, device = len(tokens), row.models.target.device
         tree = DraftTree.of(tokens, parents, source="lookahead", device=device)
-        return replace(tree, grown=Grown((POOLED,), before=to_device(ages, device, torch.float32)))
+        return replace(tree, grown=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
-    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         """Return the window's guesses as probes; the last committed token is not one of them."""
         state: LookaheadState = row.state.drafter
         if not state.size:
             return None
-        places, parents, sees = laid_out(len(state.rows), len(state.rows[0]), tree.tokens.device)
+        places, parents, sees = window_layout(len(state.rows), len(state.rows[0]), tree.tokens.device)
         mask = torch.cat([sees.new_zeros(len(places), len(tree)), sees], 1)
         probe_parents = torch.where(parents < 0, parents, parents + len(tree))
         tokens = to_device(list(itertools.chain(*state.rows))[1:], tree.tokens.device, torch.long)
@@ -218,7 +226,7 @@ class Lookahead(Drafter):
         state.probing = Probes(tokens, probe_parents, places, mask, farthest, "lookahead")
         return state.probing
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
         state: LookaheadState = row.state.drafter
         state.now += 1
@@ -242,13 +250,13 @@ class Lookahead(Drafter):
             state.rows = [*state.rows[1:], new_row]
         if self.follow and (skip := len(outcome.emitted) - 1):
             state.rows = [
-                [*guesses[skip:], *drawn_from_text(row, min(skip, len(guesses)), level)]
+                [*guesses[skip:], *sample_from_text(row, min(skip, len(guesses)), level)]
                 for level, guesses in enumerate(state.rows)
             ]
 
 
 @lru_cache(maxsize=64)
-def laid_out(
+def window_layout(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
     """Return positions, parents and attention mask of a window's guesses, row by row; callers must not modify them.

@@ -14,7 +14,8 @@ So the fast stream has no KV cache, and verification continues from the slow str
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,22 +24,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.engine.request import Row
-from workbench.kernels.layers import name_of, shallow
+from workbench.engine.request import Sequence
+from workbench.kernels.layers import name_of, shallow_copy
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.early_exit import Exit, Exiting, ExitStates
+from workbench.methods.drafters.early_exit import EarlyExitDrafter, ExitStates, TruncatedTarget
 from workbench.methods.drafters.trained import TrainedNet, load_fitting
-from workbench.methods.tree_builders.chain import single
+from workbench.methods.tree_builders.chain import to_float32
 from workbench.models.loading import Models
-from workbench.models.truncated_target import beginning, with_weights
+from workbench.models.truncated_target import truncate_target, with_weights
 
-AGAIN = "Train them for this target: workbench train m2r2 --target …"
-PLACES = (("asks", "read"), ("feeds", "fed"))
+TRAIN_ADVICE = "Train them for this target: workbench train m2r2 --target …"
+ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
 """Adapters before and after a layer's attention, and before and after its MLP."""
-READS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
+INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
 """In Llama-like layers, the projections that read an adapter's output. Keys and values are not used."""
-GIVES = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
+OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
 """In Llama-like layers, the projections whose output an adapter reads."""
 
 
@@ -55,21 +56,21 @@ class Adapter(nn.Module):
 
     def before(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
         """Merge this adapter into the weight of the projection that reads its output."""
-        wide = single(weight)
+        wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
-    def behind(self, given: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
+    def behind(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
         """Apply this adapter to each column, which merges it into a preceding projection's weight or bias."""
-        wide = single(given)
+        wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
-class Half(nn.Module):
+class AdaptedHalfLayer(nn.Module):
     """Attention or MLP of a layer, between two adapters."""
 
-    def __init__(self, half: nn.Module, before: Adapter, behind: Adapter) -> None:
+    def __init__(self, half: nn.Module, before: Adapter, after: Adapter) -> None:
         super().__init__()
-        self.within, self.before, self.behind = half, before, behind
+        self.within, self.before, self.behind = half, before, after
 
     def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
         output = self.within(self.before(hidden_states), *args, **named)
@@ -102,7 +103,7 @@ class Accelerators(TrainedNet):
         if exit_layer < 1 or rank < 1:
             raise ValueError(f"exit_layer={exit_layer} and rank={rank} must be 1 or more")
         self.width, self.exit_layer, self.rank = width, exit_layer, rank
-        places = [place for pair in PLACES for place in pair]
+        places = [place for pair in ADAPTER_NAMES for place in pair]
         self.layers = nn.ModuleList(
             nn.ModuleDict({place: Adapter(width, rank) for place in places}) for _ in range(exit_layer)
         )
@@ -119,8 +120,8 @@ class Accelerators(TrainedNet):
         Raises:
             ModelError: its attention or MLP has an unknown name.
         """
-        shared_copy = shallow(layer)
-        for half, (before, behind) in enumerate(PLACES):
+        shared_copy = shallow_copy(layer)
+        for half, (before, behind) in enumerate(ADAPTER_NAMES):
             if (name := name_of(layer, half)) is None:
                 part = "MLP" if half else "attention"
                 raise ModelError(
@@ -129,16 +130,18 @@ class Accelerators(TrainedNet):
                     "Choose another method: early-exit drafts with the first layers of any target.",
                 )
             module = layer.get_submodule(name)
-            shared_copy._modules[name] = Half(module, self.adapter(number, before), self.adapter(number, behind))
+            shared_copy._modules[name] = AdaptedHalfLayer(
+                module, self.adapter(number, before), self.adapter(number, behind)
+            )
         return shared_copy
 
     def merged(self, layer: nn.Module, number: int) -> nn.Module:
         """Return a copy of a Llama-like layer with the adapters merged into its projections. See `within`."""
         weights: dict[str, Tensor] = {}
-        for place, products in READS.items():
+        for place, products in INPUT_PROJECTIONS.items():
             for name in products:
                 weights[f"{name}.weight"] = self.adapter(number, place).before(layer.get_parameter(f"{name}.weight"))
-        for place, name in GIVES.items():
+        for place, name in OUTPUT_PROJECTIONS.items():
             adapter, product = self.adapter(number, place), layer.get_submodule(name)
             weights[f"{name}.weight"] = adapter.behind(product.get_parameter("weight"))
             if getattr(product, "bias", None) is not None:
@@ -152,7 +155,7 @@ class Accelerators(TrainedNet):
 
 
 @dataclass(slots=True)
-class Streams:
+class M2R2State:
     """M2R2's drafting state of a sequence.
 
     Attributes:
@@ -167,21 +170,21 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class FastExit(Exit):
+class FastTruncatedTarget(TruncatedTarget):
     """The target's first layers, run on the slow stream, then on the fast stream. See `draft_chain`."""
 
     shared_copy: WeightSharingCopy
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits of the fast stream, in the order of the sequences' cache slots."""
         self.read(batch, head=False)
-        out = self.target.forward([beside(segment) for segment in batch], shared_copy=self.shared_copy)
+        out = self.target.forward([fast_stream_segment(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
             segment.slot.scratch -= len(segment.tokens)
         return out
 
 
-def beside(segment: Segment) -> Segment:
+def fast_stream_segment(segment: Segment) -> Segment:
     """Return a segment that processes the tokens just read again, at the same positions and with the same mask.
 
     Its KV cache entries are written after the sequence's scratch, where the next forward overwrites them.
@@ -193,7 +196,7 @@ def beside(segment: Segment) -> Segment:
 
 
 @dataclass(frozen=True)
-class M2R2(Exiting):
+class M2R2(EarlyExitDrafter):
     """Draft with a fast stream through the target's first layers; verify from the slow stream's states. See `Exiting`.
 
     Each drafted token costs two passes through these layers. The pass of the slow stream gives keys, values and exit
@@ -205,27 +208,27 @@ class M2R2(Exiting):
     needs: ClassVar[tuple[str, ...]] = (Accelerators.kind, "trees")
     source: ClassVar[str] = "m2r2"
 
-    def prime(self, row: Row, models: Models) -> Streams:
+    def prime(self, row: Sequence, models: Models) -> M2R2State:
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
             ModelError: they cannot be read, or are for another target; its layers have another structure.
         """
-        net = load_fitting(Accelerators, models, "accelerator adapters", AGAIN)
-        return Streams(adapted_layers_of(net, models), net.exit_layer)
+        net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
+        return M2R2State(adapted_layers_of(net, models), net.exit_layer)
 
-    def exit_of(self, row: Row) -> int:
+    def exit_of(self, row: Sequence) -> int:
         """Return the exit layer that the adapters were trained for."""
         return row.state.drafter.layer
 
-    def kept(self, row: Row) -> ExitStates:
+    def kept(self, row: Sequence) -> ExitStates:
         """Return the exit states of the slow stream."""
         return row.state.drafter.exit
 
-    def speaker(self, rows: Sequence[Row], exit_layer: int, wanted: Collection[int]) -> FastExit:
+    def speaker(self, rows: abc.Sequence[Sequence], exit_layer: int, wanted: Collection[int]) -> FastTruncatedTarget:
         """Return the truncated target with both streams."""
         slow = super().speaker(rows, exit_layer, wanted)
-        return FastExit(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.shared_copy)
+        return FastTruncatedTarget(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.shared_copy)
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
@@ -239,9 +242,9 @@ def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
         target = models.target
         if net.exit_layer > target.n_layers:
             message = f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}."
-            raise ModelError(message, AGAIN)
+            raise ModelError(message, TRAIN_ADVICE)
         adapt = net.within if target.lean is None else net.merged
         with torch.inference_mode(False), torch.no_grad():
             layers = [adapt(target.layers[i], i) for i in range(net.exit_layer)]
-        models.shared[key] = beginning(target, layers)
+        models.shared[key] = truncate_target(target, layers)
     return models.shared[key]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.tree_building import FullDistributions, Growth, NodeDistributions
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
 from workbench.methods.tree_builders.template import Template
@@ -132,7 +133,7 @@ class MedusaState:
         return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
 
 
-class Blind(Protocol):
+class IndependentLevels(Protocol):
     """State of a drafter whose predictions at one level do not depend on those at earlier levels."""
 
     @property
@@ -144,7 +145,7 @@ class Blind(Protocol):
         ...
 
 
-class HeadsGrowth(Growth):
+class HeadsGrowth(PartialTree):
     """Tree over independent predictions: head k has the same distribution after all nodes of level k.
 
     Args:
@@ -155,9 +156,9 @@ class HeadsGrowth(Growth):
     """
 
     def __init__(
-        self, row: Row, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
+        self, row: Sequence, hidden: Float[Tensor, "*b D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
     ) -> None:
-        self.state: Blind = row.state.drafter
+        self.state: IndependentLevels = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
         self.chances = self.state.net.accuracy
@@ -208,7 +209,7 @@ class Medusa(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("medusa", "trees")
     reads_target: ClassVar[bool] = True
 
-    def prime(self, row: Row, models: Models) -> MedusaState:
+    def prime(self, row: Sequence, models: Models) -> MedusaState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -218,11 +219,11 @@ class Medusa(DistributionDrafter):
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return one level per head."""
         return len(row.state.drafter.net.heads)
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run the heads once for all sequences, then build each sequence's tree."""
         assert rows[0].models is not None
         target, meter = rows[0].models.target, rows[0].models.meter

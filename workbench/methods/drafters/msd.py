@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.methods.drafters.feature import FeatureDrafter
-from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, PromptFeatures
 
 
 class MSDNet(FeatureNet):
@@ -22,7 +22,7 @@ class MSDNet(FeatureNet):
 
     kind = "msd"
 
-    def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
+    def following(self, seen: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
         """Return the embedding of the next text token after each position, skipping images."""
         n = seen.embeds.shape[1]
         next_one = list(range(1, n))
@@ -31,11 +31,13 @@ class MSDNet(FeatureNet):
                 next_one[start - 1] = next_one[end - 1] if end < n else end - 1
         return seen.embeds[:, torch.tensor(next_one, dtype=torch.long, device=seen.embeds.device)]
 
-    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+    def look(
+        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+    ) -> CompressedImage:
         """Return the image as the vision embeddings that the projector returns."""
         start, end = seen.spans[picture]
         inputs = seen.embeds[:, start : min(end, pairs.shape[1])]
-        return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
+        return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import abc, defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,16 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, tokens_in
+from workbench.decoders.draft_verify.inspectable_state import (
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_token_ids,
+)
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.decoders.draft_verify.tree_building import goes_on
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import should_continue
+from workbench.engine.request import Sequence
 from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
@@ -41,7 +47,7 @@ class NGramIndex(InspectableState):
         self._gone = 0  # number of dropped tokens; positions count from the first token ever added
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: abc.Sequence[int]) -> None:
         """Append tokens."""
         for token in tokens:
             self.text.append(token)
@@ -72,18 +78,20 @@ class NGramIndex(InspectableState):
         start = (earlier[-1] if latest else earlier[0]) - self._gone
         return self.text[start : start + length]
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         most = heapq.nlargest(n, self._ends.items(), key=lambda item: (len(item[1]) > 1, len(item[0]), len(item[1])))
-        top = [Top(gram, self.text[ends[-1] - self._gone :][:1], len(ends)) for gram, ends in most if len(ends) > 1]
+        top = [
+            StateEntry(gram, self.text[ends[-1] - self._gone :][:1], len(ends)) for gram, ends in most if len(ends) > 1
+        ]
         bound = (self.most + FORGOTTEN) * self.n_max
         size = len(self._ends)
-        return Look(size, bound, ENTRY_BYTES * size, ENTRY_BYTES * bound, "times seen", top)
+        return StateSummary(size, bound, ENTRY_BYTES * size, ENTRY_BYTES * bound, "times seen", top)
 
     def pack(self) -> Arrays:
         return {"text": np.array(self.text, np.int32)}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        current, loaded = self.text, tokens_in(arrays, "text", vocabulary, (None,)).tolist()
+        current, loaded = self.text, check_token_ids(arrays, "text", vocabulary, (None,)).tolist()
         self.text, self._gone = [], 0
         self._ends.clear()
         self.extend([*loaded[-self.most :], *current])
@@ -114,13 +122,13 @@ class NGram(Drafter):
         """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
-    def prime(self, row: Row, models: Models) -> NGramIndex:
+    def prime(self, row: Sequence, models: Models) -> NGramIndex:
         """Index all committed tokens."""
         index = NGramIndex(self.ngram)
         index.extend(row.committed)
         return index
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the continuation of the longest suffix that occurred before."""
         assert row.models is not None
         index: NGramIndex = row.state.drafter
@@ -139,16 +147,16 @@ class NGram(Drafter):
                 return DraftTree.chain(continuation, source="prompt-lookup", device=row.models.target.device)
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
 
-    def _gone_on_with(self, row: Row, found: list[int]) -> list[int]:
+    def _gone_on_with(self, sequence: Sequence, continuation: list[int]) -> list[int]:
         """Return the tokens up to the policy's stop; each copied token counts as having probability 1."""
-        size, device = row.models.target.vocab_size, row.models.target.device
-        for level, token in enumerate(found[1:], 1):
+        size, device = sequence.models.target.vocab_size, sequence.models.target.device
+        for level, token in enumerate(continuation[1:], 1):
             probs = torch.zeros(1, size, device=device)
             probs[0, token] = 1.0
-            if not goes_on(row, level, lambda p=probs: p):
-                return found[:level]
-        return found
+            if not should_continue(sequence, level, lambda p=probs: p):
+                return continuation[:level]
+        return continuation
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Index the new tokens."""
         row.state.drafter.extend(outcome.emitted)

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 
 
 @dataclass(frozen=True)
-class Nothing(Drafter):
+class EmptyDrafter(Drafter):
     """Propose the empty tree: the baseline of every speed-up, on the same engine."""
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the deterministic kind; the empty tree has no siblings."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Return the empty tree."""
         assert row.models is not None
         return DraftTree.empty(device=row.models.target.device)

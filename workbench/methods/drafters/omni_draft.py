@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import abc
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,13 +21,18 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import TrainedState
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Segment, Slot
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.omni_online_training import Stop, Study, borders, places
-from workbench.methods.drafters.omni_words import BROKEN, Dictionary
-from workbench.methods.drafters.online import MOST_PLACES
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.omni_online_training import (
+    OnlineTrainingState,
+    StoppingHead,
+    borders,
+    training_positions,
+)
+from workbench.methods.drafters.omni_words import BROKEN, VocabularyMap
+from workbench.methods.drafters.online import MAX_POSITIONS
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
@@ -35,7 +41,7 @@ CHUNK = 512
 
 
 @dataclass
-class Reading:
+class OmniDraftState:
     """State of a draft model for a sequence's text.
 
     Attributes:
@@ -51,25 +57,25 @@ class Reading:
     """
 
     writer: OtherVocabularyDrafter
-    words: Dictionary | None
+    words: VocabularyMap | None
     ids: list[int]
     text: str = ""
     broken: bool = False
-    study: Study = field(default_factory=Study)
+    study: OnlineTrainingState = field(default_factory=OnlineTrainingState)
     owned: TrainedState[TrainableLayers] | None = None
     slot: Slot | None = None
     fed: list[int] = field(default_factory=list[int])
     _seen: tuple[int, tuple[int, ...]] | None = None
 
-    def read(self, row: Row) -> list[int]:
+    def read(self, sequence: Sequence) -> list[int]:
         """Return the committed text in the draft model's tokens, without special tokens or incomplete characters."""
         if self.words is None:
-            return list(row.committed)
-        version = len(row.committed), tuple(row.committed[-4:])
+            return list(sequence.committed)
+        version = len(sequence.committed), tuple(sequence.committed[-4:])
         if version == self._seen:
             return self.ids
         self._seen = version
-        text = _decoded(row, len(row.committed))
+        text = _decode(sequence, len(sequence.committed))
         self.text = text.rstrip(BROKEN)
         self.broken = self.text != text
         ids = list(self.writer.tokenizer(self.text)["input_ids"])
@@ -78,15 +84,15 @@ class Reading:
         self.ids = ids
         return ids
 
-    def catch_up(self, row: Row) -> None:
+    def catch_up(self, sequence: Sequence) -> None:
         """Drop cache entries of rejected drafts, and read the new committed tokens except the last.
 
         The newest tokens may differ from the drafted ones: the same text may be tokenised differently as it grows.
         """
         assert self.slot is not None
-        self.ids = self.read(row)
+        self.ids = self.read(sequence)
         runner = self.writer.runner
-        runner.rewind(self.slot, max(0, min(common(self.ids, self.fed), len(self.ids) - 1)))
+        runner.rewind(self.slot, max(0, min(common_prefix_length(self.ids, self.fed), len(self.ids) - 1)))
         missing = self.ids[self.slot.length : -1]
         if missing and self.shared_copy is None:
             runner.prefill(self.slot, missing)
@@ -142,12 +148,12 @@ class OmniDraft(Drafter):
         le=1.0,
         doc="stop drafting when the predicted probability of accepting everything is below this; 0: never",
     )
-    warm: bool = warmth("the trained weights")
+    warm: bool = warm_param("the trained weights")
 
     def make_ready(self, models: Models) -> None:
         """Build the mapping between both vocabularies."""
         if models.stranger is not None:
-            Dictionary.known(models, models.stranger)
+            VocabularyMap.known(models, models.stranger)
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, the most likely tokens."""
@@ -155,21 +161,21 @@ class OmniDraft(Drafter):
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm and (self.rate or self.stop) else ""
+        return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def memory(self) -> Hashable | None:
         """Return the memory's name, without the training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
-    def prime(self, row: Row, models: Models) -> Reading:
+    def prime(self, row: Sequence, models: Models) -> OmniDraftState:
         """Read the committed text except its last token. The drafter reads no images."""
         writer, words = models.stranger, None
         if writer is None:
             assert models.drafter is not None
             writer = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
         if models.stranger is not None or row.images is not None:
-            words = Dictionary.known(models, writer)
-        state = Reading(writer, words, [], study=self.begun(models, writer))
+            words = VocabularyMap.known(models, writer)
+        state = OmniDraftState(writer, words, [], study=self.begun(models, writer))
         if state.study.trainable is not None:
             state.owned = TrainedState(state.study.trainable, self.warm)
         state.ids = state.read(row)
@@ -183,31 +189,33 @@ class OmniDraft(Drafter):
             raise
         return state
 
-    def begun(self, models: Models, writer: OtherVocabularyDrafter) -> Study:
+    def begun(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
         """Return new online-training state; with `warm` the state of earlier runs."""
-        key = ("omnidraft online training", writer.name)
-        study: Study | None = models.shared.get(key) if self.warm else None
-        if study is None or study.whose is not writer.runner:
-            study = Study(whose=writer.runner)
+        key = ("omnidraft online training", draft_model.name)
+        study: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
+        if study is None or study.whose is not draft_model.runner:
+            study = OnlineTrainingState(whose=draft_model.runner)
             if self.warm:
                 models.shared[key] = study
         if self.rate and study.trainable is None:
-            study.trainable = TrainableLayers(writer.runner)
+            study.trainable = TrainableLayers(draft_model.runner)
         if self.stop and study.stop is None:
-            study.stop = Stop(writer.runner.hidden_size)
-        return Study(study.trainable if self.rate else None, study.stop if self.stop else None, whose=writer.runner)
+            study.stop = StoppingHead(draft_model.runner.hidden_size)
+        return OnlineTrainingState(
+            study.trainable if self.rate else None, study.stop if self.stop else None, whose=draft_model.runner
+        )
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return the draft model's free positions; a drafter token seldom spells less than a target token."""
-        state: Reading = row.state.drafter
+        state: OmniDraftState = row.state.drafter
         return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a chain of at most `plan.depth` of the target's tokens."""
         if row.state.drafter.writer.runner is not row.models.writer:  # the draft model was changed
             self.release(row, row.models)
             row.state.drafter = self.prime(row, row.models)
-        state: Reading = row.state.drafter
+        state: OmniDraftState = row.state.drafter
         draft_ids = self.written(row, state, plan.depth)
         tokens = (
             draft_ids
@@ -221,9 +229,9 @@ class OmniDraft(Drafter):
                 row.report.signals["loss of the last training step, nats"] = trainable.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
-    def written(self, row: Row, state: Reading, depth: int) -> list[int]:
+    def written(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
         """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
-        state.catch_up(row)
+        state.catch_up(sequence)
         slot, runner, words = state.slot, state.writer.runner, state.words
         assert slot is not None
         if state.broken or not state.ids:
@@ -243,28 +251,28 @@ class OmniDraft(Drafter):
             logits = out.logits[0, -1:]
             if words is None:
                 # other logits are padding of the draft model's vocabulary
-                logits = logits[:, : row.models.target.vocab_size]
+                logits = logits[:, : sequence.models.target.vocab_size]
             feed = likeliest(logits.float())
             draft_ids.append(int(feed))
             if study.stop is not None and words is not None:
                 end += len(words.text(draft_ids[-1]))
                 study.written.append((out.hidden[0, -1], end))
-                row.report.signals["chance that all is kept"] = accept_prob
+                sequence.report.signals["chance that all is kept"] = accept_prob
             if words is not None and (
                 words.is_over(draft_ids[-1]) or len(words.drafted(draft_ids, self.merge, state.text)) >= depth
             ):
                 break
         return draft_ids
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Train the stopping head on the verification result, collect positions, and run a training step when due."""
-        state: Reading = row.state.drafter
+        state: OmniDraftState = row.state.drafter
         study, words = state.study, state.words
         if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
             return
         n_accepted = min(len(outcome.verdict.path), len(outcome.emitted))
         if study.written and outcome.tokens:
-            text = _decoded(row, len(row.committed) - len(outcome.emitted) + n_accepted).rstrip(BROKEN)
+            text = _decode(row, len(row.committed) - len(outcome.emitted) + n_accepted).rstrip(BROKEN)
             study.heard(
                 len(text) - study.before, n_accepted < len(outcome.tokens) and n_accepted < len(outcome.emitted)
             )
@@ -272,35 +280,37 @@ class OmniDraft(Drafter):
             return
         first = len(row.committed) - len(outcome.emitted)
         positions = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.places)]
-        study.waiting = [*study.waiting, *positions][-MOST_PLACES:]
+        study.waiting = [*study.waiting, *positions][-MAX_POSITIONS:]
         study.rounds += bool(positions)
         if study.rounds >= self.every:
             ids = state.read(row)
             ends = borders(state.text, ids, state.writer.tokenizer, words.said)
-            direct, spelt = places(list(self.noted(row, study, words)), ends, ids, words.shared)
+            direct, spelt = training_positions(list(self.noted(row, study, words)), ends, ids, words.shared)
             study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
-    def noted(self, row: Row, study: Study, words: Dictionary) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
+    def noted(
+        self, sequence: Sequence, training: OnlineTrainingState, vocabulary_map: VocabularyMap
+    ) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
         """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
-        head = row.models.target.lm_head
-        distributions = head.forward(torch.stack([hidden for _, hidden in study.waiting])).float().softmax(1).cpu()
-        for (index, _), probs in zip(study.waiting, distributions, strict=True):
-            begin, end = (len(_decoded(row, n).rstrip(BROKEN)) for n in (index, index + 1))
-            yield begin, end, probs, row.committed[index]
+        head = sequence.models.target.lm_head
+        distributions = head.forward(torch.stack([hidden for _, hidden in training.waiting])).float().softmax(1).cpu()
+        for (index, _), probs in zip(training.waiting, distributions, strict=True):
+            begin, end = (len(_decode(sequence, n).rstrip(BROKEN)) for n in (index, index + 1))
+            yield begin, end, probs, sequence.committed[index]
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Free the cache slot."""
-        state: Reading | None = row.state.drafter
+        state: OmniDraftState | None = row.state.drafter
         if state is not None and state.slot is not None:
             state.writer.runner.close(state.slot)
 
 
-def _decoded(row: Row, n: int) -> str:
+def _decode(sequence: Sequence, n: int) -> str:
     """Return the text of the first n committed tokens; incomplete characters become `BROKEN`."""
-    tokenizer, ids = row.models.tokenizer, row.committed[:n]
+    tokenizer, ids = sequence.models.tokenizer, sequence.committed[:n]
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: abc.Sequence[int], other: abc.Sequence[int]) -> int:
     """Return the length of the common prefix of two token sequences."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

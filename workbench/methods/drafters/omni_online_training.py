@@ -20,7 +20,7 @@ STEP = 0.2
 """Stopping head: size of the first step along one dimension of the state."""
 
 
-class Shared(NamedTuple):
+class SharedTokens(NamedTuple):
     """Tokens with the same text in both vocabularies.
 
     Attributes:
@@ -58,7 +58,7 @@ class Spelt(NamedTuple):
     chance: float
 
 
-def borders(text: str, ids: Sequence[int], tokenizer: Any, said: Sequence[str]) -> dict[int, int]:
+def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
     """Map each text index at which a token ends to the number of tokens up to it.
 
     Args:
@@ -71,18 +71,18 @@ def borders(text: str, ids: Sequence[int], tokenizer: Any, said: Sequence[str]) 
     if getattr(tokenizer, "is_fast", False):
         ends = [end for _, end in tokenizer(text, return_offsets_mapping=True)["offset_mapping"]][: len(ids)]
     else:
-        parts = [said[token] if token < len(said) else "" for token in ids]
+        parts = [token_texts[token] if token < len(token_texts) else "" for token in ids]
         if "".join(parts) != text:
             return {}
         ends = [sum(map(len, parts[: i + 1])) for i in range(len(parts))]
     return {end: i + 1 for i, end in enumerate(ends)}
 
 
-def places(
-    found: Sequence[tuple[int, int, Float[Tensor, " V"], int]],
+def training_positions(
+    target_tokens: Sequence[tuple[int, int, Float[Tensor, " V"], int]],
     ends: dict[int, int],
     ids: Sequence[int],
-    shared: Shared,
+    shared: SharedTokens,
 ) -> tuple[list[Direct], list[Spelt]]:
     """Return training positions at target tokens that start and end at token borders in both vocabularies.
 
@@ -93,7 +93,7 @@ def places(
         shared: tokens of both vocabularies.
     """
     direct, spelt = list[Direct](), list[Spelt]()
-    for begin, end, probs, token in found:
+    for begin, end, probs, token in target_tokens:
         a, b = ends.get(begin, 0), ends.get(end, 0)
         if not 0 < a < b:  # the drafter has other token borders, or it is a special token without text
             continue
@@ -107,7 +107,7 @@ def places(
 
 
 def hybrid(
-    logq: Float[Tensor, "n V"], direct: Sequence[Direct], spelt: Sequence[Spelt], shared: Shared, share: float
+    logq: Float[Tensor, "n V"], direct: Sequence[Direct], spelt: Sequence[Spelt], shared: SharedTokens, share: float
 ) -> Tensor:
     """Return mean D(p ‖ q) over shared tokens at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
 
@@ -137,7 +137,7 @@ def hybrid(
     return loss
 
 
-class Stop:
+class StoppingHead:
     """Stopping head: log-odds that the next drafted token is accepted, linear in the drafter's state; trained online.
 
     Each dimension of the state has a step size that shrinks with its updates (AdaGrad), so there is no learning
@@ -156,10 +156,10 @@ class Stop:
         """Return the probability that the token after this state is accepted."""
         return float(torch.sigmoid(self._weights @ _input(state)))
 
-    def learn(self, state: Float[Tensor, " D"], kept: bool) -> None:
+    def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:
         """Run a training step; `kept`: whether the token after this state was accepted."""
         x = _input(state)
-        gradient = (torch.sigmoid(self._weights @ x) - float(kept)) * x
+        gradient = (torch.sigmoid(self._weights @ x) - float(accepted)) * x
         self._moved += gradient.square()
         self._weights -= STEP * gradient / self._moved.sqrt()
 
@@ -170,7 +170,7 @@ def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
 
 
 @dataclass
-class Study:
+class OnlineTrainingState:
     """Online-training state of a sequence.
 
     Attributes:
@@ -185,7 +185,7 @@ class Study:
     """
 
     trainable: TrainableLayers | None = None
-    stop: Stop | None = None
+    stop: StoppingHead | None = None
     waiting: list[tuple[int, Float[Tensor, " D"]]] = field(default_factory=list[tuple[int, Tensor]])
     rounds: int = 0
     written: list[tuple[Float[Tensor, " D"], int]] = field(default_factory=list[tuple[Tensor, int]])
@@ -197,7 +197,7 @@ class Study:
         """Return whether layers are trained and their limit of training steps is not reached."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
-    def heard(self, kept: int, rejected: bool) -> None:
+    def heard(self, n_characters: int, rejected: bool) -> None:
         """Train the stopping head on the verification result of the last draft.
 
         Args:
@@ -206,7 +206,7 @@ class Study:
         """
         if self.stop is not None:
             for state, end in self.written:
-                if end > kept:
+                if end > n_characters:
                     if rejected:
                         self.stop.learn(state, False)
                     break
@@ -218,7 +218,7 @@ class Study:
         ids: Sequence[int],
         direct: Sequence[Direct],
         spelt: Sequence[Spelt],
-        shared: Shared,
+        shared: SharedTokens,
         reads: int,
         share: float,
         rate: float,

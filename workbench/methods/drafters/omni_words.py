@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from workbench.methods.drafters.omni_online_training import Shared
+from workbench.methods.drafters.omni_online_training import SharedTokens
 from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
@@ -22,7 +22,7 @@ BEFORE = 48
 """Largest number of characters of the committed text used as context when a draft is tokenised."""
 
 
-def pieces(tokenizer: Any, n: int) -> list[str]:
+def token_texts(tokenizer: Any, n: int) -> list[str]:
     """Return the text that each of the first n tokens adds; "" for special tokens and for parts of characters."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
     sequences = [anchor, *([*anchor, token] for token in range(n))]
@@ -31,7 +31,7 @@ def pieces(tokenizer: Any, n: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Dictionary:
+class VocabularyMap:
     """Mapping between a draft model's vocabulary and the target's, by the texts of their tokens.
 
     Attributes:
@@ -49,15 +49,17 @@ class Dictionary:
     tokenizer: Any = None
 
     @classmethod
-    def of(cls, models: Models, stranger: OtherVocabularyDrafter) -> Dictionary:
+    def of(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
         """Build the mapping for two tokenizers; this takes more than half a second for 50,000 tokens."""
         token_of: dict[str, int] = {}
-        for token, text in enumerate(pieces(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))):
+        for token, text in enumerate(
+            token_texts(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))
+        ):
             if text and len(text) <= LONGEST:
                 token_of.setdefault(text, token)
-        texts = pieces(stranger.tokenizer, len(stranger.tokenizer))
+        texts = token_texts(drafter.tokenizer, len(drafter.tokenizer))
         drafter_eos, target_eos = (
-            Models(stranger.runner, stranger.tokenizer).eos | {stranger.tokenizer.eos_token_id},
+            Models(drafter.runner, drafter.tokenizer).eos | {drafter.tokenizer.eos_token_id},
             models.eos,
         )
         eos = models.tokenizer.eos_token_id  # if there are several, the one that ends an answer
@@ -68,17 +70,17 @@ class Dictionary:
         )
 
     @classmethod
-    def known(cls, models: Models, writer: OtherVocabularyDrafter) -> Dictionary:
+    def known(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
         """Return the mapping, built once for two tokenizers and stored with the target."""
-        key = ("omnidraft", models.target_name, writer.name)
+        key = ("omnidraft", models.target_name, drafter.name)
         dictionary, tokenizer = models.shared.get(key, (None, None))
-        if dictionary is None or tokenizer is not writer.tokenizer:  # another draft model of the same name
-            dictionary = cls.of(models, writer)
-            models.shared[key] = dictionary, writer.tokenizer
+        if dictionary is None or tokenizer is not drafter.tokenizer:  # another draft model of the same name
+            dictionary = cls.of(models, drafter)
+            models.shared[key] = dictionary, drafter.tokenizer
         return dictionary
 
     @cached_property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedTokens:
         """Tokens with the same text in both vocabularies (the first if several match), and the end-of-text token."""
         drafter_id_of: dict[int, int] = {}
         for drafter_id, text in enumerate(self.said):
@@ -86,7 +88,7 @@ class Dictionary:
                 drafter_id_of.setdefault(self.token_of[text], drafter_id)
         if self.ends and self.end >= 0:
             drafter_id_of.setdefault(self.end, min(self.ends))
-        return Shared(
+        return SharedTokens(
             torch.tensor(list(drafter_id_of.values()), dtype=torch.long),
             torch.tensor(list(drafter_id_of), dtype=torch.long),
         )
@@ -99,7 +101,7 @@ class Dictionary:
         """Return whether a drafter's token has no text: an end-of-text token, or one that cannot be translated."""
         return not self.text(token)
 
-    def drafted(self, said: Sequence[int], merge: bool, before: str = "") -> list[int]:
+    def drafted(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
         """Return the target's tokens for the drafter's text, including an end-of-text token.
 
         A target token completed only by the last drafter token is left out unless it is the only one: more text might
@@ -110,14 +112,14 @@ class Dictionary:
             merge: whether several drafter tokens may become one target token; if not, each has to be a target token.
             before: the text before them.
         """
-        texts = [self.text(token) for token in said]
+        texts = [self.text(token) for token in drafter_ids]
         if not merge:
             ids = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
-            return [*ids, self.end] if len(ids) + 1 == len(said) and said[-1] in self.ends else ids
+            return [*ids, self.end] if len(ids) + 1 == len(drafter_ids) and drafter_ids[-1] in self.ends else ids
         full_text = "".join(texts)
         matches = self.cut(before, full_text)
         matches = self.translated(full_text) if matches is None else matches
-        ends = said[-1] in self.ends
+        ends = drafter_ids[-1] in self.ends
         if ends and (matches[-1][1] if matches else 0) == len(full_text):
             return [*(token for token, _ in matches), self.end]
         n_safe = len(full_text) - len(texts[-1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import abc
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,16 +17,21 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Slot
-from workbench.methods.drafters.catching_up import keep_chain, reach_of, read_committed, unread
-from workbench.methods.drafters.skipping import Thinned
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.catching_up import (
+    keep_accepted_chain,
+    max_draft_depth,
+    open_prefilled_slot,
+    uncached_tokens,
+)
+from workbench.methods.drafters.skipping import ReducedTarget
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
-MOST_PLACES = 64
+MAX_POSITIONS = 64
 """Maximum number of positions per training step; the newest ones are used."""
 
 
@@ -65,17 +71,17 @@ class Online(Drafter):
         ALL, choices=(REJECTED, ALL), doc=("positions to train on: those where a draft was rejected, or all")
     )
     reads: int = param(128, ge=8, le=512, doc="number of newest tokens per training step")
-    warm: bool = warmth("the trained weights")
+    warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which does not contain the training schedule."""
         return "online", self.warm
 
-    def prime(self, row: Row, models: Models) -> OnlineTraining:
+    def prime(self, row: Sequence, models: Models) -> OnlineTraining:
         """Return a fresh copy of the draft model's layers; with `warm` the copy trained by earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
@@ -84,67 +90,67 @@ class Online(Drafter):
             trainable = TrainableLayers(models.drafter)
             if self.warm:
                 models.shared[key] = trainable
-        return OnlineTraining(trainable, read_committed(row, models), self.warm)
+        return OnlineTraining(trainable, open_prefilled_slot(row, models), self.warm)
 
-    def reach(self, row: Row) -> int:
+    def reach(self, row: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return reach_of(row, row.state.drafter.slot)
+        return max_draft_depth(row, row.state.drafter.slot)
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, one sequence after the other: each has its own trained copy."""
         return [tree for row in rows for tree in row.drafter.draft(row)]
 
-    def draft(self, row: Row) -> list[DraftTree]:
+    def draft(self, sequence: Sequence) -> list[DraftTree]:
         """Draft a chain."""
-        if row.state.drafter.trainable.runner is not row.models.drafter:  # the draft model was changed
-            self.release(row, row.models)
-            row.state.drafter = self.prime(row, row.models)
-        state: OnlineTraining = row.state.drafter
-        feed = unread(row, row.models, state.slot)
-        row.report.signals["training steps"] = state.trainable.n_steps
+        if sequence.state.drafter.trainable.runner is not sequence.models.drafter:  # the draft model was changed
+            self.release(sequence, sequence.models)
+            sequence.state.drafter = self.prime(sequence, sequence.models)
+        state: OnlineTraining = sequence.state.drafter
+        feed = uncached_tokens(sequence, sequence.models, state.slot)
+        sequence.report.signals["training steps"] = state.trainable.n_steps
         if state.trainable.n_steps:
-            row.report.signals["loss of the last training step, nats"] = state.trainable.loss
-        trained_model = Thinned(state.trainable.runner, shared_copy=state.trainable.shared_copy)
-        return draft_chain([row], trained_model, [state.slot], [feed], self.source)
+            sequence.report.signals["loss of the last training step, nats"] = state.trainable.loss
+        trained_model = ReducedTarget(state.trainable.runner, shared_copy=state.trainable.shared_copy)
+        return draft_chain([sequence], trained_model, [state.slot], [feed], self.source)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep cache entries of accepted tokens, collect positions to train on, and run a training step when due."""
         state: OnlineTraining = row.state.drafter
-        keep_chain(row, state.slot, outcome)
+        keep_accepted_chain(row, state.slot, outcome)
         if row.images is not None or not isinstance(row.drafter, Online):
             return
         positions = list(self.noted(row, outcome))
-        state.wrong = [*state.wrong, *positions][-MOST_PLACES:]
+        state.wrong = [*state.wrong, *positions][-MAX_POSITIONS:]
         state.rounds += bool(positions)
         if state.rounds >= self.every and self.rate and state.trainable.n_steps < MAX_STEPS:
             self.train_on(row, state)
 
-    def noted(self, row: Row, outcome: RoundFeedback) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
+    def noted(self, sequence: Sequence, feedback: RoundFeedback) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
         """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
-        if outcome.hidden is None or not outcome.tokens:
+        if feedback.hidden is None or not feedback.tokens:
             return
-        path = outcome.verdict.path
-        first = len(row.committed) - len(outcome.emitted)
-        for i, at in enumerate(outcome.places):
+        path = feedback.verdict.path
+        first = len(sequence.committed) - len(feedback.emitted)
+        for i, at in enumerate(feedback.places):
             # this position had drafts after it, and none was accepted
-            is_wrong = i == len(path) and at - 1 in outcome.parents
+            is_wrong = i == len(path) and at - 1 in feedback.parents
             if is_wrong or self.places == ALL:
-                yield first + i, outcome.hidden[at]
+                yield first + i, feedback.hidden[at]
 
-    def train_on(self, row: Row, state: OnlineTraining) -> None:
+    def train_on(self, sequence: Sequence, state: OnlineTraining) -> None:
         """Run a training step on the collected positions within the newest `reads` tokens."""
-        begin = max(0, len(row.committed) - 1 - self.reads)
+        begin = max(0, len(sequence.committed) - 1 - self.reads)
         recent = [(i, hidden) for i, hidden in state.wrong if i > begin]
         state.wrong, state.rounds = [], 0
         if not recent:
             return
-        head = row.models.target.lm_head
+        head = sequence.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in recent])).float().softmax(1)
         state.trainable.learn(
-            row.committed[begin:-1], begin, [i - 1 - begin for i, _ in recent], distributions, self.rate
+            sequence.committed[begin:-1], begin, [i - 1 - begin for i, _ in recent], distributions, self.rate
         )
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Free the cache slot."""
         if row.state.drafter is not None:
             row.state.drafter.trainable.runner.close(row.state.drafter.slot)

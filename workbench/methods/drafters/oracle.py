@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +14,7 @@ from workbench.core.sampling import to_probs
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.chain import draft_chain
 
 
@@ -29,17 +29,17 @@ class Oracle(Drafter):
 
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains from the mixture."""
         target = rows[0].models.target
         for row in rows:
             row.place.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
-        return draft_chain(rows, target, [row.place for row in rows], first, "oracle", q_law=mixture)
+        return draft_chain(rows, target, [row.place for row in rows], first, "oracle", draft_probs=mixture)
 
 
-def mixture(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+def mixture(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the distribution that the oracle draws from."""
-    a = cast(Oracle, row.drafter).acceptance
-    p = to_probs(logits, row.sampling)
+    a = cast(Oracle, sequence.drafter).acceptance
+    p = to_probs(logits, sequence.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

@@ -15,7 +15,7 @@ does not depend on earlier tokens of the draft, which lowers acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,10 +24,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
-from workbench.methods.drafters.feature_net import OWN_WAY, FeatureNet
+from workbench.methods.drafters.feature_net import CUSTOM, FeatureNet
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.tree_builders.chain import Chain
 
@@ -40,7 +40,7 @@ class PARDNet(FeatureNet):
 
     kind: ClassVar[str] = "pard"
     guesses_features: ClassVar[bool] = False
-    enters: ClassVar[str] = OWN_WAY
+    enters: ClassVar[str] = CUSTOM
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
     """Empty: the accuracy of each rank at each position was not measured."""
 
@@ -50,15 +50,15 @@ class PARDNet(FeatureNet):
         super().__init__(width, heads, ffn, context, head_size=head_size, **options)
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
-    def masks(self, known: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def masks(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the inputs of masks, fused with these features."""
-        return self.pairs(self.mask.expand_as(known), self.taken(known))
+        return self.pairs(self.mask.expand_as(features), self.taken(features))
 
     def drafts(
         self,
-        following: Float[Tensor, "B n D"],
+        next_embeds: Float[Tensor, "B n D"],
         features: Float[Tensor, "B n D"],
-        columns: Sequence[Int[Tensor, " _"]],
+        columns: abc.Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
         """Return the states after all pairs of a text and in the drafts after them, in one forward, for training.
 
@@ -76,7 +76,7 @@ class PARDNet(FeatureNet):
         """
         column = torch.cat(list(columns))
         step = torch.cat([torch.full_like(part, index) for index, part in enumerate(columns)])
-        pairs = self.pairs(following, self.taken(features))
+        pairs = self.pairs(next_embeds, self.taken(features))
         masks = self.masks(features[:, column[features.shape[1] :]])
         text = (step == 0) & (column <= column[:, None])
         same_draft = (column == column[:, None]) & (step <= step[:, None])
@@ -108,9 +108,9 @@ class PARDState(FeatureState):
         self.models.meter.add(start, clock.mark())
         return logits
 
-    def whole(self, said: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
+    def whole(self, logits: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
         """Return logits of one position of the draft, counted from 0, over the target's whole vocabulary."""
-        return self.head.spread(said[:, level])
+        return self.head.spread(logits[:, level])
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class PARD(FeatureDrafter):
     usual: ClassVar[TreeBuilder | None] = Chain()
     recipe: ClassVar[str] = "chat-heads"
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
         state: PARDState = row.state.drafter
         feature = row.place.last_hidden

@@ -10,7 +10,7 @@ from workbench.models.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
-class PartOfTarget:
+class PartialTarget:
     """Base class with the target's properties that `draft_chain` needs in addition to a forward."""
 
     target: Runner

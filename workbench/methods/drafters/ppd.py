@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree
-from workbench.engine.request import Row
-from workbench.methods.drafters.in_pass import InPass, Layout, ProbeNet, ProbeState
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.in_pass import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
 from workbench.methods.drafters.trained import load_fitting
 from workbench.models.loading import Models
 
@@ -57,7 +57,7 @@ class PromptState(ProbeState):
 
 
 @dataclass(frozen=True)
-class PPD(InPass):
+class PPD(ProbeDrafter):
     """Draft with prompt tokens as probes. See `InPass`.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
@@ -66,7 +66,7 @@ class PPD(InPass):
     needs: ClassVar[tuple[str, ...]] = (PromptTokens.kind, "trees")
     called: ClassVar[str] = "prompt tokens"
 
-    def prime(self, row: Row, models: Models) -> PromptState:
+    def prime(self, row: Sequence, models: Models) -> PromptState:
         """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
@@ -81,7 +81,7 @@ class PPD(InPass):
             )
             return PromptState(net, shown=similarity.argmax(-1))
 
-    def asked(self, row: Row, tree: DraftTree, at: Layout, bare: Probes) -> Probes:
+    def asked(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
         """Return the probes with prompt embeddings as inputs."""
         state: PromptState = row.state.drafter
         assert state.shown is not None

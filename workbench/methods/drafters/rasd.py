@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from workbench.core.grown import Grown
+from workbench.core.grown import TreeExplanation
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
@@ -17,51 +17,53 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.engine.datastore import Datastore
 from workbench.engine.datastore_builder import store_of
-from workbench.engine.request import Row
-from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.draft_tree import DraftModelState, TreeFromModel
 from workbench.methods.drafters.rest import (
     RETRIEVED,
-    Retrieved,
-    StoreInUse,
-    longest,
+    DatastoreState,
+    RetrievedTree,
+    longest_param,
+    no_match_notice,
     retrieve,
-    shortest,
-    stored,
-    unmatched,
+    shortest_param,
+    store_param,
 )
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Origins of a node, for the trace."""
-OWN = BestFirst(ranked=False)
+TREE_BUILDER = BestFirst(ranked=False)
 """Tree builder for the draft model's tree, the only one supported: other builders draw siblings at random."""
 
 
-class FusedState(GrowthState):
+class FusedState(DraftModelState):
     """A slot of the draft model's KV cache, and the datastore used with it."""
 
-    def __init__(self, held: GrowthState, store: Datastore) -> None:
-        super().__init__(held.slot)
-        self.store, self.owned = store, StoreInUse(store, (STORE, BOTH))
+    def __init__(self, draft_state: DraftModelState, store: Datastore) -> None:
+        super().__init__(draft_state.slot)
+        self.store, self.owned = store, DatastoreState(store, (STORE, BOTH))
 
 
-def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
+def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree:
     """Return only the branches whose first token is in `allowed`."""
     index_of, nodes = dict[int, int](), list[int]()
-    for node, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
+    for node, (token, parent) in enumerate(zip(retrieved.tokens, retrieved.parents, strict=True)):
         if parent in index_of or (parent < 0 and token in allowed):
             index_of[node] = len(nodes)
             nodes.append(node)
     return replace(
-        found,
-        tokens=[found.tokens[node] for node in nodes],
-        parents=[index_of.get(found.parents[node], -1) for node in nodes],
-        counts=[found.counts[node] for node in nodes],
+        retrieved,
+        tokens=[retrieved.tokens[node] for node in nodes],
+        parents=[index_of.get(retrieved.parents[node], -1) for node in nodes],
+        counts=[retrieved.counts[node] for node in nodes],
     )
 
 
-def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: int) -> tuple[list[int], list[int]]:
+def fuse(
+    tokens: abc.Sequence[int], parents: abc.Sequence[int], other: RetrievedTree, most: int
+) -> tuple[list[int], list[int]]:
     """Merge a tree into another one by the longest common prefix of each path.
 
     Args:
@@ -102,8 +104,8 @@ class Rasd(TreeFromModel):
 
     superposes: ClassVar[bool] = False  # retrieved tokens do not belong to a superposed draft
     source: ClassVar[str] = MODEL
-    usual: ClassVar[TreeBuilder | None] = OWN
-    store: str = stored()
+    usual: ClassVar[TreeBuilder | None] = TREE_BUILDER
+    store: str = store_param()
     retrieved: int = param(8, ge=0, le=32, doc="maximum number of nodes from the datastore, besides the draft model's")
     levels: int = param(
         4, ge=1, le=16, doc="number of levels in the draft model's tree; retrieved branches may be deeper"
@@ -116,7 +118,7 @@ class Rasd(TreeFromModel):
 
     def notice(self) -> str:
         """Return a note if `longest` and `shortest` allow no match."""
-        return unmatched(self.longest, self.shortest)
+        return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kinds of siblings: the model's most likely tokens and retrieved tokens; both are deterministic."""
@@ -126,16 +128,16 @@ class Rasd(TreeFromModel):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def prime(self, row: Row, models: Models) -> FusedState:
+    def prime(self, row: Sequence, models: Models) -> FusedState:
         """Open a slot of the draft model's KV cache, and the datastore."""
         store = store_of(models, self.store == "own")
         return FusedState(super().prime(row, models), store)
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the model's tree, merged with retrieved branches."""
         state: FusedState = row.state.drafter
         growth = self.begin(row)
-        tree = (plan.grower or OWN).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
+        tree = (plan.grower or TREE_BUILDER).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
         room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
@@ -151,10 +153,12 @@ class Rasd(TreeFromModel):
         )
         shared = set(place)
         sources = [*(BOTH if node in shared else MODEL for node in range(len(tree))), *[STORE] * len(added)]
-        return explained(replace(merged, source=tuple(sources)), tree, retrieved, added)
+        return merge_explanations(replace(merged, source=tuple(sources)), tree, retrieved, added)
 
 
-def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequence[int]) -> DraftTree:
+def merge_explanations(
+    whole: DraftTree, tree: DraftTree, retrieved: RetrievedTree, added: abc.Sequence[int]
+) -> DraftTree:
     """Return the merged tree with the scores of its nodes and their reasons for the trace.
 
     Args:
@@ -165,12 +169,13 @@ def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequen
     """
     device, grown = tree.tokens.device, tree.grown
     counts, shares = (
-        to_device([values[node] for node in added], device, torch.float32) for values in (found.counts, found.shares)
+        to_device([values[node] for node in added], device, torch.float32)
+        for values in (retrieved.counts, retrieved.shares)
     )
     if tree.score is not None:
         whole = replace(whole, score=torch.cat([tree.score.float(), shares]))
     if grown is not None and isinstance(grown.before, Tensor) and isinstance(grown.after, Tensor):
         rule_index = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
         before, after = torch.cat([grown.before.float(), counts]), torch.cat([grown.after.float(), shares])
-        whole = replace(whole, grown=Grown((grown.rules[0], RETRIEVED), rule_index, before, after))
+        whole = replace(whole, grown=TreeExplanation((grown.rules[0], RETRIEVED), rule_index, before, after))
     return whole

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.inspectable_state import InspectableState, Look, Top
+from workbench.decoders.draft_verify.inspectable_state import InspectableState, StateEntry, StateSummary
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.datastore_builder import store_of
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
@@ -29,7 +30,7 @@ LONGEST = 16
 DEEPEST = ORDERED - LONGEST
 """Maximum number of tokens read after a match: the suffix array orders occurrences up to this length."""
 
-RETRIEVED = GrowthRule(
+RETRIEVED = TreeBuilderRule(
     "rest",
     "Found in the datastore",
     "It follows an occurrence of the newest tokens in the datastore, and is among the most frequent continuations.",
@@ -38,7 +39,7 @@ RETRIEVED = GrowthRule(
 )
 
 
-def stored() -> Any:
+def store_param() -> Any:
     """Return the parameter for the datastore."""
     return param(
         "own",
@@ -47,17 +48,17 @@ def stored() -> Any:
     )
 
 
-def longest() -> Any:
+def longest_param() -> Any:
     """Return the parameter for the longest suffix."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
-def shortest() -> Any:
+def shortest_param() -> Any:
     """Return the parameter for the shortest match."""
     return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 
-def unmatched(longest: int, shortest: int) -> str:
+def no_match_notice(longest: int, shortest: int) -> str:
     """Return a note if the parameters allow no match, otherwise ""."""
     if shortest <= longest:
         return ""
@@ -68,7 +69,7 @@ def unmatched(longest: int, shortest: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieved:
+class RetrievedTree:
     """Continuations retrieved from a datastore, as a tree, the most frequent first.
 
     Attributes:
@@ -94,24 +95,24 @@ class Retrieved:
         """Share of the read occurrences that contain each node's path."""
         return [count / self.read for count in self.counts]
 
-    def tell(self, row: Row, store: Datastore) -> None:
+    def tell(self, sequence: Sequence, store: Datastore) -> None:
         """Record the match and its position in the sequence's trace."""
-        row.report.signals["store tokens"] = len(store)
-        row.report.signals["matched tokens"] = self.matched
-        row.report.signals["hits in the store"] = self.hits
+        sequence.report.signals["store tokens"] = len(store)
+        sequence.report.signals["matched tokens"] = self.matched
+        sequence.report.signals["hits in the store"] = self.hits
         if self.hits:
-            row.report.signals["entry"] = self.entry
+            sequence.report.signals["entry"] = self.entry
 
 
 def retrieve(
     store: Datastore,
-    context: Sequence[int],
+    context: abc.Sequence[int],
     longest: int,
     shortest: int,
     nodes: int,
     depth: int,
     vocabulary: int | None = None,
-) -> Retrieved:
+) -> RetrievedTree:
     """Return the `nodes` most frequent prefixes of the continuations of the longest match.
 
     Args:
@@ -125,7 +126,7 @@ def retrieve(
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:
-        return Retrieved(matched=hit.matched, hits=len(hit))
+        return RetrievedTree(matched=hit.matched, hits=len(hit))
     places, rows = store.following(hit, depth, READ)
     if vocabulary is not None:  # tokens outside the vocabulary end a continuation; they sort last
         rows = np.where(np.logical_or.accumulate(rows >= vocabulary, axis=1), store.card.vocabulary, rows)
@@ -141,7 +142,7 @@ def retrieve(
     order = np.lexsort((level, -counts))  # a parent is at least as frequent as its child, and comes first
     order = order[tokens[order] < store.card.vocabulary][:nodes]
     place = {int(node): i for i, node in enumerate(order)}
-    return Retrieved(
+    return RetrievedTree(
         tokens[order].tolist(),
         [place.get(int(parent), -1) for parent in parents[order]],
         counts[order].tolist(),
@@ -152,7 +153,7 @@ def retrieve(
     )
 
 
-class StoreInUse(InspectableState):
+class DatastoreState(InspectableState):
     """Datastore that a request reads, as shown to the user."""
 
     title = "Datastore of texts"
@@ -161,13 +162,13 @@ class StoreInUse(InspectableState):
     def __init__(self, store: Datastore, sources: Collection[str] = ()) -> None:
         self.store, self.sources = store, sources
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         """Return the size of the datastore and its `n` largest texts."""
         card, n_bytes = self.store.card, self.store.tokens.nbytes + self.store.suffixes.nbytes
         ends = [*(start for _, start in card.texts[1:]), len(self.store)]
         sizes = sorted(((end - start, name) for (name, start), end in zip(card.texts, ends, strict=True)), reverse=True)
-        top = [Top((), (), size, name) for size, name in sizes[:n]]
-        return Look(len(self.store), len(self.store), n_bytes, n_bytes, "tokens", top)
+        top = [StateEntry((), (), size, name) for size, name in sizes[:n]]
+        return StateSummary(len(self.store), len(self.store), n_bytes, n_bytes, "tokens", top)
 
 
 @dataclass(frozen=True)
@@ -185,14 +186,14 @@ class Rest(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    store: str = stored()
+    store: str = store_param()
     nodes: int = param(16, ge=1, le=64, doc=NODES["doc"])
     longest: int = longest()
     shortest: int = shortest()
 
     def notice(self) -> str:
         """Return a note if `longest` and `shortest` allow no match."""
-        return unmatched(self.longest, self.shortest)
+        return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, since tokens are retrieved."""
@@ -202,11 +203,11 @@ class Rest(Drafter):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def prime(self, row: Row, models: Models) -> StoreInUse:
+    def prime(self, row: Sequence, models: Models) -> DatastoreState:
         """Return the datastore."""
-        return StoreInUse(store_of(models, self.store == "own"))
+        return DatastoreState(store_of(models, self.store == "own"))
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the most frequent continuations of the longest match."""
         assert row.models is not None
         store, target, device = row.state.drafter.store, row.models.target, row.models.target.device
@@ -217,4 +218,4 @@ class Rest(Drafter):
             return DraftTree.empty("rest", device)
         tree = DraftTree.of(retrieved.tokens, retrieved.parents, source="rest", device=device, score=retrieved.shares)
         counts = to_device(retrieved.counts, device, torch.long)
-        return replace(tree, grown=Grown((RETRIEVED,), before=counts, after=tree.score))
+        return replace(tree, grown=TreeExplanation((RETRIEVED,), before=counts, after=tree.score))

@@ -23,7 +23,7 @@ So each layer ends up with the entries that it would have if every token had run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -31,27 +31,27 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.core.cells import cells
+from workbench.core.cells import make_table_signals
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import STOPPED, FullDistributions, Growth, NodeDistributions
-from workbench.engine.request import Row
-from workbench.kernels.distributions import weigh
+from workbench.decoders.draft_verify.tree_building import STOPPED, FullDistributions, NodeDistributions, PartialTree
+from workbench.engine.request import Sequence
+from workbench.kernels.distributions import summarise_softmax
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.methods.drafters.attention_net import Entries
+from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.draft_tree import distributions_of
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
 from workbench.methods.drafters.trained import load_fitting
-from workbench.methods.tree_builders.chain import Chain, single
+from workbench.methods.tree_builders.chain import Chain, to_float32
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
 """Maximum number of positions that run through a block at a time, since a long prompt would need a large mask."""
-AGAIN = "Train it for this target: workbench train s2d --target …"
+TRAIN_ADVICE = "Train it for this target: workbench train s2d --target …"
 
 
 @dataclass(slots=True)
@@ -64,8 +64,8 @@ class Block:
         waiting: hidden states at the input of the block for the following positions, [m, W].
     """
 
-    layers: Sequence[S2DLayer]
-    entries: Sequence[Entries]
+    layers: abc.Sequence[S2DLayer]
+    entries: abc.Sequence[DraftKVCache]
     waiting: Float[Tensor, "m W"]
 
     @property
@@ -100,22 +100,22 @@ class S2DState:
     net: S2DNet
     models: Models
     head: SharedHead
-    blocks: Sequence[Block]
+    blocks: abc.Sequence[Block]
     first: int
-    thresholds: Sequence[float]
+    thresholds: abc.Sequence[float]
     n_text: int = 0
     levels: list[Bool[Tensor, "w n"]] = field(default_factory=list[Tensor])
     scratch_of: dict[int, int] = field(default_factory=dict[int, int])
     is_unsure: bool = False
 
-    def take(self, tokens: Int[Tensor, " w"], sees: Bool[Tensor, "w n"] | None = None) -> None:
+    def take(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
         """Queue tokens before the first block: the next tokens of the text, or with `sees` a level of the draft."""
         block = self.blocks[0]
         block.waiting = torch.cat([block.waiting, self.net.entering(tokens)])
-        if sees is None:
+        if tree_mask is None:
             self.n_text += len(tokens)
         else:
-            self.levels.append(sees)
+            self.levels.append(tree_mask)
 
     def keep(self, n: int) -> None:
         """Drop all positions after the first n, in every block; remaining draft positions become text."""
@@ -158,7 +158,7 @@ class S2DState:
             stream = self.through(exit_)[-w:]
             if threshold >= 1 and exit_ < last:  # this exit is never used
                 continue
-            exit_logits = single(self.head(self.net.after(stream)))
+            exit_logits = to_float32(self.head(self.net.after(stream)))
             if logits is None or exits is None or is_unsure is None:
                 logits, is_unsure = exit_logits, torch.ones(w, dtype=torch.bool, device=exit_logits.device)
                 exits = torch.full((w,), exit_, device=exit_logits.device)
@@ -169,7 +169,7 @@ class S2DState:
                 )
             if threshold <= 0:
                 break
-            is_unsure = is_unsure & (largest(exit_logits) < threshold)
+            is_unsure = is_unsure & (top_prob(exit_logits) < threshold)
             if not (n_unsure := int(is_unsure.sum())):
                 break
             self.is_unsure = exit_ == last and n_unsure == w
@@ -179,16 +179,16 @@ class S2DState:
         return self.head.spread(logits), exits
 
 
-def largest(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
+def top_prob(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
     """Return the largest probability per position, without temperature."""
-    summary = weigh(logits, 1)
+    summary = summarise_softmax(logits, 1)
     return logits.softmax(1).amax(1) if summary is None else summary.p_top[:, 0]
 
 
-class S2DGrowth(Growth):
+class S2DGrowth(PartialTree):
     """Tree after the committed text; each level runs through as many blocks as its least confident node needs."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Sequence) -> None:
         self.state: S2DState = row.state.drafter
         super().__init__(row, S2DNet.kind, self.state.blocks[0].waiting.device)
         self.exits: list[Int[Tensor, " w"]] = []
@@ -209,12 +209,12 @@ class S2DGrowth(Growth):
         empty = self.tokens[0][:0]
         index_tensors = [torch.cat([empty, *self.read]), torch.cat(self.exits), torch.cat(self.parents)]
         read, exits, parents, *selection = to_host([*index_tensors, *([] if kept is None else [kept])])
-        final: Sequence[int] = selection[0] if selection else range(self.n)
+        final: abc.Sequence[int] = selection[0] if selection else range(self.n)
         scratch: dict[int, int] = {node: i for i, node in enumerate(read)}
         exit_of: dict[int, int] = dict(zip([-1, *read], exits, strict=True))
         self.state.scratch_of = {i: scratch[node] for i, node in enumerate(final) if node in scratch}
         layers = [float(self.state.net.exits[exit_of[parents[node]]]) for node in final]
-        self.row.report.signals.update(cells("layers that drafted each token", {"layers": layers}))
+        self.row.report.signals.update(make_table_signals("layers that drafted each token", {"layers": layers}))
 
     def _distributions(self, w: int) -> FullDistributions:
         logits, exits = self.state.exit_logits(w)
@@ -247,14 +247,16 @@ class S2D(DistributionDrafter):
     )
     least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
-    def prime(self, row: Row, models: Models) -> S2DState:
+    def prime(self, row: Sequence, models: Models) -> S2DState:
         """Return an empty state; tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
         capacity = len(row.committed) + row.remaining + SCRATCH
         blocks = [
             Block(
-                layers, [Entries(net.heads, layer.head_size, capacity, like) for layer in layers], like[:0].contiguous()
+                layers,
+                [DraftKVCache(net.heads, layer.head_size, capacity, like) for layer in layers],
+                like[:0].contiguous(),
             )
             for layers in net.blocks
         ]
@@ -262,7 +264,7 @@ class S2D(DistributionDrafter):
         first = min(row.place.n_pictured, len(row.committed) - 1)
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
-    def begin(self, row: Row) -> S2DGrowth | None:
+    def begin(self, row: Sequence) -> S2DGrowth | None:
         """Read the committed tokens and start a tree; None if even the last exit's confidence is low."""
         state: S2DState = row.state.drafter
         state.keep(min(state.n_text, len(row.committed) - 1 - state.first))
@@ -274,7 +276,7 @@ class S2D(DistributionDrafter):
             return None
         return growth
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the cache entries of accepted nodes that directly follow their parents; other nodes are read again."""
         state: S2DState = row.state.drafter
         n = 0
@@ -291,9 +293,11 @@ def _net(models: Models) -> S2DNet:
     Raises:
         ModelError: it cannot be read, or has another vocabulary than the target.
     """
-    net, size = load_fitting(S2DNet, models, "S2D weights", AGAIN), models.target.vocab_size
+    net, size = load_fitting(S2DNet, models, "S2D weights", TRAIN_ADVICE), models.target.vocab_size
     if len(net.embed.weight) != size:
-        raise ModelError(f"These S2D weights are for {len(net.embed.weight)} tokens; the target has {size}.", AGAIN)
+        raise ModelError(
+            f"These S2D weights are for {len(net.embed.weight)} tokens; the target has {size}.", TRAIN_ADVICE
+        )
     return net
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.kernels.packed import pack
-from workbench.methods.drafters.attention_net import EPS, DecoderLayer, Entries, Norm
+from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.trained import TrainedNet
 
 
@@ -26,12 +26,12 @@ class S2DLayer(DecoderLayer):
     def forward(
         self,
         x: Float[Tensor, "B n W"],
-        places: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
         mask: Bool[Tensor, "n used"] | None = None,
-        entries: Entries | None = None,
+        kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n W"]:
         """Return the residual stream after the layer; arguments: see `AttentionNet.mix`."""
-        return self.fed(self.mix(x, places, mask, entries))
+        return self.fed(self.mix(x, positions, mask, kv_cache))
 
 
 class S2DNet(TrainedNet):

@@ -8,51 +8,52 @@ at the same positions of the cache, so nothing of a draft stays there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import abc
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from workbench.core.cells import cells
+from workbench.core.cells import make_table_signals
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.part_of_target import PartOfTarget
+from workbench.methods.drafters.part_of_target import PartialTarget
 from workbench.methods.tree_builders.chain import draft_chain
 
-Halves = frozenset[int]
+HalfLayers = frozenset[int]
 """Set of half layers: the attention of layer i is 2 i, its MLP is 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned(PartOfTarget):
+class ReducedTarget(PartialTarget):
     """Target without some half layers, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
-    without: Halves = frozenset()
+    without: HalfLayers = frozenset()
     shared_copy: WeightSharingCopy | None = None
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
-        return self.target.forward(batch, layers=layers, without=self.without, shared_copy=self.shared_copy)
+        return self.target.forward(batch, layers=layers, skipped_halves=self.without, shared_copy=self.shared_copy)
 
 
-class Thinning(Drafter):
+class ReducedTargetDrafter(Drafter):
     """Draft chains with a part of the target, defined by subclasses."""
 
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def part(self, row: Row) -> Thinned:
+    def part(self, sequence: Sequence) -> ReducedTarget:
         """Return the part of the target that drafts in this round, and record its signals."""
         raise NotImplementedError
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, batched for sequences with the same part."""
-        groups = dict[Thinned, list[Row]]()
+        groups = dict[ReducedTarget, list[Sequence]]()
         for row in rows:
-            groups.setdefault(cast(Thinning, row.drafter).part(row), []).append(row)
+            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).part(row), []).append(row)
         trees: dict[int, DraftTree] = {}
         for part, group in groups.items():
             slots = [row.place for row in group]
@@ -63,21 +64,21 @@ class Thinning(Drafter):
         return [trees[id(row)] for row in rows]
 
 
-class Skipping(Thinning):
+class LayerSkippingDrafter(ReducedTargetDrafter):
     """Draft with the target without some half layers, chosen by subclasses."""
 
-    def without(self, row: Row) -> Halves:
+    def without(self, sequence: Sequence) -> HalfLayers:
         """Return the half layers that are skipped in this round."""
         raise NotImplementedError
 
-    def part(self, row: Row) -> Thinned:
+    def part(self, row: Sequence) -> ReducedTarget:
         """Return the target without the skipped half layers, and record which layers draft."""
         target, without = row.models.target, self.without(row)
-        row.report.signals.update(strip(without, target.n_layers))
-        return Thinned(target, without)
+        row.report.signals.update(layer_signals(without, target.n_layers))
+        return ReducedTarget(target, without)
 
 
-def spread(n_layers: int, kept: int) -> Halves:
+def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
     """Return the skipped half layers if `kept` layers run, evenly spread, including the first and the last.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
@@ -86,15 +87,15 @@ def spread(n_layers: int, kept: int) -> Halves:
         >>> sorted(spread(5, 3))
         [2, 3, 6, 7]
     """
-    steps = max(1, kept) - 1
+    steps = max(1, n_run) - 1
     run = {round(i * (n_layers - 1) / max(1, steps)) for i in range(steps + 1)}
     return frozenset(half for layer in range(n_layers) if layer not in run for half in (2 * layer, 2 * layer + 1))
 
 
-def strip(without: Collection[int], n_layers: int) -> dict[str, float]:
+def layer_signals(skipped: Collection[int], n_layers: int) -> dict[str, float]:
     """Return trace signals: 1 for each half layer that drafts, 0 for each that is skipped."""
-    runs = {name: [float(2 * i + h not in without) for i in range(n_layers)] for h, name in enumerate(ROWS)}
-    return cells("layers that draft", runs)
+    runs = {name: [float(2 * i + h not in skipped) for i in range(n_layers)] for h, name in enumerate(ROWS)}
+    return make_table_signals("layers that draft", runs)
 
 
 ROWS = ("attention", "feed-forward")

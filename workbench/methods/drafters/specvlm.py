@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from workbench.core.params import param
 from workbench.methods.drafters import compressors
 from workbench.methods.drafters.feature import FeatureDrafter
-from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, PromptFeatures
 
 MENU = ("prune", "pool", "conv", "resample", "none")
 """Compression operations that the gate chooses from."""
@@ -58,7 +58,9 @@ class SpecVLMNet(FeatureNet):
         self.conv, self.resample = compressors.Convolution(width), compressors.Resampler(width)
         self.gate = nn.Linear(width, len(MENU))
 
-    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+    def look(
+        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+    ) -> CompressedImage:
         """Return the image's pairs, compressed."""
         how = how or Compression()
         full_view = super().look(seen, pairs, picture)
@@ -74,17 +76,19 @@ class SpecVLMNet(FeatureNet):
         view.gate = dict(zip(MENU, gate.tolist(), strict=True))
         return view
 
-    def compress(self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, how: Compression) -> View:
+    def compress(
+        self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, options: Compression
+    ) -> CompressedImage:
         """Apply one operation."""
         rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
         if name == "prune":
-            indices = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], how.ratio), how.seed)
+            indices = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], options.ratio), options.seed)
             return compressors.prune(x, indices)
         if name == "pool":
-            return compressors.pool(x, rows, cols, how.ratio)
+            return compressors.pool(x, rows, cols, options.ratio)
         if name == "conv":
-            return self.conv(x, rows, cols, how.ratio)
-        return self.resample(x) if name == "resample" else compressors.none(x)
+            return self.conv(x, rows, cols, options.ratio)
+        return self.resample(x) if name == "resample" else compressors.drop_all(x)
 
     def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
         """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
@@ -93,20 +97,20 @@ class SpecVLMNet(FeatureNet):
         is_uniform = chance(n_prompts, 1) < EVEN
         return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
-    def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
+    def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, options: Compression) -> CompressedImage:
         """Return the concatenated outputs of all operations; each prompt sees only those of its sampled operation."""
-        assert how.noise is not None
-        gate_logits = logits if how.even is None else logits.masked_fill(how.even, 0)
-        probs = (gate_logits + how.noise).softmax(-1)
+        assert options.noise is not None
+        gate_logits = logits if options.even is None else logits.masked_fill(options.even, 0)
+        probs = (gate_logits + options.noise).softmax(-1)
         one_hot = torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1.0)
         weight = one_hot + probs - probs.detach()
-        views = [self.compress(x, grid, name, how) for name in MENU]
+        views = [self.compress(x, grid, name, options) for name in MENU]
         sizes = [view.inputs.shape[1] for view in views]
         n_each = torch.tensor(sizes, device=x.device)
         operation = torch.arange(len(MENU), device=x.device).repeat_interleave(n_each)
         inputs = torch.cat([view.inputs for view in views], 1) * weight[:, operation].unsqueeze(-1)
         cost = (logits.softmax(-1) @ n_each.to(x)).mean() / x.shape[1]
-        return View(
+        return CompressedImage(
             inputs, torch.cat([view.places for view in views]), "gate", visible=one_hot[:, operation] > 0, cost=cost
         )
 

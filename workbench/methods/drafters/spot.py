@@ -33,11 +33,11 @@ from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
 """Gradients of a training step are clipped to this norm."""
-OF_FEATURES, OF_LAWS = 1.0, 0.1
+FEATURE_LOSS_WEIGHT, DISTRIBUTION_LOSS_WEIGHT = 1.0, 0.1
 """Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's distribution."""
-MOST_PLACES = 16_384
+MAX_POSITIONS = 16_384
 """Maximum number of text positions whose features a pool stores."""
-MOST_LAWS = 512
+MAX_DISTRIBUTIONS = 512
 """Maximum number of positions per training step with a loss on distributions; the LM head is most of the cost."""
 STEPS = 2
 """Number of newest versions of the target's weights whose texts a training step samples."""
@@ -87,7 +87,7 @@ class Pool:
         most: maximum number of positions; the newest text is never dropped, whatever its length.
     """
 
-    def __init__(self, most: int = MOST_PLACES) -> None:
+    def __init__(self, most: int = MAX_POSITIONS) -> None:
         self.texts: list[Text] = []
         self.step, self.most = 0, most
 
@@ -155,7 +155,7 @@ class OnlineHead(OnlineTrainer):
         self.version, self.rounds, self.seconds = 0, 0, 0.0
         wide = torch.float64 if target.dtype == torch.float64 else torch.float32  # bfloat16 would lose small steps
         with torch.inference_mode(False), torch.no_grad():
-            self._student, self.net = (_copied(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
+            self._student, self.net = (_copy_net(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
             self._student.requires_grad_(True)
         self._steps: Any = self._beginning()
         self._seen = self._standing()
@@ -225,11 +225,16 @@ class OnlineHead(OnlineTrainer):
         indices = [b * (n - 1) + s for b, w in enumerate(windows) for s in range(w.first - 1, len(w.tokens) - 1)]
         places = to_device(indices, device, torch.long)
         guess, targets = states.flatten(0, 1)[places], features[:, 1:].flatten(0, 1)[places]
-        subset = to_device(sorted(random.sample(range(len(indices)), min(MOST_LAWS, len(indices)))), device, torch.long)
+        subset = to_device(
+            sorted(random.sample(range(len(indices)), min(MAX_DISTRIBUTIONS, len(indices)))), device, torch.long
+        )
         with torch.no_grad():
             target_probs = self._logits(targets[subset]).softmax(-1)
         log_probs = self._logits(net.lm_head_input(guess[subset])).log_softmax(-1)
-        return OF_FEATURES * F.smooth_l1_loss(guess, targets) - OF_LAWS * (target_probs * log_probs).sum(-1).mean()
+        return (
+            FEATURE_LOSS_WEIGHT * F.smooth_l1_loss(guess, targets)
+            - DISTRIBUTION_LOSS_WEIGHT * (target_probs * log_probs).sum(-1).mean()
+        )
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
         """Return logits over the draft vocabulary, by the target's current LM head, with gradients."""
@@ -292,7 +297,7 @@ class OnlineHead(OnlineTrainer):
         return places * self.target.hidden_size * self.target.dtype.itemsize
 
 
-def _copied(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
+def _copy_net(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
     """Return a copy of a net with the same weights, not packed yet."""
     net_class: Any = type(net)
     shared_copy: FeatureNet = net_class(**net.sizes, context=context)

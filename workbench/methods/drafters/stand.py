@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,17 +21,17 @@ from workbench.decoders.draft_verify.inspectable_state import (
     BROKEN,
     Arrays,
     InspectableState,
-    Look,
-    Top,
-    in_rows,
-    numbers,
-    tokens_in,
+    StateEntry,
+    StateSummary,
+    check_array,
+    check_token_ids,
+    pad_rows,
 )
 from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.tree_building import Growth, NodeDistributions
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
+from workbench.engine.request import Sequence
 from workbench.kernels.distributions import TOP
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 KEPT = 16_384
@@ -53,11 +54,11 @@ class Entry:
         n: number of distributions averaged.
     """
 
-    tokens: Sequence[int]
-    chances: Sequence[float]
+    tokens: abc.Sequence[int]
+    chances: abc.Sequence[float]
     n: int = 1
 
-    def with_one_more(self, tokens: Sequence[int], chances: Sequence[float]) -> Entry:
+    def with_one_more(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
         """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
         mean = {token: self.n * prob for token, prob in zip(self.tokens, self.chances, strict=True)}
         for token, prob in zip(tokens, chances, strict=True):
@@ -79,29 +80,29 @@ class Table(InspectableState):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         most = heapq.nlargest(n, ((e.n, context) for context, e in self._entries.items() if context))
-        top = [Top(context, self._entries[context].tokens[:3], count) for count, context in most]
+        top = [StateEntry(context, self._entries[context].tokens[:3], count) for count, context in most]
         size = len(self)
-        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "distributions averaged", top)
+        return StateSummary(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "distributions averaged", top)
 
     def pack(self) -> Arrays:
         entries = [(context, e) for context, e in self._entries.items()]
         width = len(entries[0][1].tokens) if entries else 0  # all entries have the same width
         return {
-            "contexts": in_rows([context for context, _ in entries], self.longest),
-            "tokens": in_rows([e.tokens for _, e in entries], width),
-            "chances": in_rows([e.chances for _, e in entries], width, np.float32, fill=0),
+            "contexts": pad_rows([context for context, _ in entries], self.longest),
+            "tokens": pad_rows([e.tokens for _, e in entries], width),
+            "chances": pad_rows([e.chances for _, e in entries], width, np.float32, fill=0),
             "laws": np.array([e.n for _, e in entries], np.int32),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        counts = numbers(arrays, "laws", (None,), 1, 1e9, whole=True)
+        counts = check_array(arrays, "laws", (None,), 1, 1e9, whole=True)
         if not (n := len(counts)):
             return
-        contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
-        tokens = tokens_in(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
-        probs = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
+        contexts = check_token_ids(arrays, "contexts", vocabulary, (n, None), least=-1)
+        tokens = check_token_ids(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
+        probs = check_array(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
         if (probs.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
             raise ModelError("The file is broken: it contains an invalid distribution.", BROKEN)
         rows = zip(contexts.tolist(), tokens.tolist(), probs.tolist(), counts.tolist(), strict=True)
@@ -113,19 +114,19 @@ class Table(InspectableState):
     def clear(self) -> None:
         self._entries.clear()
 
-    def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
+    def learn(self, text: abc.Sequence[int], tokens: abc.Sequence[int], probs: abc.Sequence[float]) -> None:
         """Add the target's distribution after a text: its most likely tokens, descending, and their probabilities."""
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             entry = self._entries.pop(context, None)
-            self._entries[context] = entry.with_one_more(tokens, chances) if entry else Entry(tokens, chances)
+            self._entries[context] = entry.with_one_more(tokens, probs) if entry else Entry(tokens, probs)
         self._keep_bound()
 
     def _keep_bound(self) -> None:
         while len(self._entries) > self.most:
             del self._entries[next(iter(self._entries))]
 
-    def behind(self, text: Sequence[int]) -> tuple[int, Entry | None]:
+    def behind(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
         """Return length and entry of the longest known context at the text's end; length 0: the overall mean."""
         for n in range(min(self.longest, len(text)), -1, -1):
             if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
@@ -155,10 +156,10 @@ class SparseDistributions(NodeDistributions):
         return top.values.log(), self.tokens.gather(1, top.indices)
 
 
-class TableGrowth(Growth):
+class TableGrowth(PartialTree):
     """Tree built from a table; a node's distribution is that of the longest known context that ends with the node."""
 
-    def __init__(self, row: Row, table: Table) -> None:
+    def __init__(self, row: Sequence, table: Table) -> None:
         assert row.models is not None
         target = row.models.target
         super().__init__(row, "stand", target.device)
@@ -171,7 +172,7 @@ class TableGrowth(Growth):
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> SparseDistributions:
         return self._distributions(self.paths())
 
-    def _distributions(self, paths: Sequence[Sequence[int]]) -> SparseDistributions:
+    def _distributions(self, paths: abc.Sequence[abc.Sequence[int]]) -> SparseDistributions:
         matches = [self.table.behind([*self.before, *path]) for path in paths]
         self.is_known = any(n for n, _ in matches)
         entries = [entry for _, entry in matches if entry is not None]
@@ -206,17 +207,17 @@ class Stand(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     longest: int = param(3, ge=1, le=4, doc="longest context to look up, in tokens")
     everywhere: bool = param(True, doc="also store distributions after rejected drafts")
-    warm: bool = warmth("the table of a prompt, for the same prompt,")
+    warm: bool = warm_param("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
-    def prime(self, row: Row, models: Models) -> Table:
+    def prime(self, row: Sequence, models: Models) -> Table:
         """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
         if not self.warm:
             return Table(self.longest)
@@ -228,7 +229,7 @@ class Stand(DistributionDrafter):
             del tables[next(iter(tables))]
         return tables[problem]
 
-    def begin(self, row: Row) -> TableGrowth | None:
+    def begin(self, row: Sequence) -> TableGrowth | None:
         """Start a tree; None if no known context ends with the newest token."""
         table: Table = row.state.drafter
         n, entry = table.behind(row.committed)
@@ -238,7 +239,7 @@ class Stand(DistributionDrafter):
         row.report.signals["distributions averaged"] = entry.n
         return TableGrowth(row, table)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the distributions after the last committed token and after accepted drafts, or after all drafts."""
         table: Table = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)

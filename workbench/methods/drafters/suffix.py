@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,10 +15,16 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, tokens_in
+from workbench.decoders.draft_verify.inspectable_state import (
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_token_ids,
+)
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
@@ -48,7 +55,7 @@ class Text:
         """Stored tokens, int32 [n]."""
         return self._room[: self.n]
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: abc.Sequence[int]) -> None:
         """Append tokens."""
         if (size := self.n + len(tokens)) > len(self._room):
             self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
@@ -83,7 +90,7 @@ class Text:
         """Size in bytes."""
         return self._room.nbytes
 
-    def matches(self, context: Sequence[int], longest: int) -> list[np.ndarray]:
+    def matches(self, context: abc.Sequence[int], longest: int) -> list[np.ndarray]:
         """Return, for m = 1, 2, …, the ascending indices that follow occurrences of the context's last m tokens.
 
         The list ends before the first m without an occurrence.
@@ -100,12 +107,12 @@ class Text:
             matches.append(places)
         return matches
 
-    def children(self, places: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
+    def children(self, positions: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
         """Return the continuations at these indices, by count, then newest first: (token, share, next indices)."""
-        places = places[places < self.n]
-        following = self.tokens[places]
+        positions = positions[positions < self.n]
+        following = self.tokens[positions]
         next_places: dict[int, list[int]] = {}
-        for token, place in zip(following.tolist(), places.tolist(), strict=True):
+        for token, place in zip(following.tolist(), positions.tolist(), strict=True):
             if token != END:
                 next_places.setdefault(token, []).append(place + 1)
         total = sum(map(len, next_places.values()))
@@ -142,25 +149,25 @@ class SuffixState(InspectableState):
     store: Text | None
     shared: bool = False
 
-    def watch(self, tokens: Sequence[int]) -> None:
+    def watch(self, tokens: abc.Sequence[int]) -> None:
         """Append new tokens of the request's text."""
         self.text.extend(tokens)
         if self.text.n > STORED:
             self.text.cut(STORED * 3 // 4)
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         texts = [text for text in (self.text, self.store) if text is not None]
         strings = sorted(itertools.chain(*(text.counted(SHOWN, n) for text in texts)), key=lambda item: -item[1])
-        top = [Top(tokens[:-1], tokens[-1:], times) for tokens, times in strings[:n]]
+        top = [StateEntry(tokens[:-1], tokens[-1:], times) for tokens, times in strings[:n]]
         size, n_bytes = sum(text.n for text in texts), sum(text.n_bytes for text in texts)
-        return Look(size, 2 * STORED, n_bytes, 2 * 2 * 4 * (STORED + 1024), "times seen", top)
+        return StateSummary(size, 2 * STORED, n_bytes, 2 * 2 * 4 * (STORED + 1024), "times seen", top)
 
     def pack(self) -> Arrays:
         stored = self.store.tokens if self.store is not None else np.empty(0, np.int32)
         return {"texts": np.concatenate([stored, self.text.tokens, np.array([END], np.int32)])}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        loaded = tokens_in(arrays, "texts", vocabulary, (None,), least=END).astype(np.int32)
+        loaded = check_token_ids(arrays, "texts", vocabulary, (None,), least=END).astype(np.int32)
         store = self.store if self.store is not None else Text()
         store.extend([*loaded[-STORED:], END])
         store.cut(STORED)
@@ -195,7 +202,7 @@ class Suffix(Drafter):
     offset: float = param(0.0, ge=0.0, le=16.0, doc="number of draft nodes added to that")
     least: float = param(0.1, ge=0.0, le=1.0, doc="minimum probability of a draft node, estimated from suffix counts")
     branches: bool = param(True, doc="draft all continuations as a tree; otherwise a chain of the most frequent tokens")
-    warm: bool = warmth("outputs")
+    warm: bool = warm_param("outputs")
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, since tokens are looked up."""
@@ -203,13 +210,13 @@ class Suffix(Drafter):
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
-    def prime(self, row: Row, models: Models) -> SuffixState:
+    def prime(self, row: Sequence, models: Models) -> SuffixState:
         """Index all committed tokens."""
         text = Text()
         text.extend(row.committed)
@@ -217,7 +224,7 @@ class Suffix(Drafter):
         text.cut(STORED)
         return SuffixState(text, len(row.committed), store, self.warm)
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the best draft from the request's own text, or from the store if that has more expected tokens."""
         assert row.models is not None
         state: SuffixState = row.state.drafter
@@ -230,7 +237,7 @@ class Suffix(Drafter):
         row.report.signals["expected tokens"] = guess.score
         return DraftTree.of(guess.tokens, guess.parents, source="suffix", device=device, score=guess.chance)
 
-    def draft(self, text: Text, context: Sequence[int], plan: Plan) -> Guess:
+    def draft(self, text: Text, context: abc.Sequence[int], plan: Plan) -> Guess:
         """Return the best draft over all match lengths; ties go to the longer match."""
         best, n_places, max_nodes = Guess(), 0, plan.within(self.nodes)
         matches = text.matches(context[-self.longest :], self.longest)
@@ -245,7 +252,7 @@ class Suffix(Drafter):
             best = max(best, guess, key=lambda g: g.score)
         return best
 
-    def grow(self, text: Text, places: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
+    def grow(self, text: Text, positions: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
         """Return the `budget` most likely continuations at these indices as a tree, parents first."""
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
@@ -257,7 +264,7 @@ class Suffix(Drafter):
                     heapq.heappush(heap, (-chance * share, next(order), parent, level, token, next_places))
 
         if depth > 0:
-            push(places[-COUNTED:], -1, 1, 1.0)
+            push(positions[-COUNTED:], -1, 1, 1.0)
         while heap and len(guess.tokens) < budget:
             chance, _, parent, level, token, next_places = heapq.heappop(heap)
             guess.tokens.append(token)
@@ -267,11 +274,11 @@ class Suffix(Drafter):
                 push(next_places, len(guess.tokens) - 1, level + 1, -chance)
         return guess
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Index the new tokens."""
         row.state.drafter.watch(outcome.emitted)
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Add the generated text to the store for later runs."""
         state: SuffixState | None = row.state.drafter
         if state is not None and state.store is not None and len(row.committed) > state.since:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,10 +14,10 @@ from workbench.core.draw import Purpose
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
-from workbench.engine.request import Row
-from workbench.methods.drafters.skipping import Halves, Skipping, spread
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
 from workbench.models.loading import Models
-from workbench.models.side_passes import read_again
+from workbench.models.side_passes import recompute_logits
 
 POOL = 128
 """Number of random candidate sets for the surrogate model, in addition to all sets one swap away from the best set."""
@@ -47,7 +47,7 @@ class Search:
     """
 
     size: int
-    best: Halves
+    best: HalfLayers
     score: float = 0.0
     end: int | None = None
     tried: int = 0
@@ -56,7 +56,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Swift(Skipping):
+class Swift(LayerSkippingDrafter):
     """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
 
     One set is tried per round: the reduced target processes a window of committed tokens again, in one forward. The
@@ -81,84 +81,84 @@ class Swift(Skipping):
     )
     enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
-    def prime(self, row: Row, models: Models) -> Search:
+    def prime(self, row: Sequence, models: Models) -> Search:
         """Return an initial state that skips evenly spread layers, as many as the ratio demands."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
-        return Search(size, first(n, size))
+        return Search(size, initial_set(n, size))
 
-    def without(self, row: Row) -> Halves:
+    def without(self, row: Sequence) -> HalfLayers:
         """Return the best set of skipped half layers so far."""
         state: Search = row.state.drafter
         return state.best
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run a search step for each sequence, then draft chains."""
         for row in rows:
             row.drafter.step(row)
         return super().propose(rows)
 
-    def step(self, row: Row) -> None:
+    def step(self, sequence: Sequence) -> None:
         """Score a new set and use it if it is better; score the best set again if the window moved."""
-        state: Search = row.state.drafter
-        begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
-        end, n = len(row.committed) - 1, row.models.target.n_layers
+        state: Search = sequence.state.drafter
+        begin = 0 if sequence.place.pictured is None else len(sequence.place.pictured.embeds)
+        end, n = len(sequence.committed) - 1, sequence.models.target.n_layers
         if state.size and end - begin >= self.window and state.tried < self.steps:
             if state.of_size >= PATIENCE and state.score < POOR and state.size > 1:
                 state.size, state.of_size, state.end = state.size // 2, 0, None
-                state.best = first(n, state.size)
+                state.best = initial_set(n, state.size)
             if state.end is None or end - state.end >= self.window:
                 state.end = end
-                state.score = self.try_out(row, state, state.best)
+                state.score = self.try_out(sequence, state, state.best)
             elif state.score < self.enough:
-                candidate = self.candidate(row, state)
-                score = self.try_out(row, state, candidate)
+                candidate = self.candidate(sequence, state)
+                score = self.try_out(sequence, state, candidate)
                 if score > state.score:
                     state.best, state.score = candidate, score
-        row.report.signals["sets tried"] = state.tried
-        row.report.signals["halves left out"] = len(state.best)
+        sequence.report.signals["sets tried"] = state.tried
+        sequence.report.signals["halves left out"] = len(state.best)
         if state.tried:
-            row.report.signals["matchness"] = state.score
+            sequence.report.signals["matchness"] = state.score
 
-    def candidate(self, row: Row, state: Search) -> Halves:
+    def candidate(self, sequence: Sequence, state: Search) -> HalfLayers:
         """Return the set to score next."""
-        n = 2 * row.models.target.n_layers - 4
-        numbers = np.reshape(row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n), (POOL, n))
+        n = 2 * sequence.models.target.n_layers - 4
+        numbers = np.reshape(sequence.draw.uniform(len(sequence.committed), Purpose.GUESS, POOL * n), (POOL, n))
         pool = numbers.argsort(1).argsort(1) < state.size
         if state.tried % self.every or len(state.seen) < 2:
             return to_halves(pool[0])
-        pool = np.concatenate([pool, swapped(to_bits(state.best, n))])
+        pool = np.concatenate([pool, sets_one_swap_away(to_bits(state.best, n))])
         return to_halves(pool[bounds(state.seen, pool).argmax()])
 
-    def try_out(self, row: Row, state: Search, chosen: Halves) -> float:
+    def try_out(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
         """Score a set: return its matchness on the window."""
         assert state.end is not None
-        start, target = state.end - self.window, row.models.target
-        logits = read_again(target, row.place, start, row.committed[start : state.end], chosen)
-        next_tokens = to_device(row.committed[start + 1 : state.end + 1], logits.device, torch.long)
+        start, target = state.end - self.window, sequence.models.target
+        logits = recompute_logits(target, sequence.place, start, sequence.committed[start : state.end], skipped)
+        next_tokens = to_device(sequence.committed[start + 1 : state.end + 1], logits.device, torch.long)
         score = float((logits.argmax(1) == next_tokens).float().mean())
         state.tried, state.of_size = state.tried + 1, state.of_size + 1
-        state.seen = [*state.seen, (to_bits(chosen, 2 * target.n_layers - 4), score)][-REMEMBERED:]
+        state.seen = [*state.seen, (to_bits(skipped, 2 * target.n_layers - 4), score)][-REMEMBERED:]
         return score
 
 
-def first(n_layers: int, size: int) -> Halves:
+def initial_set(n_layers: int, size: int) -> HalfLayers:
     """Return the initial set of a search: whole layers, evenly spread, plus one attention if `size` is odd."""
-    halves = spread(n_layers, n_layers - size // 2)
+    halves = evenly_skipped(n_layers, n_layers - size // 2)
     return halves if size % 2 == 0 else halves | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in halves)}
 
 
-def to_bits(halves: Halves, n: int) -> Bool[np.ndarray, " n"]:
+def to_bits(halves: HalfLayers, n: int) -> Bool[np.ndarray, " n"]:
     """Encode a set as bits over the n half layers after the first layer."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
-def to_halves(bits: Bool[np.ndarray, " n"]) -> Halves:
+def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
     """Decode bits to a set of half layers."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 
-def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
+def sets_one_swap_away(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
     """Return all sets in which one half layer is exchanged for another."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
     variants = np.repeat(bits[None], len(pairs), 0)
@@ -167,7 +167,9 @@ def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
     return variants
 
 
-def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]) -> Float[np.ndarray, " m"]:
+def bounds(
+    scored: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]
+) -> Float[np.ndarray, " m"]:
     """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over the scored sets (Matérn 5/2).
 
     The distance of two sets is the square root of the number of half layers in which they differ. The length scale
@@ -177,7 +179,7 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
         seen: scored sets, at least two.
         pool: candidate sets.
     """
-    x, y = np.stack([bits for bits, _ in seen]).astype(float), np.array([score for _, score in seen])
+    x, y = np.stack([bits for bits, _ in scored]).astype(float), np.array([score for _, score in scored])
     y = (y - y.mean()) / (y.std() or 1.0)
 
     def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -10,12 +10,12 @@ from workbench.core.errors import ParameterError
 from workbench.core.params import param
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedState
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
 from workbench.methods.drafters.spot import OnlineHead, Text
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 
@@ -67,13 +67,13 @@ class TLTState(FeatureState):
     version: int = 0
     batch: Batch | None = None
 
-    def follow(self, online_head: OnlineHead, again: bool) -> None:
+    def follow(self, online_head: OnlineHead, recompute: bool) -> None:
         """Switch to the newest weights; `again`: recompute the drafter's KV cache with them."""
         if self.version == online_head.version:
             return
         self.net, self.head, self.shared_copy = online_head.net, online_head.head, online_head.shared_copy
         self.version = online_head.version
-        if again and self.text is not None:
+        if recompute and self.text is not None:
             self.entries.keep(0)
             self.place, self.features, self.tokens = 0, [self.text.whole()], self.text.tokens[1:]
 
@@ -98,11 +98,11 @@ class TLT(Eagle):
     texts: int = param(4, ge=1, le=64, doc="maximum number of texts per training step")
     reads: int = param(64, ge=8, le=512, doc="maximum number of tokens per text")
     again: bool = param(False, doc="recompute the drafter's KV cache of the sequence after a training step")
-    warm: bool = warmth("the trained weights")
+    warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which does not contain the training schedule."""
@@ -124,7 +124,7 @@ class TLT(Eagle):
         online_head.look_up()
         return online_head
 
-    def prime(self, row: Row, models: Models) -> TLTState:
+    def prime(self, row: Sequence, models: Models) -> TLTState:
         """Read the committed text with the current head; from here on, its text is training data."""
         head, features = self.online_head(models), read_features(row, models)
         state = cast(TLTState, self.primed(row, models, features, head.net, head.head, head.shared_copy))
@@ -136,7 +136,7 @@ class TLT(Eagle):
         state.batch.enter()
         return state
 
-    def begin(self, row: Row) -> Growth | None:
+    def begin(self, row: Sequence) -> PartialTree | None:
         """Read the accepted pairs with the current head, and start a tree."""
         state: TLTState = row.state.drafter
         assert state.owned is not None
@@ -151,7 +151,7 @@ class TLT(Eagle):
             row.report.signals["loss of the last training step"] = head.loss
         return super().begin(row)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's features for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
         state: TLTState = row.state.drafter
@@ -185,7 +185,7 @@ class TLT(Eagle):
         head = self.online_head(models)
         return sum(head.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Remove the sequence from its batch."""
         state: TLTState | None = row.state.drafter
         if state is not None and state.batch is not None:

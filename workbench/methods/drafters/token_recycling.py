@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,12 +15,19 @@ from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, numbers, tokens_in
+from workbench.decoders.draft_verify.inspectable_state import (
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_array,
+    check_token_ids,
+)
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.template import known_paths, template_of
 from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE
@@ -44,15 +52,15 @@ class Successors(InspectableState):
         self.seen = np.zeros(size, dtype=np.int32)
         self.shared = shared
 
-    def write(self, token: int, top: Sequence[int]) -> None:
+    def write(self, token: int, top: abc.Sequence[int]) -> None:
         """Store the target's most likely successors of a token."""
         self.table[token, : len(top)] = top[:RANKS]
         self.seen[token] += 1
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         best = np.argsort(-self.seen, kind="stable")[:n]
         top = [
-            Top(
+            StateEntry(
                 [token],
                 [successor for successor in self.table[token].tolist() if successor >= 0],
                 int(self.seen[token]),
@@ -61,16 +69,16 @@ class Successors(InspectableState):
             if self.seen[token]
         ]
         n_bytes = self.table.nbytes + self.seen.nbytes
-        return Look(int((self.seen > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
+        return StateSummary(int((self.seen > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
 
     def pack(self) -> Arrays:
         tokens = np.flatnonzero(self.seen)
         return {"tokens": tokens.astype(np.int32), "successors": self.table[tokens], "seen": self.seen[tokens]}
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
-        successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
-        counts = numbers(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
+        tokens = check_token_ids(arrays, "tokens", vocabulary, (None,))
+        successors = check_token_ids(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
+        counts = check_array(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
         new = self.seen[tokens] == 0  # entries of this run are newer
         self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(counts[new], 1)
 
@@ -79,13 +87,13 @@ class Successors(InspectableState):
 
 
 @torch.inference_mode()
-def read_prompt(table: Successors, row: Row, models: Models) -> None:
+def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
     """Store the most likely successors at all committed positions but the last; later positions take precedence."""
-    features, index = read_features(row, models), 0
+    features, index = read_features(sequence, models), 0
     for start in range(0, len(features), AT_ONCE):
         logits = models.target.lm_head(features[start : start + AT_ONCE])
         for top in to_host([logits.topk(min(RANKS, logits.shape[-1])).indices])[0]:
-            table.write(row.committed[index], top)
+            table.write(sequence.committed[index], top)
             index += 1
 
 
@@ -103,7 +111,7 @@ class TokenRecycling(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    warm: bool = warmth("the table")
+    warm: bool = warm_param("the table")
     prompt: bool = param(False, doc="also store the target's most likely next tokens at each prompt position")
 
     def siblings(self) -> frozenset[Sampling]:
@@ -112,7 +120,7 @@ class TokenRecycling(Drafter):
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
         """Select the prompt's LM head inputs for capture during prefill, if the prompt is to be stored."""
@@ -122,7 +130,7 @@ class TokenRecycling(Drafter):
         """Return the memory's name, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
-    def prime(self, row: Row, models: Models) -> Successors:
+    def prime(self, row: Sequence, models: Models) -> Successors:
         """Return a fresh table, or the shared one; with `prompt`, add the successors at committed positions."""
         size = models.target.vocab_size
         table = Successors(size)
@@ -132,7 +140,7 @@ class TokenRecycling(Drafter):
             read_prompt(table, row, models)
         return table
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""
         assert row.models is not None
         table = row.state.drafter.table
@@ -151,7 +159,7 @@ class TokenRecycling(Drafter):
         row.report.signals["matched tokens"] = float(bool(tokens))
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's most likely successors of verified tokens; nodes nearer the root take precedence."""
         state: Successors = row.state.drafter
         verified = [outcome.root, *outcome.tokens]

@@ -75,7 +75,7 @@ class TrainedNet(nn.Module):
         return self.eval().requires_grad_(False)
 
 
-def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
+def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
     """Return the trained net of a kind, loaded once for its target; the caller checks that it fits the target.
 
     Args:
@@ -101,12 +101,14 @@ def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
                     net.load_state_dict(weights)
             except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
                 reason = " ".join(str(error).split())[:300]
-                raise ModelError(f"The {what} in {info.folder} cannot be read: {reason.rstrip('.')}.", again) from error
+                raise ModelError(
+                    f"The {label} in {info.folder} cannot be read: {reason.rstrip('.')}.", advice
+                ) from error
             models.shared[key] = net.to(target.device, target.dtype).settle()
     return cast(_Net, models.shared[key])
 
 
-def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
+def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
     """Return the trained net of a kind, and check that it fits the target's hidden size.
 
     Args:
@@ -118,11 +120,11 @@ def load_fitting(kind: type[_Net], models: Models, what: str, again: str) -> _Ne
     Raises:
         ModelError: the folder cannot be read, or was trained for another target.
     """
-    net = load_trained(kind, models, what, "Train or fetch them again.")
+    net = load_trained(kind, models, label, "Train or fetch them again.")
     if net.width != models.target.hidden_size:
         raise ModelError(
-            f"These {what} read hidden states of width {net.width}; the target's are {models.target.hidden_size}.",
-            again,
+            f"These {label} read hidden states of width {net.width}; the target's are {models.target.hidden_size}.",
+            advice,
         )
     return net
 

@@ -20,14 +20,14 @@ from workbench.decoders.draft_verify.inspectable_state import (
     BROKEN,
     Arrays,
     InspectableState,
-    Look,
-    Top,
-    numbers,
-    tokens_in,
+    StateEntry,
+    StateSummary,
+    check_array,
+    check_token_ids,
 )
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
@@ -157,15 +157,15 @@ class TrieState(InspectableState):
     inserted: int
     shared: bool = False
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         pairs = [
             (node.output + node.prompt.get(self.request, 0.0), (first, token))
             for first, parent in self.trie.root.children.items()
             for token, node in parent.children.items()
         ]
-        top = [Top([first], [token], count) for count, (first, token) in heapq.nlargest(n, pairs) if count > 0]
+        top = [StateEntry([first], [token], count) for count, (first, token) in heapq.nlargest(n, pairs) if count > 0]
         size, most = self.trie.n_nodes, self.trie.most
-        return Look(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
+        return StateSummary(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
 
     def pack(self) -> Arrays:
         """Return per node its token, parent number and count (prompt + output), level by level."""
@@ -184,9 +184,9 @@ class TrieState(InspectableState):
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
-        parents = numbers(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)), whole=True)
-        counts = numbers(arrays, "counts", (len(tokens),), 0, 1e9)
+        tokens = check_token_ids(arrays, "tokens", vocabulary, (None,))
+        parents = check_array(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)), whole=True)
+        counts = check_array(arrays, "counts", (len(tokens),), 0, 1e9)
         if (parents >= np.arange(len(tokens))).any():
             raise ModelError("The file is broken: a node comes before its parent.", BROKEN)
         levels, nodes = list[int](), list[TrieNode]()
@@ -226,7 +226,7 @@ class LookaheadTrie(Drafter):
     output_weight: float = param(
         0.0001, ge=0.0, le=1.0, doc="weight of counts from outputs, relative to counts from prompts"
     )
-    warm: bool = warmth("output branches")
+    warm: bool = warm_param("output branches")
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, since tokens are looked up."""
@@ -234,13 +234,13 @@ class LookaheadTrie(Drafter):
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
-    def prime(self, row: Row, models: Models) -> TrieState:
+    def prime(self, row: Sequence, models: Models) -> TrieState:
         """Insert all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), row.prompt_length, self.warm)
@@ -250,7 +250,7 @@ class LookaheadTrie(Drafter):
         self._insert_output(row, state)
         return state
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the largest subtree below a suffix of the text, trying long suffixes first."""
         assert row.models is not None
         state: TrieState = row.state.drafter
@@ -269,18 +269,18 @@ class LookaheadTrie(Drafter):
         row.report.signals["matched tokens"] = matched
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Insert the output branches that are now complete."""
         self._insert_output(row, row.state.drafter)
 
-    def _insert_output(self, row: Row, state: TrieState) -> None:
-        text = row.committed
+    def _insert_output(self, sequence: Sequence, state: TrieState) -> None:
+        text = sequence.committed
         while state.inserted + self.branch_length < len(text):
             state.trie.insert(text[state.inserted : state.inserted + self.branch_length + 1], None)
             state.inserted += 1
         state.trie.keep_bound()
 
-    def release(self, row: Row, models: Models) -> None:
+    def release(self, row: Sequence, models: Models) -> None:
         """Drop the prompt counts of the request."""
         if self.warm and row.state.drafter is not None:
             row.state.drafter.trie.forget(row.state.drafter.request)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import abc
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from workbench.core.draw import Purpose
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.transfer import listed, to_device
+from workbench.core.transfer import to_device, to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
-from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
-SEARCHED = GrowthRule(
+SEARCHED = TreeBuilderRule(
     "tri-grams",
     "Found in the tri-gram table",
     "This node is among those that the search visited most; in the table its token follows the two before it.",
@@ -61,7 +62,7 @@ class AdaptiveTrigram(Drafter):
     rate: float = param(
         0.2, ge=0.0, le=1.0, doc=("step size towards the target's distribution at verified nodes; 0: none")
     )
-    warm: bool = warmth("the table")
+    warm: bool = warm_param("the table")
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, from committed text and the search's own random numbers."""
@@ -69,24 +70,24 @@ class AdaptiveTrigram(Drafter):
 
     def notice(self) -> str:
         """Return a note if drafts depend on other runs (warm)."""
-        return WARM if self.warm else ""
+        return WARM_NOTICE if self.warm else ""
 
     def memory(self) -> Hashable:
         """Return the memory's name, which contains the parameters of the table but not those of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
-    def prime(self, row: Row, models: Models) -> Trigrams:
+    def prime(self, row: Sequence, models: Models) -> Trigrams:
         """Return a table with the tri-grams of committed tokens; with `warm`, added to the table of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, row.committed, 0)
         return table
 
-    def _read(self, table: Trigrams, text: Sequence[int], begin: int) -> None:
+    def _read(self, table: Trigrams, text: abc.Sequence[int], begin: int) -> None:
         """Raise the weight of each tri-gram occurrence that ends at or after an index."""
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the result of the search after the newest two tokens."""
         assert row.models is not None
         table: Trigrams = row.state.drafter
@@ -98,16 +99,16 @@ class AdaptiveTrigram(Drafter):
         if not successors:
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
-            uniforms = listed(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
+            uniforms = to_list(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
             batches = [uniforms[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
             sequences = most_visited(search(table, pair, plan.depth, batches), nodes, plan.depth)
         else:
             sequences = best_first(table, pair, nodes, plan.depth)
         tree = DraftTree.of(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
         visits, weights = (to_device(values, device, torch.float32) for values in (sequences.visits, sequences.weights))
-        return replace(tree, grown=Grown((SEARCHED,), before=visits, after=weights))
+        return replace(tree, grown=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Raise the weights of new tri-grams, and move the weights after verified nodes towards the target."""
         table: Trigrams = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.decoders.draft_verify.inspectable_state import Arrays, InspectableState, Look, Top, in_rows, tokens_in
-from workbench.decoders.draft_verify.inspectable_state import numbers as numbers_in
+from workbench.decoders.draft_verify.inspectable_state import (
+    Arrays,
+    InspectableState,
+    StateEntry,
+    StateSummary,
+    check_token_ids,
+    pad_rows,
+)
+from workbench.decoders.draft_verify.inspectable_state import check_array as numbers_in
 
 KEPT = 16_384
 """Maximum number of token pairs in a table; the least recently written ones are dropped first."""
@@ -40,23 +47,26 @@ class Trigrams(InspectableState):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def look(self, n: int) -> Look:
+    def look(self, n: int) -> StateSummary:
         heaviest = ((next(iter(row.items())), pair) for pair, row in self._rows.items() if row)
         entries = heapq.nlargest(n, ((weight, pair, token) for (token, weight), pair in heaviest))
-        top = [Top([token for token in pair if token >= 0], [successor], weight) for weight, pair, successor in entries]
+        top = [
+            StateEntry([token for token in pair if token >= 0], [successor], weight)
+            for weight, pair, successor in entries
+        ]
         size = len(self)
-        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "weight", top)
+        return StateSummary(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "weight", top)
 
     def pack(self) -> Arrays:
         return {
-            "pairs": in_rows(list(self._rows), 2),
-            "tokens": in_rows([list(row) for row in self._rows.values()], WIDTH),
-            "weights": in_rows([list(row.values()) for row in self._rows.values()], WIDTH, np.float32, fill=0),
+            "pairs": pad_rows(list(self._rows), 2),
+            "tokens": pad_rows([list(row) for row in self._rows.values()], WIDTH),
+            "weights": pad_rows([list(row.values()) for row in self._rows.values()], WIDTH, np.float32, fill=0),
         }
 
     def take(self, arrays: Arrays, vocabulary: int) -> None:
-        pairs = tokens_in(arrays, "pairs", vocabulary, (None, 2), least=-1)
-        tokens = tokens_in(arrays, "tokens", vocabulary, (len(pairs), WIDTH), least=-1)
+        pairs = check_token_ids(arrays, "pairs", vocabulary, (None, 2), least=-1)
+        tokens = check_token_ids(arrays, "tokens", vocabulary, (len(pairs), WIDTH), least=-1)
         weights = numbers_in(arrays, "weights", (len(pairs), WIDTH), 0, HEAVIEST + 0.001)
         current, self._rows = self._rows, {}
         for (first, second), ids, values in zip(pairs.tolist(), tokens.tolist(), weights.tolist(), strict=True):
@@ -77,10 +87,10 @@ class Trigrams(InspectableState):
         row = self.row(pair)
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
-    def approach(self, pair: Pair, tokens: Sequence[int], chances: Sequence[float], rate: float) -> None:
+    def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
         """Set w ← (1 − rate) · w + rate · p after a pair, with p over the target's most likely tokens there."""
         row = {token: (1 - rate) * weight for token, weight in self.row(pair).items()}
-        for token, prob in zip(tokens, chances, strict=True):
+        for token, prob in zip(tokens, probs, strict=True):
             row[token] = row.get(token, 0.0) + rate * prob
         self._keep(pair, row)
 
@@ -93,7 +103,7 @@ class Trigrams(InspectableState):
 
 
 @dataclass(slots=True)
-class Visited:
+class SearchNode:
     """State of the tree search: a token sequence after the text.
 
     Attributes:
@@ -108,15 +118,15 @@ class Visited:
     weight: float = 0.0
     visits: int = 0
     total: float = 0.0
-    below: dict[int, Visited] | None = None
+    below: dict[int, SearchNode] | None = None
 
     def expand(self, row: dict[int, float]) -> None:
         """Add all successors of the state's pair, unvisited."""
         total = sum(row.values())
-        self.below = {token: Visited(weight / total, weight) for token, weight in row.items()}
+        self.below = {token: SearchNode(weight / total, weight) for token, weight in row.items()}
 
 
-def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> Visited:
+def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> SearchNode:
     """Run Monte Carlo tree search over the token sequences after a pair.
 
     An iteration descends by PUCT, Q + (c₁ + ln((N + c₂ + 1) / c₂)) · P · √N / (1 + n), through expanded states,
@@ -134,7 +144,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
     Source: Liu et al. 2024, ADED, arXiv:2407.12021, draft maker; constants and score as in its released code.
     """
-    root = Visited()
+    root = SearchNode()
     root.expand(table.row(pair))
     for numbers in uniforms:
         current, path, score = root, [root], 1.0
@@ -160,7 +170,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     return root
 
 
-def _chosen(at: Visited) -> int:
+def _chosen(at: SearchNode) -> int:
     """Return the successor with the largest PUCT value; among unvisited successors the most likely."""
     assert at.below is not None
     exploration = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
@@ -192,12 +202,12 @@ class Sentences:
     weights: list[float] = field(default_factory=list[float])
 
 
-def most_visited(root: Visited, nodes: int, depth: int) -> Sentences:
+def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
     """Return the tree of the most visited states; a state has at most as many visits as its parent."""
     tree, order = Sentences(), itertools.count()
-    heap: list[tuple[float, int, int, int, int, Visited]] = []
+    heap: list[tuple[float, int, int, int, int, SearchNode]] = []
 
-    def push(state: Visited, parent: int, level: int) -> None:
+    def push(state: SearchNode, parent: int, level: int) -> None:
         for token, child in (state.below or {}).items():
             if child.visits:
                 heapq.heappush(heap, (-child.visits, next(order), parent, level, token, child))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
-from workbench.engine.request import Row
-from workbench.methods.drafters.skipping import Halves, Skipping, spread
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
 
 
 @dataclass(frozen=True)
-class UnifiedSkip(Skipping):
+class UnifiedSkip(LayerSkippingDrafter):
     """Draft with L / s of the target's L layers, evenly spread, including the first and the last.
 
     The layers depend on the intended speed-up alone, not on tokens, so all sequences of a batch run the same layers.
@@ -24,7 +24,7 @@ class UnifiedSkip(Skipping):
         1.25, ge=1.0, le=8.0, doc="s, target speed-up per pass; L / s of the L layers are used as drafter"
     )
 
-    def without(self, row: Row) -> Halves:
+    def without(self, row: Sequence) -> HalfLayers:
         """Return the half layers to skip, so that round(L / s) layers run, at least two."""
         n = row.models.target.n_layers
-        return spread(n, min(n, max(2, round(n / self.speedup))))
+        return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))

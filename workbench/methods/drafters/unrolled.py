@@ -13,7 +13,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 def unroll(
     net: FeatureNet,
-    following: Callable[[int], Float[Tensor, "B n D"]],
+    next_embeds: Callable[[int], Float[Tensor, "B n D"]],
     features: Float[Tensor, "B n F"],
     steps: int,
 ) -> Iterator[Float[Tensor, "B n D"]]:
@@ -37,7 +37,7 @@ def unroll(
     keys: list[Tensor] = []
     values: list[Tensor] = []
     for step in range(steps):
-        stream, attention_input = net.reads(net.pairs(following(step), state))
+        stream, attention_input = net.reads(net.pairs(next_embeds(step), state))
         queries, key, value = net.turned(attention_input, places + step)
         keys, values = [*keys, key], [*values, value]
         mask = torch.cat([mask, same_column], 1) if step else mask

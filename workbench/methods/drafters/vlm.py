@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.decoders.draft_verify.image_attribution import explain_draft_model
-from workbench.engine.request import Request, Row
-from workbench.methods.drafters.catching_up import read_committed
+from workbench.engine.request import Request, Sequence
+from workbench.methods.drafters.catching_up import open_prefilled_slot
 from workbench.methods.drafters.draft_model import DraftModel
-from workbench.methods.drafters.draft_tree import GrowthState
+from workbench.methods.drafters.draft_tree import DraftModelState
 from workbench.models.loading import Models
 
 
 @dataclass(frozen=True)
-class BlindDraftModel(DraftModel):
+class TextOnlyDraftModel(DraftModel):
     """Draft from the text alone: image tokens are removed from the prompt, and later positions are shifted.
 
     The draft does not depend on the image, so it shows how much can be predicted from text alone.
@@ -27,13 +28,13 @@ class BlindDraftModel(DraftModel):
     blind: ClassVar[bool] = True
     source: ClassVar[str] = "vlm-text-only"
 
-    def prime(self, row: Row, models: Models) -> GrowthState:
+    def prime(self, row: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with the prompt's text and all generated tokens."""
-        return GrowthState(read_committed(row, models, blind=True))
+        return DraftModelState(open_prefilled_slot(row, models, ignore_images=True))
 
 
 @dataclass(frozen=True)
-class SeeingDraftModel(DraftModel):
+class VisionDraftModel(DraftModel):
     """Draft with a small vision-language model that reads the images with its own processor and vision tower.
 
     The draft is a chain, or a tree if the policy plans one: see `DynamicTree`.
@@ -45,7 +46,11 @@ class SeeingDraftModel(DraftModel):
     source: ClassVar[str] = "vlm-draft"
 
     def explain(
-        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+        self,
+        models: Models,
+        request: Request,
+        tokens: abc.Sequence[int],
+        told: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return attribution maps over the draft model's own vision tokens."""
         return explain_draft_model(models, request, tokens, told)

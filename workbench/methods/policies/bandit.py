@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections import abc, deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,24 +12,24 @@ from workbench.decoders.declarations import WRONG_SETTING, Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
-from workbench.methods.policies.laps import Lap, Laps, whose
+from workbench.methods.policies.laps import RoundStats, RoundStatsReader, parts_of
 
 REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in the estimate"}
 
 
 @dataclass(slots=True)
-class Played:
+class RoundHistory:
     """The last rounds as (length, tokens, seconds), and the parts and models that they were measured with."""
 
     whose: Any = None
-    laps: Laps = field(default_factory=Laps)
+    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
     rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
-    def take(self, lap: Lap, window: int) -> None:
+    def take(self, stats: RoundStats, window: int) -> None:
         """Add a round; drop the oldest beyond the window."""
-        self.rounds.append((lap.planned, lap.tokens, lap.seconds))
+        self.rounds.append((stats.planned, stats.tokens, stats.seconds))
         while len(self.rounds) > window:
             self.rounds.popleft()
 
@@ -77,14 +76,14 @@ class Bandit(Policy):
         ),
     )  # fmt: skip
 
-    def start(self) -> list[Played]:
+    def start(self) -> list[RoundHistory]:
         """Return an empty history, in a list so that another drafter can start a new one."""
-        return [Played()]
+        return [RoundHistory()]
 
-    def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the length with the highest upper confidence bound."""
-        if state[0].whose != (parts := whose(row)):
-            state[0] = Played(parts)
+        if state[0].whose != (parts := parts_of(row)):
+            state[0] = RoundHistory(parts)
         played = state[0]
         if (lap := played.laps.over(row)) is not None:
             played.take(lap, self.remembered)
@@ -105,6 +104,6 @@ class Bandit(Policy):
 
         return max(range(self.depth + 1), key=bound)
 
-    def observe(self, row: Row, state: list[Played], outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, state: list[RoundHistory], outcome: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
         state[0].laps.judged(outcome)

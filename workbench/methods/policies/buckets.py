@@ -6,8 +6,8 @@ few remaining sequences may draft more.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import abc, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean, median
@@ -17,10 +17,10 @@ from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import Laps, whose
+from workbench.methods.policies.laps import RoundStatsReader, parts_of
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
 """(Smallest number of sequences in a batch, most tokens verified per sequence)."""
@@ -28,13 +28,13 @@ MOST = 32
 """Sequences in a batch above which nothing is drafted: forwards are full without drafts."""
 
 
-def budget(rows: int) -> int:
+def budget(batch_size: int) -> int:
     """Return the most tokens verified per sequence of a batch.
 
     >>> [budget(rows) for rows in (1, 2, 4, 5, 20, 21, 32, 33)]
     [48, 32, 32, 16, 16, 8, 8, 0]
     """
-    return 0 if rows > MOST else min(most for least, most in BUDGETS if rows >= least)
+    return 0 if batch_size > MOST else min(most for least, most in BUDGETS if batch_size >= least)
 
 
 def lengths(depth: int) -> list[int]:
@@ -60,20 +60,22 @@ class Pulls:
 
     whose: Any = None
     rows: int = 1
-    laps: Laps = field(default_factory=Laps)
+    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
     rounds: dict[int, deque[tuple[int, int, float]]] = field(default_factory=dict[int, deque[tuple[int, int, float]]])
     chance: Random = field(default_factory=lambda: Random(0))
 
-    def rewards(self, rows: int) -> dict[int, float]:
+    def rewards(self, batch_size: int) -> dict[int, float]:
         """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
 
         A median ignores outliers of times. Token counts have few distinct values, so their median would be too coarse.
         """
         by_length: dict[int, list[tuple[int, float]]] = {}
-        for k, tokens, seconds in self.rounds.get(rows, ()):
+        for k, tokens, seconds in self.rounds.get(batch_size, ()):
             by_length.setdefault(k, []).append((tokens, seconds))
         return {
-            k: fmean(tokens for tokens, _ in samples) * rows / max(median(seconds for _, seconds in samples), 1e-9)
+            k: fmean(tokens for tokens, _ in samples)
+            * batch_size
+            / max(median(seconds for _, seconds in samples), 1e-9)
             for k, samples in by_length.items()
         }
 
@@ -99,9 +101,9 @@ class Buckets(Policy):
         """Return an empty history, in a list so that another drafter can start a new one."""
         return [Pulls()]
 
-    def plan(self, row: Row, state: list[Pulls], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan a length for the current number of sequences in the batch."""
-        if state[0].whose != (parts := whose(row)):
+        if state[0].whose != (parts := parts_of(row)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
         if (lap := pulls.laps.over(row)) is not None:
@@ -115,14 +117,14 @@ class Buckets(Policy):
         row.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
         return Plan(k, nodes=nodes)
 
-    def choose(self, rewards: Mapping[int, float], chance: Random) -> int:
+    def choose(self, rewards: Mapping[int, float], rng: Random) -> int:
         """Return a length by the rewards of those that were used."""
         candidates = lengths(self.depth)
         for k in candidates:
             if k not in rewards:
                 return k
-        return chance.choice(candidates) if chance.random() < self.chance else max(candidates, key=lambda k: rewards[k])
+        return rng.choice(candidates) if rng.random() < self.chance else max(candidates, key=lambda k: rewards[k])
 
-    def observe(self, row: Row, state: list[Pulls], outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, state: list[Pulls], outcome: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
         state[0].laps.judged(outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,10 +10,10 @@ from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
-ASKED = "largest q when last asked"
+SIGNAL = "largest q when last asked"
 """Signal: value compared with the threshold, of the node with the highest confidence."""
 
 
@@ -31,11 +31,11 @@ class Confidence(Policy):
     depth: int = param(4, **DEPTH)
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
         return Plan(self.depth, stops=self.threshold > 0)
 
-    def go_on(self, row: Row, state: Any, step: Step) -> bool:
+    def go_on(self, row: Sequence, state: Any, step: Step) -> bool:
         """Return whether the drafter's confidence reaches the threshold; in a tree, after any node of the level."""
-        row.report.signals[ASKED] = confidence = float(step.p.amax())
+        row.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy, TreeBuilder
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.tree_builders.path_threshold import PathThreshold
 
@@ -31,6 +31,6 @@ class DynamicTree(Policy):
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with the tree builder `PathThreshold`."""
         return Plan(self.depth, grower=PathThreshold(self.path_threshold, self.children))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.sampling import nats
+from workbench.core.sampling import entropy_nats
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
-ASKED = "√H of the drafter when last asked"
+SIGNAL = "√H of the drafter when last asked"
 """Signal: value compared with the bound, of the node with the lowest entropy."""
 
 
@@ -29,7 +29,7 @@ def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
         >>> root_entropy(torch.tensor([0.5, 0.3, 0.15, 0.05])).item()  # doctest: +ELLIPSIS
         1.0687...
     """
-    return nats(p).sqrt()
+    return entropy_nats(p).sqrt()
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Entropy(Policy):
         1.0, ge=0.0, le=4.0, doc=("stop drafting when √H is above this; H: entropy of the draft distribution in nats")
     )
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
         return Plan(self.depth, stops=True)
 
-    def go_on(self, row: Row, state: Any, step: Step) -> bool:
+    def go_on(self, row: Sequence, state: Any, step: Step) -> bool:
         """Return whether √H of at least one distribution is within the bound."""
-        row.report.signals[ASKED] = lowest = float(root_entropy(step.p).amin())
+        row.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
         return lowest <= self.root_entropy

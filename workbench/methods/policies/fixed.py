@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 
 
 class Bounds(TypedDict):
@@ -33,6 +33,6 @@ class Fixed(Policy):
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K."""
         return Plan(self.depth)

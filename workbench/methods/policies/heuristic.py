@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 
@@ -28,12 +28,12 @@ class Heuristic(Policy):
         """Return the current length, in a list so that it can change."""
         return [self.depth]
 
-    def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the current length."""
         row.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
-    def observe(self, row: Row, state: list[int], outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, state: list[int], outcome: RoundFeedback) -> None:
         """Adapt to the last round. A round that the end of the text cuts short does not matter: no round follows."""
         all_accepted = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

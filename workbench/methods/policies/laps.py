@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class RoundStats:
     """Tokens and times of one round.
 
     Attributes:
@@ -30,26 +30,26 @@ class Lap:
     drafting_s: float = 0.0
 
 
-def whose(row: Row) -> tuple[Any, ...]:
+def parts_of(sequence: Sequence) -> tuple[Any, ...]:
     """Return the drafter, verifier, tree builder and models of a sequence; other laps are not comparable."""
-    return row.drafter, row.verifier, row.configured.grower, id(row.models)
+    return sequence.drafter, sequence.verifier, sequence.configured.grower, id(sequence.models)
 
 
-class Laps:
+class RoundStatsReader:
     """Reader of laps: tokens of a round are available after verification, times when the round is over."""
 
     def __init__(self) -> None:
-        self._run: Lap | None = None
+        self._run: RoundStats | None = None
 
-    def judged(self, outcome: RoundFeedback) -> None:
+    def judged(self, feedback: RoundFeedback) -> None:
         """Record the round's tokens."""
-        n_accepted = len(outcome.verdict.path)
-        self._run = Lap(outcome.planned.depth, len(outcome.tokens), n_accepted, len(outcome.emitted))
+        n_accepted = len(feedback.verdict.path)
+        self._run = RoundStats(feedback.planned.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
-    def over(self, row: Row) -> Lap | None:
+    def over(self, sequence: Sequence) -> RoundStats | None:
         """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
         lap, self._run = self._run, None
-        rounds = [] if row.trace is None else row.trace.rounds
+        rounds = [] if sequence.trace is None else sequence.trace.rounds
         if lap is None or not rounds:
             return None
         last = rounds[-1]

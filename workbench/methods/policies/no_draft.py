@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,6 @@ class NoDraft(Policy):
 
     name: ClassVar[str] = "none"
 
-    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth 0."""
         return Plan(0)

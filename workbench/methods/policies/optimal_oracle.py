@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,11 +11,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.transfer import listed, to_device
+from workbench.core.transfer import to_device, to_list
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.tree_builders.chain import draft_chain
 
@@ -46,7 +46,7 @@ class OptimalOracle(Policy):
         """Return the target's next tokens, up to K; empty at the start."""
         return []
 
-    def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Compute the target's next tokens and plan depth K with early stopping."""
         state.clear()
         if not row.sampling.greedy:
@@ -57,20 +57,20 @@ class OptimalOracle(Policy):
             state += look_ahead(row, n_ahead)
         return Plan(self.depth, stops=True)
 
-    def go_on(self, row: Row, state: list[int], step: Step) -> Bool[Tensor, ""]:
+    def go_on(self, row: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
         """Return whether the drafter's likeliest next token is the target's."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()
 
 
-def look_ahead(row: Row, n: int) -> list[int]:
+def look_ahead(sequence: Sequence, n: int) -> list[int]:
     """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's KV cache is unchanged."""
-    target, plan = row.models.target, row.state.plan
-    row.place.scratch, row.state.plan = 0, Plan(n)
+    target, plan = sequence.models.target, sequence.state.plan
+    sequence.place.scratch, sequence.state.plan = 0, Plan(n)
     try:
-        first = to_device(row.committed[-1:], target.device)
+        first = to_device(sequence.committed[-1:], target.device)
         with torch.inference_mode():
-            (tree,) = draft_chain([row], target, [row.place], [first], "look-ahead")
-        return listed(tree.tokens)
+            (tree,) = draft_chain([sequence], target, [sequence.place], [first], "look-ahead")
+        return to_list(tree.tokens)
     finally:
-        row.place.scratch, row.state.plan = 0, plan
+        sequence.place.scratch, sequence.state.plan = 0, plan

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import abc, deque
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, ClassVar
@@ -12,9 +11,9 @@ from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import Lap, Laps, whose
+from workbench.methods.policies.laps import RoundStats, RoundStatsReader, parts_of
 
 FIRST = 2
 """Levels of the first draft: its cost and that of a plain pass predict the cost of longer drafts."""
@@ -31,7 +30,7 @@ REMEMBERED = 2.0
 
 
 @dataclass(slots=True)
-class Belief:
+class RoundEstimates:
     """Estimates from a run so far. Counts are discounted; level 1 is the first drafted token.
 
     Attributes:
@@ -52,7 +51,7 @@ class Belief:
     """
 
     whose: Any = None
-    laps: Laps = field(default_factory=Laps)
+    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
     seconds: dict[int, deque[float]] = field(default_factory=dict[int, deque[float]])
     accepted: dict[int, float] = field(default_factory=lambda: {1: 0.7})
     tested: dict[int, float] = field(default_factory=lambda: {1: 1.0})
@@ -99,17 +98,17 @@ class Belief:
         pairs = list(zip(self.tokens(depth), costs, strict=True))
         return [pairs[0], *((offer_rate * n + 1 - offer_rate, offer_rate * s + without_s) for n, s in pairs[1:])]
 
-    def judge(self, outcome: RoundFeedback, forgetting: float) -> None:
+    def judge(self, feedback: RoundFeedback, forgetting: float) -> None:
         """Count tests. A draft shorter than planned counts as rejected at its end, as the plan is evaluated."""
-        self.laps.judged(outcome)
-        planned, n_accepted = outcome.planned.depth, len(outcome.verdict.path)
+        self.laps.judged(feedback)
+        planned, n_accepted = feedback.planned.depth, len(feedback.verdict.path)
         if not planned:
             if self.tested[1] > REMEMBERED:
                 self._forget(forgetting)
             return
-        self.offered = forgetting * self.offered + bool(outcome.tokens)
+        self.offered = forgetting * self.offered + bool(feedback.tokens)
         self.asked, self.idle_s = forgetting * self.asked + 1, forgetting * self.idle_s
-        if outcome.tokens:
+        if feedback.tokens:
             self._forget(forgetting)
             for level in range(1, min(planned, n_accepted + 1) + 1):
                 self.accepted[level] = self.accepted.get(level, 0.0) + (level <= n_accepted)
@@ -120,19 +119,19 @@ class Belief:
             for level in counts:
                 counts[level] *= forgetting
 
-    def time(self, lap: Lap) -> None:
+    def time(self, stats: RoundStats) -> None:
         """Add a round's time. A round that was planned to draft but got no draft counts as plain plus idle drafting."""
-        idle_s = 0.0 if lap.nodes or not lap.planned else lap.drafting_s
+        idle_s = 0.0 if stats.nodes or not stats.planned else stats.drafting_s
         self.idle_s += idle_s
-        durations = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))
-        durations.append(lap.seconds - idle_s)
-        self.spent_s += lap.seconds
-        if bool(lap.planned) is not self.drafting:
+        durations = self.seconds.setdefault(stats.planned if stats.nodes else 0, deque(maxlen=WINDOW))
+        durations.append(stats.seconds - idle_s)
+        self.spent_s += stats.seconds
+        if bool(stats.planned) is not self.drafting:
             self.drafting, self.alike = not self.drafting, 0
         self.alike += 1
-        if 0 in self.seconds and lap.planned:  # a stall of the machine is not a cost of the draft
-            plain_s = lap.tokens * median_low(self.seconds[0])
-            self.lost_s = max(0.0, self.lost_s + min(lap.seconds, 2 * median_low(durations) + idle_s) - plain_s)
+        if 0 in self.seconds and stats.planned:  # a stall of the machine is not a cost of the draft
+            plain_s = stats.tokens * median_low(self.seconds[0])
+            self.lost_s = max(0.0, self.lost_s + min(stats.seconds, 2 * median_low(durations) + idle_s) - plain_s)
 
 
 @dataclass(frozen=True)
@@ -154,14 +153,14 @@ class Planned(Policy):
     depth: int = param(4, **DEPTH)
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
-    def start(self) -> list[Belief]:
+    def start(self) -> list[RoundEstimates]:
         """Return initial estimates, in a list so that another drafter can start new ones."""
-        return [Belief()]
+        return [RoundEstimates()]
 
-    def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the best K from 0 to `depth`, or a length to try again."""
-        if state[0].whose != (parts := whose(row)):
-            state[0] = Belief(parts)
+        if state[0].whose != (parts := parts_of(row)):
+            state[0] = RoundEstimates(parts)
         belief = state[0]
         if (lap := belief.laps.over(row)) is not None:
             belief.time(lap)
@@ -170,28 +169,30 @@ class Planned(Policy):
         row.report.signals["believed acceptance"] = belief.acceptance
         return Plan(k)
 
-    def choose(self, belief: Belief) -> int:
+    def choose(self, estimates: RoundEstimates) -> int:
         """Return 0, a short draft, 0 once more; then the best length, or one to try."""
-        n_plain = len(belief.seconds.get(0, ()))
-        if n_plain < 2 and (not n_plain or belief.drafting):
+        n_plain = len(estimates.seconds.get(0, ()))
+        if n_plain < 2 and (not n_plain or estimates.drafting):
             return 0
         if n_plain < 2:
             return min(self.depth, FIRST)
-        outlook = belief.outlook(self.depth)
+        outlook = estimates.outlook(self.depth)
         rates = [tokens / seconds for tokens, seconds in outlook]
         longest, plain_s = max(range(1, self.depth + 1), key=rates.__getitem__), outlook[0][1]
         if rates[longest] > rates[0]:
             regret = plain_s - 1 / rates[longest]
-            if belief.alike < EVERY or belief.tried_s + regret > SHARE * belief.spent_s:
+            if estimates.alike < EVERY or estimates.tried_s + regret > SHARE * estimates.spent_s:
                 return longest
-            belief.tried_s += regret
+            estimates.tried_s += regret
             return 0
         tokens, seconds = outlook[longest]
         regret = seconds - tokens * plain_s
-        is_soon = belief.alike < EVERY and regret > SHARE * plain_s  # a trial that costs almost nothing is always made
-        may_lose_s = SHARE * belief.spent_s + plain_s
-        return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest
+        is_soon = (
+            estimates.alike < EVERY and regret > SHARE * plain_s
+        )  # a trial that costs almost nothing is always made
+        may_lose_s = SHARE * estimates.spent_s + plain_s
+        return 0 if is_soon or estimates.lost_s + regret > may_lose_s else longest
 
-    def observe(self, row: Row, state: list[Belief], outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, state: list[RoundEstimates], outcome: RoundFeedback) -> None:
         """Count the round's tests."""
         state[0].judge(outcome, self.forgetting)

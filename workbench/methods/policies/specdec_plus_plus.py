@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,12 +17,12 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 from workbench.models.loading import Models
 
-AGAIN = "Train one for this draft model: workbench train acceptance."
+TRAIN_ADVICE = "Train one for this draft model: workbench train acceptance."
 
 
 class AcceptanceHead(TrainedNet):
@@ -106,30 +106,30 @@ class SpecDecPlusPlus(Policy):
         """Return the probability that all drafts of the round are accepted, in a list so that it can change."""
         return [None]
 
-    def plan(self, row: Row, state: list[Tensor | None], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the longest draft, with early stopping."""
         state[0] = None
         return Plan(self.longest, stops=True)
 
-    def go_on(self, row: Row, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
+    def go_on(self, row: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
         """Return whether all drafts so far are likely enough to be accepted.
 
         Raises:
             ModelError: the drafter provides no hidden states, or the head was made for another one.
         """
-        accept_prob = chance(row.models, step.hidden).amax()
+        accept_prob = acceptance_probs(row.models, step.hidden).amax()
         state[0] = accept_prob if state[0] is None else state[0] * accept_prob
         if step.level < self.shortest:
             return torch.ones((), dtype=torch.bool, device=accept_prob.device)
         return 1 - state[0] <= self.risk
 
-    def observe(self, row: Row, state: list[Tensor | None], outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, state: list[Tensor | None], outcome: RoundFeedback) -> None:
         """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
             row.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
-def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
+def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
     """Return the head's probability that each draft is accepted, float32.
 
     Args:
@@ -139,10 +139,11 @@ def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor,
     Raises:
         ModelError: see `SpecDecPlusPlus.go_on`.
     """
-    net = load_trained(AcceptanceHead, models, "acceptance head", AGAIN)
+    net = load_trained(AcceptanceHead, models, "acceptance head", TRAIN_ADVICE)
     if hidden is None or hidden.shape[1] != net.width:
         width = "no" if hidden is None else f"{hidden.shape[1]}"
         raise ModelError(
-            f"This acceptance head reads hidden states of width {net.width}; the drafter provides {width}.", AGAIN
+            f"This acceptance head reads hidden states of width {net.width}; the drafter provides {width}.",
+            TRAIN_ADVICE,
         )
     return net(hidden.to(net.last.weight.dtype)).float().sigmoid()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Bool
 from torch import Tensor
 
-from workbench.core.cells import cells
+from workbench.core.cells import make_table_signals
 from workbench.core.params import param
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
-from workbench.engine.request import Row
-from workbench.methods.drafters.dynamic_exit import Ledger
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.dynamic_exit import ExitStatistics
 from workbench.methods.policies.fixed import DEPTH
 
 
@@ -37,21 +37,21 @@ class TokensPerLayer(Policy):
         """Return the current threshold, in a list so that it can change."""
         return [0.0]
 
-    def plan(self, row: Row, state: list[float], batch: Sequence[Row] = ()) -> Plan:
+    def plan(self, row: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the best pair of exit and length."""
         ledger = row.state.drafter
-        if not isinstance(ledger, Ledger):
+        if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0
             return Plan(self.depth)
         rates = ledger.rates(self.depth)
         cells_by_exit = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
-        row.report.signals.update(cells("expected tokens a layer", cells_by_exit, range(self.depth + 1)))
+        row.report.signals.update(make_table_signals("expected tokens a layer", cells_by_exit, range(self.depth + 1)))
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))
         row.report.signals["planned depth"] = depth
         row.report.signals["threshold"] = state[0]
         return Plan(depth, stops=state[0] > 0)
 
-    def go_on(self, row: Row, state: list[float], step: Step) -> Bool[Tensor, ""]:
+    def go_on(self, row: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
         """Return whether the exit's confidence reaches the threshold."""
         return step.p.amax() >= state[0]

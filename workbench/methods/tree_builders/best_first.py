@@ -10,15 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import NODES, WIDTH
 
-RERANKED = GrowthRule(
+RERANKED = TreeBuilderRule(
     "eagle-2",
     "Expanded, then reranked",
     "A child of one of the nodes with the highest scores on the level above. A score is the product of the draft "
@@ -53,7 +53,7 @@ class BestFirst(TreeBuilder):
     nodes: int = param(12, **NODES)
     ranked: bool = True
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Expand level by level, rank all nodes, and keep the best."""
         depth, nodes = plan.depth, plan.within(self.nodes)
         logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
@@ -79,7 +79,7 @@ class BestFirst(TreeBuilder):
         growth.close(selection)
         score = torch.cat(draft_logq).exp()
         tree = subtree(selection, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
-        return replace(tree, grown=Grown((RERANKED,), before=selection + 1, after=rank + 1))
+        return replace(tree, grown=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:

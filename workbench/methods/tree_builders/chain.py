@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -11,24 +12,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
-from workbench.core.grown import Grown, GrowthRule
-from workbench.core.sampling import likeliest, pick, sayable, to_probs, with_history
-from workbench.core.transfer import of_numpy, to_device
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
+from workbench.core.sampling import apply_logits_processors, likeliest, pick, replace_all_masked_rows, to_probs
+from workbench.core.transfer import from_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth, goes_on
-from workbench.engine.request import Row
-from workbench.kernels.distributions import weigh
+from workbench.decoders.draft_verify.tree_building import PartialTree, should_continue
+from workbench.engine.request import Sequence
+from workbench.kernels.distributions import summarise_softmax
 from workbench.kernels.segment import Output, Segment, Slot
 
-ONE_BY_ONE = GrowthRule(
+ONE_BY_ONE = TreeBuilderRule(
     "chain",
     "One after the other",
     "A chain has one node per level: the drafter's likeliest token at temperature 0, otherwise a sample from its "
     "distribution.",
 )
-_GROWN = Grown((ONE_BY_ONE,))
+_GROWN = TreeExplanation((ONE_BY_ONE,))
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class Chain(TreeBuilder):
     name: ClassVar[str] = "chain"
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draft as many tokens as the plan has levels."""
         row, distributions = growth.row, growth.root
         depth = plan.within(plan.depth)
         sampled = not row.sampling.greedy
-        u = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
+        u = from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(growth.device, non_blocking=True)
         probs: list[Tensor] = []
         for level in range(depth):
@@ -70,12 +71,12 @@ class Chain(TreeBuilder):
         )
 
 
-SamplingTest = Callable[[Row, Tensor], Tensor]
+DraftProbs = Callable[[Sequence, Tensor], Tensor]
 """(sequence, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
 
 
 @runtime_checkable
-class Speaker(Protocol):
+class ChainModel(Protocol):
     """Model that drafts a chain: a `Runner`, or a wrapper around one."""
 
     @property
@@ -88,17 +89,17 @@ class Speaker(Protocol):
         """Number of logits."""
         ...
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits after new tokens, in the order of the sequences in the KV cache."""
         ...
 
 
-def warped_probs(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+def warped_probs(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """Return the drafter's distribution, with the same temperature and filters as the target's."""
-    return to_probs(logits, row.sampling)
+    return to_probs(logits, sequence.sampling)
 
 
-def single(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
+def to_float32(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
     """Convert logits in half precision to float32; return others unchanged."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
@@ -112,13 +113,13 @@ def fit_vocabulary(logits: Float[Tensor, "*b W"], size: int) -> Float[Tensor, "*
 
 
 def draft_chain(
-    rows: Sequence[Row],
-    runner: Speaker,
-    slots: Sequence[Slot],
-    first: Sequence[Tensor],
+    sequences: abc.Sequence[Sequence],
+    runner: ChainModel,
+    slots: abc.Sequence[Slot],
+    first: abc.Sequence[Tensor],
     source: str,
-    layers: Sequence[int] | None = None,
-    q_law: SamplingTest | None = None,
+    layers: abc.Sequence[int] | None = None,
+    draft_probs: DraftProbs | None = None,
 ) -> list[DraftTree]:
     """Draft chains for several sequences in lock-step, one forward per level.
 
@@ -139,49 +140,56 @@ def draft_chain(
     Returns:
         One tree per sequence. The keys and values of the forwards stay in the KV cache's scratch positions.
     """
-    size = rows[0].models.target.vocab_size
-    depth = max(row.state.plan.depth for row in rows)
-    sampled = [q_law is not None or not row.sampling.greedy for row in rows]
+    size = sequences[0].models.target.vocab_size
+    depth = max(row.state.plan.depth for row in sequences)
+    sampled = [draft_probs is not None or not row.sampling.greedy for row in sequences]
     uniforms = [
-        _uniforms(row).to(runner.device, non_blocking=True) if s else None for row, s in zip(rows, sampled, strict=True)
+        _uniforms(row).to(runner.device, non_blocking=True) if s else None
+        for row, s in zip(sequences, sampled, strict=True)
     ]
-    tokens: list[list[Tensor]] = [[] for _ in rows]
-    distributions: list[list[Tensor]] = [[] for _ in rows]
-    needs_q = [row.verifier.reads_laws for row in rows]
-    states = _States(rows)
-    active = list(range(len(rows)))
+    tokens: list[list[Tensor]] = [[] for _ in sequences]
+    distributions: list[list[Tensor]] = [[] for _ in sequences]
+    needs_q = [row.verifier.reads_laws for row in sequences]
+    states = _States(sequences)
+    active = list(range(len(sequences)))
     feed = list(first)
     for step in range(depth):
         order = sorted(active, key=lambda i: slots[i].index) if len(active) > 1 else active
         out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
         for b, i in enumerate(order):
-            row = rows[i]
+            row = sequences[i]
             logits = fit_vocabulary(out.logits[b, feed[i].shape[0] - 1 : feed[i].shape[0]], size)
             if row.sampling.needs_history:
                 past = to_device(row.committed, logits.device)
-                logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])]))
-            u, q = uniforms[i], single(logits) if sampled[i] or needs_q[i] else logits
-            q = (q_law or warped_probs)(row, q) if sampled[i] else q
+                logits = replace_all_masked_rows(
+                    apply_logits_processors(logits, row.sampling, [torch.cat([past, *tokens[i]])])
+                )
+            u, q = uniforms[i], to_float32(logits) if sampled[i] or needs_q[i] else logits
+            q = (draft_probs or warped_probs)(row, q) if sampled[i] else q
             hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
             if step:
                 states.add(i, hidden)
-            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else single(q).softmax(1), hidden):
+            if step and not should_continue(
+                row, step, lambda q=q, s=sampled[i]: q if s else to_float32(q).softmax(1), hidden
+            ):
                 active.remove(i)
                 continue
-            top = weigh(logits, 1) if u is None and not needs_q[i] else None  # if only the likeliest token is needed
+            top = (
+                summarise_softmax(logits, 1) if u is None and not needs_q[i] else None
+            )  # if only the likeliest token is needed
             if top is not None:
                 token, q = top.top[0], top.p_top
             else:
-                q = single(q)
+                q = to_float32(q)
                 token = likeliest(q) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
             distributions[i].append(q)
             feed[i] = token
-        active = [i for i in active if rows[i].state.plan.depth > step + 1]
+        active = [i for i in active if sequences[i].state.plan.depth > step + 1]
         if not active:
             break
     without_state = sorted(
-        (i for i in range(len(rows)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index
+        (i for i in range(len(sequences)) if states.lacks(i, len(tokens[i]))), key=lambda i: slots[i].index
     )
     if without_state:
         out = runner.forward([Segment(slots[i], feed[i]) for i in without_state], layers=layers)
@@ -197,7 +205,7 @@ def draft_chain(
 class _States:
     """The draft model's hidden states after the drafts of several sequences, for verifiers that read them."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: abc.Sequence[Sequence]) -> None:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
@@ -217,9 +225,9 @@ class _States:
         return replace(tree, states=torch.cat(states)) if states else tree
 
 
-def _uniforms(row: Row) -> Float[Tensor, " K"]:
+def _uniforms(sequence: Sequence) -> Float[Tensor, " K"]:
     """Return one uniform number per planned level, float64 on the host."""
-    return of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.state.plan.depth))
+    return from_numpy(sequence.draw.uniform(len(sequence.committed), Purpose.DRAFT, sequence.state.plan.depth))
 
 
 def _chain_tree(

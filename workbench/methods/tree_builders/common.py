@@ -14,7 +14,7 @@ from workbench.methods.tree_builders.stochastic_beam import StochasticBeam
 from workbench.methods.tree_builders.superposed import Superposed
 from workbench.methods.tree_builders.template import Template
 
-EVERY: tuple[TreeBuilder, ...] = (
+ALL_BUILDERS: tuple[TreeBuilder, ...] = (
     Chain(),
     BestFirst(),
     Template(),
@@ -28,7 +28,9 @@ EVERY: tuple[TreeBuilder, ...] = (
 )
 
 
-def offered(first: TreeBuilder, over: type[DistributionDrafter] = DistributionDrafter) -> tuple[TreeBuilder, ...]:
+def supported_builders(
+    default: TreeBuilder, drafter: type[DistributionDrafter] = DistributionDrafter
+) -> tuple[TreeBuilder, ...]:
     """Return all tree builders that a drafter supports, the method's default first.
 
     Args:
@@ -39,5 +41,5 @@ def offered(first: TreeBuilder, over: type[DistributionDrafter] = DistributionDr
         >>> [grower.name for grower in offered(Template())][:2]
         ['template', 'chain']
     """
-    supported = (grower for grower in EVERY if over.superposes or not grower.superposes)
-    return (first, *(grower for grower in supported if grower.name != first.name))
+    supported = (grower for grower in ALL_BUILDERS if drafter.superposes or not grower.superposes)
+    return (default, *(grower for grower in supported if grower.name != default.name))

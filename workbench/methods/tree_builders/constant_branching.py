@@ -7,16 +7,16 @@ from typing import ClassVar
 
 import torch
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
-BRANCHED = GrowthRule(
+BRANCHED = TreeBuilderRule(
     "rsd-c",
     "Drawn without replacement",
     "The number of children per node is fixed; each is drawn without replacement from the drafter's distribution.",
@@ -41,13 +41,13 @@ class ConstantBranching(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
-        sampler = Drawn(growth, self.siblings)
+        sampler = TreeSampler(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
             top = sampler.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
             below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
             sampler.add(top.indices[below, rank], below)
-        return sampler.tree(max(fan), Grown((BRANCHED,)))
+        return sampler.tree(max(fan), TreeExplanation((BRANCHED,)))

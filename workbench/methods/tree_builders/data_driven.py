@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.sequoia import draw
 from workbench.methods.tree_builders.shapes import NODES
-from workbench.methods.tree_builders.template import ASSUMED, Path, filled
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, fill_paths
 from workbench.models.loading import Models
 
-TRIED = 5.0
+PRIOR_TESTS = 5.0
 """Weight of the assumed probabilities, in tests."""
-EVERY = 16
+REPLAN_INTERVAL = 16
 """Rounds after which the tree is planned again."""
 
-DRIVEN = GrowthRule(
+DRIVEN = TreeBuilderRule(
     "data-driven",
     "Most often accepted ranks",
     "This tree is the likeliest to be accepted among all of its size, by how often the draft of each rank was "
@@ -55,7 +55,9 @@ class Counts:
         """Return the probability of each level and rank; the last level's holds for all deeper ones."""
         levels = zip(self.kept, self.tested, strict=True)
         probs = [
-            tuple((k + TRIED * a) / (n + TRIED) for k, n, a in zip(n_accepted, n_tested, assumed, strict=True))
+            tuple(
+                (k + PRIOR_TESTS * a) / (n + PRIOR_TESTS) for k, n, a in zip(n_accepted, n_tested, assumed, strict=True)
+            )
             for n_accepted, n_tested in levels
         ]
         return probs or [assumed]
@@ -85,24 +87,24 @@ class DataDriven(TreeBuilder):
         """Return empty counts."""
         return Counts()
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
         rank_probs, paths = self.shape(growth, plan)
-        grown = Grown((DRIVEN,), before=rank_probs)
+        grown = TreeExplanation((DRIVEN,), before=rank_probs)
         if growth.row.sampling.greedy:
-            return filled(growth, paths, grown)
-        return draw(growth, paths, grown, len(ASSUMED[0]))
+            return fill_paths(growth, paths, grown)
+        return draw(growth, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
-    def shape(self, growth: Growth, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
+    def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
         """Return probabilities by level and rank, and the paths of ranks of the current tree."""
         state = growth.row.state.tree_builder if isinstance(growth.row.state.tree_builder, Counts) else Counts()
         budget = plan.depth, plan.within(self.nodes)
-        if state.drawn is None or state.drawn[0] != budget or state.rounds >= state.drawn[1] + EVERY:
-            rank_probs = state.chances(ASSUMED[0])
+        if state.drawn is None or state.drawn[0] != budget or state.rounds >= state.drawn[1] + REPLAN_INTERVAL:
+            rank_probs = state.chances(ASSUMED_RANK_PROBS[0])
             state.drawn = budget, state.rounds, rank_probs, tuple(best_paths(rank_probs, budget[1], budget[0]))
         return state.drawn[2:]
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Counts = row.state.tree_builder
         state.rounds += 1
@@ -110,7 +112,7 @@ class DataDriven(TreeBuilder):
         for level, (parent, accepted_node) in enumerate(zip((-1, *path), (*path, None), strict=True)):
             for counts in (state.kept, state.tested):
                 if level == len(counts):
-                    counts.append([0.0] * len(ASSUMED[0]))
-            for rank, node in enumerate(children[parent + 1][: len(ASSUMED[0])]):
+                    counts.append([0.0] * len(ASSUMED_RANK_PROBS[0]))
+            for rank, node in enumerate(children[parent + 1][: len(ASSUMED_RANK_PROBS[0])]):
                 state.tested[level][rank] += 1
                 state.kept[level][rank] += node == accepted_node

@@ -8,7 +8,7 @@ rounds form a Markov chain over states s = 0 … m, the number of levels that ca
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -16,23 +16,23 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
 from workbench.methods.tree_builders.shapes import MOST_NODES
-from workbench.methods.tree_builders.template import ASSUMED, Path, filled
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, fill_paths
 from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
-TURNS = 20
+MAX_ITERATIONS = 20
 """Most policy iterations; usually nothing changes after four."""
 
-SPARSE = GrowthRule(
+SPARSE = TreeBuilderRule(
     "dynamic-sparse",
     "Planned with its probe positions",
     "This tree, with probe positions after its nodes, has the most expected tokens per second over this round and the "
@@ -64,7 +64,7 @@ class Sparse:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class StateTrees:
     """Trees of all states of the Markov chain.
 
     Attributes:
@@ -122,28 +122,28 @@ class DynamicSparse(TreeBuilder):
         """Return the costs of forwards; the first run of these models on this machine measures them."""
         return Sizing(costs_of(models))
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Fill the tree of the current state with the likeliest tokens."""
         row, most = growth.row, max(2, plan.within(self.places))
         ranks = row.models.target.vocab_size
-        rank_probs = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED)
+        rank_probs = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED_RANK_PROBS)
         levels = max(plan.depth, row.drafter.reach(row) or 0)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
-        machine = machine_of(rank_probs, levels, most, costs if self.counts_time else None)
+        machine = plan_state_trees(rank_probs, levels, most, costs if self.counts_time else None)
         draft = machine.states[plan.depth]
         row.report.signals["expected tokens"] = machine.tokens
         if state is not None:
             if state.now is None:
                 row.report.notes.append(planning_note(machine))
             state.now = draft
-        return filled(growth, draft.paths, Grown((SPARSE,), before=rank_probs))
+        return fill_paths(growth, draft.paths, TreeExplanation((SPARSE,), before=rank_probs))
 
 
-def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
+def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:
     """Return the number of probes after the root and each node; None if another tree builder built the last tree."""
-    state = row.state.tree_builder
-    if not isinstance(state, Sizing) or state.now is None or row.state.plan.grower != row.configured.grower:
+    state = sequence.state.tree_builder
+    if not isinstance(state, Sizing) or state.now is None or sequence.state.plan.grower != sequence.configured.grower:
         return None
     root, *n_probes = state.now.behind
     levels = zip(state.now.paths, n_probes, strict=True)
@@ -152,9 +152,9 @@ def planned_behind(row: Row, tree: DraftTree) -> tuple[int, ...] | None:
 
 
 @lru_cache(maxsize=64)
-def machine_of(
-    chances: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
-) -> Machine:
+def plan_state_trees(
+    rank_probs: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
+) -> StateTrees:
     """Return the trees with the most tokens per second in the long run.
 
     Args:
@@ -164,28 +164,28 @@ def machine_of(
         costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all equal.
     """
     pass_s = np.array(costs or [1.0] * (most + 1))
-    orders = [best_paths(chances, most, state) for state in range(levels + 1)]
+    orders = [best_paths(rank_probs, most, state) for state in range(levels + 1)]
     values, rate = np.arange(levels + 1.0), 0.0  # start: a level is worth one token
     trees = tuple[Sparse, ...]()
-    for _ in range(TURNS):
-        new_trees = tuple(_best(order, chances, values, rate * pass_s) for order in orders)
+    for _ in range(MAX_ITERATIONS):
+        new_trees = tuple(_best(order, rank_probs, values, rate * pass_s) for order in orders)
         if new_trees == trees:
             break
         trees = new_trees
         transitions = np.array([state.next for state in trees])
         tokens, tree_s = np.array([s.tokens for s in trees]), np.array([pass_s[s.size - 1] for s in trees])
-        share = _lasting(transitions)
+        share = _stationary_shares(transitions)
         rate = float(share @ tokens / (share @ tree_s))
         values = np.linalg.lstsq(np.eye(levels + 1) - transitions, tokens - rate * tree_s, rcond=None)[0]
-    share = _lasting(np.array([state.next for state in trees]))
+    share = _stationary_shares(np.array([state.next for state in trees]))
     tokens = sum(s.tokens * part for s, part in zip(trees, share, strict=True))
     tree_s = sum(pass_s[s.size - 1] * part for s, part in zip(trees, share, strict=True))
-    return Machine(trees, tuple(share.tolist()), float(tokens), float(tree_s))
+    return StateTrees(trees, tuple(share.tolist()), float(tokens), float(tree_s))
 
 
 def _best(
-    order: Sequence[Path], chances: Sequence[Sequence[float]], worth: Float64[np.ndarray, " S"],
-    dues: Float64[np.ndarray, " M"],
+    order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
+    pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
     """Return the best tree of one state, and its probes.
 
@@ -195,47 +195,47 @@ def _best(
         worth: value of each state in the next round, in tokens.
         dues: cost of a pass over 1, 2, … tokens, converted to tokens.
     """
-    most, best, value = len(dues) - 1, None, -np.inf
+    most, best, value = len(pass_costs) - 1, None, -np.inf
     reach_probs = [1.0]
     for path, parent in zip(order, parents_of(order), strict=True):
-        reach_probs.append(reach_probs[parent + 1] * chances[min(len(path), len(chances)) - 1][path[-1]])
+        reach_probs.append(reach_probs[parent + 1] * rank_probs[min(len(path), len(rank_probs)) - 1][path[-1]])
     for n in range(1, len(order) + 1) if order else [0]:
         ends = np.array(reach_probs[: n + 1])  # probability that the accepted path ends at each node
         for node, parent in enumerate(parents_of(order[:n])):
             ends[parent + 1] -= reach_probs[node + 1]
         ends = ends.clip(0.0)
         tokens, n_probes = sum(reach_probs[: n + 1]), [0] * (n + 1)
-        gain = float(ends.sum() * worth[0])
-        offers = [(-end * (worth[1] - worth[0]), place) for place, end in enumerate(ends)]
+        gain = float(ends.sum() * state_values[0])
+        offers = [(-end * (state_values[1] - state_values[0]), place) for place, end in enumerate(ends)]
         heapq.heapify(offers)
         for size in range(n + 1, most + 2):
             # without nodes the pass needs a probe
-            if (n or size > 1) and (candidate := tokens + gain - dues[size - 1]) > value + 1e-12:
+            if (n or size > 1) and (candidate := tokens + gain - pass_costs[size - 1]) > value + 1e-12:
                 value, best = candidate, (n, tuple(n_probes), tokens, ends)
             if not offers or size > most:
                 break
             loss, place = heapq.heappop(offers)
             gain, n_probes[place] = gain - loss, n_probes[place] + 1
-            if (k := n_probes[place]) < len(worth) - 1:
-                heapq.heappush(offers, (-ends[place] * (worth[k + 1] - worth[k]), place))
+            if (k := n_probes[place]) < len(state_values) - 1:
+                heapq.heappush(offers, (-ends[place] * (state_values[k + 1] - state_values[k]), place))
     assert best is not None
     n, n_probes, tokens, ends = best
-    following = np.bincount(n_probes, ends, len(worth))
+    following = np.bincount(n_probes, ends, len(state_values))
     return Sparse(tuple(order[:n]), n_probes, float(tokens), tuple((following / following.sum()).tolist()))
 
 
-def _lasting(after: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
+def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
     """Return the long-run share of rounds in each state, from state 0. `after`: transition probabilities."""
-    lazy = (after + np.eye(len(after))) / 2  # the same stationary distribution, and no cycles
+    lazy = (transitions + np.eye(len(transitions))) / 2  # the same stationary distribution, and no cycles
     shares = np.linalg.matrix_power(lazy, 1 << 16)[0]
     return shares / shares.sum()
 
 
-def planning_note(machine: Machine) -> str:
+def planning_note(state_trees: StateTrees) -> str:
     """Return a note for the trace with the trees and their shares."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probe positions, in "
-        f"{machine.share[s]:.0%} of rounds"
-        for s, tree in enumerate(machine.states)
+        f"{state_trees.share[s]:.0%} of rounds"
+        for s, tree in enumerate(state_trees.states)
     )
-    return f"Trees planned by dynamic-sparse, by draft levels: {trees}; {machine.tokens:.2f} tokens expected per round."
+    return f"Trees planned by dynamic-sparse, by draft levels: {trees}; {state_trees.tokens:.2f} tokens expected per round."

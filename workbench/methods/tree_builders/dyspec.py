@@ -8,18 +8,18 @@ from typing import ClassVar
 
 import torch
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.transfer import listed
+from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import NODES
 
-WORTH = GrowthRule(
+WORTH = TreeBuilderRule(
     "dyspec",
     "Highest expected acceptance",
     "By the drafter's own distribution this position was among the likeliest to be reached: the probability of the "
@@ -76,10 +76,10 @@ class DySpec(TreeBuilder):
         for nodes in (16, 32, 64)
     )  # fmt: skip
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw level by level, and keep the best positions."""
         most = plan.within(self.nodes)
-        sampler, distributions = Drawn(growth, self.siblings), growth.root
+        sampler, distributions = TreeSampler(growth, self.siblings), growth.root
         path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
         drafted = list[torch.Tensor]()  # product of q down to each node
         all_worths = path.new_zeros(0)  # worth of each position drawn so far
@@ -104,10 +104,12 @@ class DySpec(TreeBuilder):
             path = path[inner]
         # The stable sort puts earlier siblings and parents first.
         best = all_worths.sort(descending=True, stable=True).indices[:most].sort().values
-        selection: list[int] = listed(best)
-        fan = Counter[int](listed(torch.cat(growth.parents)[best]))
+        selection: list[int] = to_list(best)
+        fan = Counter[int](to_list(torch.cat(growth.parents)[best]))
         return sampler.tree(
-            max(fan.values()), Grown((WORTH,), before=all_worths[best], after=torch.cat(drafted)[best]), selection
+            max(fan.values()),
+            TreeExplanation((WORTH,), before=all_worths[best], after=torch.cat(drafted)[best]),
+            selection,
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:

@@ -9,22 +9,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
-HEAD = GrowthRule(
+HEAD = TreeBuilderRule(
     "head-and-one",
     "Likeliest token",
     "One of the drafter's likeliest tokens here, chosen deterministically. Only the last child of a node is sampled.",
 )
-ONE = GrowthRule(
+ONE = TreeBuilderRule(
     "head-and-one",
     "Sampled token",
     "Drawn from the drafter's distribution without the likeliest tokens, which are its earlier siblings.",
@@ -53,17 +53,17 @@ class HeadAndOne(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.HEAD_AND_ONE
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.within(MOST_NODES)
-        sampler = Drawn(growth, self.siblings)
+        sampler = TreeSampler(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
             room = (most - growth.n - k * torch.arange(p.shape[0], device=p.device)).clamp(0, k)
             tokens, is_child = children(p, room, k, sampler.uniforms(p.shape[0], level))
             below, rank = is_child.nonzero().unbind(1)
-            sampler.add(tokens[below, rank], below, chosen=rank < tokens.shape[1] - 1)
-        return sampler.tree(max(fan), Grown((HEAD, ONE)))
+            sampler.add(tokens[below, rank], below, is_deterministic=rank < tokens.shape[1] - 1)
+        return sampler.tree(max(fan), TreeExplanation((HEAD, ONE)))
 
 
 def children(

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import MOST_NODES
 
-LIKELY = GrowthRule(
+LIKELY = TreeBuilderRule(
     "path-threshold",
     "Above the threshold",
     "The product of the draft probabilities along its path reaches the threshold (on the first level one token is "
@@ -44,7 +44,7 @@ class PathThreshold(TreeBuilder):
     threshold: float = 0.1
     children: int = 4
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Add all nodes of a level at a time, until none reaches the threshold."""
         depth, most = plan.depth, plan.within(MOST_NODES)
         distributions = growth.root
@@ -70,4 +70,6 @@ class PathThreshold(TreeBuilder):
             if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
                 break
         growth.close()
-        return growth.chosen(fanout, torch.cat(draft_logq).exp(), Grown((LIKELY,), before=torch.cat(paths).exp()))
+        return growth.chosen(
+            fanout, torch.cat(draft_logq).exp(), TreeExplanation((LIKELY,), before=torch.cat(paths).exp())
+        )

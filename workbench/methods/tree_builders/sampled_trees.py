@@ -10,13 +10,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
-from workbench.core.grown import Grown
-from workbench.core.transfer import of_numpy, to_device
+from workbench.core.grown import TreeExplanation
+from workbench.core.transfer import from_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.tree_building import Growth, NodeDistributions
+from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
 
 
-class Drawn:
+class TreeSampler:
     """Builder of a tree whose nodes are sampled level by level; each expanded node has a distribution.
 
     Args:
@@ -24,7 +24,7 @@ class Drawn:
         sampling: how its siblings are drawn.
     """
 
-    def __init__(self, growth: Growth, sampling: Sampling) -> None:
+    def __init__(self, growth: PartialTree, sampling: Sampling) -> None:
         self.growth, self.sampling = growth, sampling
         self._distributions: list[Float[Tensor, "w V"]] = []
         self._logq: list[Float[Tensor, " w"]] = []
@@ -50,7 +50,7 @@ class Drawn:
                 return
 
     def add(
-        self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], chosen: Bool[Tensor, " w"] | None = None
+        self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
     ) -> None:
         """Add a level that was drawn from the newest distributions.
 
@@ -61,18 +61,18 @@ class Drawn:
                 distribution without their earlier siblings. None: all were drawn, according to `sampling`.
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
-        if chosen is not None:
-            self._chosen.append(chosen)
+        if is_deterministic is not None:
+            self._chosen.append(is_deterministic)
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
         row = self.growth.row
-        numbers = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        numbers = from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return numbers.to(self.growth.device, non_blocking=True)
 
     def first(
-        self, distributions: NodeDistributions, k: int, level: int, among: int = 0
+        self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
 
@@ -82,10 +82,10 @@ class Drawn:
             level: index of the level, from 0.
             among: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
         """
-        if not among:
+        if not top_k:
             top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
             return top.values, top.indices
-        logq, tokens = distributions.best(among)
+        logq, tokens = distributions.best(top_k)
         top_probs = logq.softmax(1)
         self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, top_probs))
         top = self.gumbel(top_probs, level).topk(min(k, top_probs.shape[1]), dim=1)
@@ -94,11 +94,11 @@ class Drawn:
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
         """Return log p + Gumbel noise, float64; its descending order is a draw without replacement. −∞ where p is 0."""
         row = self.growth.row
-        u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        u = from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
-    def tree(self, fanout: int, grown: Grown, kept: Sequence[int] | None = None) -> DraftTree:
+    def tree(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:
         """Return the draft tree and close the growth.
 
         Args:
@@ -107,8 +107,8 @@ class Drawn:
             kept: ascending indices of the nodes to draft, including their parents; all by default.
         """
         growth = self.growth
-        is_whole = kept is None or len(kept) == growth.n
-        selection = torch.arange(growth.n, device=growth.device) if kept is None else to_device(kept, growth.device)
+        is_whole = nodes is None or len(nodes) == growth.n
+        selection = torch.arange(growth.n, device=growth.device) if nodes is None else to_device(nodes, growth.device)
         growth.close(None if is_whole else selection)
         parents = torch.cat(growth.parents)[selection]
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)

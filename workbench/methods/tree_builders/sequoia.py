@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, abc
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,26 +10,26 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.decoders.declarations import WRONG_SCALE, Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.engine.request import Row
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.engine.request import Sequence
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import NODES
-from workbench.methods.tree_builders.template import ASSUMED, Path, filled, template
+from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, build_shape, fill_paths
 from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
-TRIED = 5.0
+PRIOR_TESTS = 5.0
 """Weight of held-out or assumed acceptance rates, in tests."""
 FORGETTING = 0.99
 """Decay of a test's weight per round."""
-MOVED = 0.03
+REPLAN_THRESHOLD = 0.03
 """Change of a probability after which the tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
@@ -40,7 +39,7 @@ SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled thre
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
 """Reason for an inconclusive figure, by the claim's nodes."""
 
-PLANNED = GrowthRule(
+PLANNED = TreeBuilderRule(
     "sequoia",
     "Planned for this machine",
     "This tree has the most expected tokens per second among all of its size, by how often each sibling is the "
@@ -59,7 +58,7 @@ ON_SMOLLM2 = {
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class PlannedTree:
     """A planned tree, and the numbers that it was planned from.
 
     Attributes:
@@ -76,7 +75,7 @@ class Drawing:
 
 
 @dataclass(slots=True)
-class Measured:
+class SequoiaState:
     """Measurements of this run.
 
     Attributes:
@@ -92,11 +91,13 @@ class Measured:
     level_s: float
     accepted: Counter[int] = field(default_factory=Counter[int])
     tested: Counter[int] = field(default_factory=Counter[int])
-    drawing: Drawing | None = None
+    drawing: PlannedTree | None = None
 
-    def chances(self, before: Sequence[float]) -> tuple[float, ...]:
+    def chances(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
         """Return P[j], the probability that sibling j is the accepted one. `before`: prior values."""
-        return tuple((self.accepted[j] + TRIED * prior) / (self.tested[j] + TRIED) for j, prior in enumerate(before))
+        return tuple(
+            (self.accepted[j] + PRIOR_TESTS * prior) / (self.tested[j] + PRIOR_TESTS) for j, prior in enumerate(priors)
+        )
 
 
 @dataclass(frozen=True)
@@ -154,26 +155,32 @@ class Sequoia(TreeBuilder):
         ),
     )  # fmt: skip
 
-    def prime(self, drafter: Drafter, models: Models) -> Measured:
+    def prime(self, drafter: Drafter, models: Models) -> SequoiaState:
         """Return the costs of forwards; the first run of these models on this machine measures them."""
         costs = costs_of(models)
-        return Measured(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
+        return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
         drawing = self.drawing(growth, plan)
-        grown = Grown((PLANNED,), before=[tuple((growth.chances or ASSUMED)[0])], after=[drawing.given[2]])
-        fill_tree = filled if growth.row.sampling.greedy else draw
+        grown = TreeExplanation(
+            (PLANNED,), before=[tuple((growth.chances or ASSUMED_RANK_PROBS)[0])], after=[drawing.given[2]]
+        )
+        fill_tree = fill_paths if growth.row.sampling.greedy else draw
         return fill_tree(growth, drawing.paths, grown)
 
-    def drawing(self, growth: Growth, plan: Plan) -> Drawing:
+    def drawing(self, growth: PartialTree, plan: Plan) -> PlannedTree:
         """Return the tree for the current probabilities; plan it again only if they changed."""
         row, most = growth.row, plan.within(self.nodes)
-        state = row.state.tree_builder if isinstance(row.state.tree_builder, Measured) else None
-        priors = tuple((growth.chances or ASSUMED)[0])
+        state = row.state.tree_builder if isinstance(row.state.tree_builder, SequoiaState) else None
+        priors = tuple((growth.chances or ASSUMED_RANK_PROBS)[0])
         sibling_probs = priors if state is None else state.chances(priors)
         current = state and state.drawing
-        if not current or current.given[:2] != (plan.depth, most) or _apart(current.given[2], sibling_probs) >= MOVED:
+        if (
+            not current
+            or current.given[:2] != (plan.depth, most)
+            or _max_difference(current.given[2], sibling_probs) >= REPLAN_THRESHOLD
+        ):
             if state is None:
                 return best_tree(sibling_probs, most, plan.depth)
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
@@ -184,9 +191,9 @@ class Sequoia(TreeBuilder):
         row.report.signals["expected ms"] = 1e3 * current.seconds
         return current
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
-        state: Measured = row.state.tree_builder
+        state: SequoiaState = row.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
                 counts[rank] *= FORGETTING  # type: ignore[assignment]
@@ -198,8 +205,8 @@ class Sequoia(TreeBuilder):
 
 
 def best_tree(
-    chances: Sequence[float], most: int, depth: int, costs: Sequence[float] = (), level_s: float = 0.0
-) -> Drawing:
+    sibling_probs: abc.Sequence[float], most: int, depth: int, costs: abc.Sequence[float] = (), level_s: float = 0.0
+) -> PlannedTree:
     """Return the tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
 
     Args:
@@ -210,7 +217,7 @@ def best_tree(
             expectation wins.
         level_s: seconds per draft level.
     """
-    table = expected(chances, most + 1, depth)
+    table = expected_tokens(sibling_probs, most + 1, depth)
     best = table.max(1)  # [l, m]
     rates = [
         (best[level, m] / ((level * level_s + costs[m - 1]) if costs else 1.0), -m, -level)
@@ -219,12 +226,12 @@ def best_tree(
         if np.isfinite(best[level, m])
     ]
     m, level = (-number for number in max(rates)[1:])
-    paths = tuple(sorted(_paths(table, chances, m, level), key=lambda path: (len(path), path)))
+    paths = tuple(sorted(_paths(table, sibling_probs, m, level), key=lambda path: (len(path), path)))
     seconds = level * level_s + costs[m - 1] if costs else 0.0
-    return Drawing((depth, most, tuple(chances)), paths, float(best[level, m]), seconds)
+    return PlannedTree((depth, most, tuple(sibling_probs)), paths, float(best[level, m]), seconds)
 
 
-def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
+def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
     """Return T[l, b, m]: most expected tokens of a tree of m nodes (with the root), l levels, b children of the root.
 
     T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
@@ -232,29 +239,29 @@ def expected(chances: Sequence[float], most: int, depth: int) -> Float64[np.ndar
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1.2.
     """
-    table = np.full((depth + 1, len(chances) + 1, most + 1), -np.inf)
+    table = np.full((depth + 1, len(sibling_probs) + 1, most + 1), -np.inf)
     table[:, 0, 1] = 1.0
     for level in range(1, depth + 1):
         below = table[level - 1].max(0)
-        for b, prob in enumerate(chances, 1):
+        for b, prob in enumerate(sibling_probs, 1):
             for s in np.flatnonzero(np.isfinite(below[:most])):
                 np.maximum(table[level, b, s:], table[level, b - 1, :-s] + prob * below[s], out=table[level, b, s:])
     return table
 
 
-def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int, level: int) -> list[Path]:
+def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[float], m: int, level: int) -> list[Path]:
     """Return the nodes of the best tree of m nodes in `level` levels, without the root."""
     paths, b = list[Path](), int(table[level, :, m].argmax())
     while b:
         below = table[level - 1].max(0)
         sizes = np.flatnonzero(np.isfinite(below[:m]))
-        s = int(sizes[(table[level, b - 1, m - sizes] + chances[b - 1] * below[sizes]).argmax()])
-        paths += [(b - 1,), *((b - 1, *path) for path in _paths(table, chances, s, level - 1))]
+        s = int(sizes[(table[level, b - 1, m - sizes] + sibling_probs[b - 1] * below[sizes]).argmax()])
+        paths += [(b - 1,), *((b - 1, *path) for path in _paths(table, sibling_probs, s, level - 1))]
         b, m = b - 1, m - s
     return paths
 
 
-def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) -> DraftTree:
+def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, top_k: int = 0) -> DraftTree:
     """Return the tree with siblings drawn without replacement, as far as the distributions allow these paths.
 
     Args:
@@ -263,12 +270,12 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
         grown: rule that explains the nodes.
         among: draw only from this number of likeliest tokens; 0: from the whole distribution.
     """
-    sampler, distributions = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
-    shape = template(paths, max(map(max, paths)) + 1, growth.device)
+    sampler, distributions = TreeSampler(growth, Sampling.FIXED_NUMBER), growth.root
+    shape = build_shape(paths, max(map(max, paths)) + 1, growth.device)
     # Index of the distribution of each expanded node; −1: the node is missing.
     q_index = torch.zeros(1, dtype=torch.long, device=growth.device)
     for level, (below, rank, inner) in enumerate(shape.levels):
-        values, tokens = sampler.first(distributions, shape.ranks[level], level, among)
+        values, tokens = sampler.first(distributions, shape.ranks[level], level, top_k)
         parent_q = q_index[below]
         is_present = (parent_q >= 0) & (rank < values.shape[1])
         parent_q, rank = parent_q.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
@@ -283,18 +290,18 @@ def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) 
     return sampler.tree(shape.fanout, grown)
 
 
-def planning_note(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:
+def planning_note(tree: PlannedTree, costs: abc.Sequence[float], level_s: float) -> str:
     """Return a note for the trace with the numbers that a tree was planned from."""
-    rates = ", ".join(f"{rate:.2f}" for rate in drawing.given[2])
-    n, levels = len(drawing.paths), max(map(len, drawing.paths))
+    rates = ", ".join(f"{rate:.2f}" for rate in tree.given[2])
+    n, levels = len(tree.paths), max(map(len, tree.paths))
     size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"
-    one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, drawing.seconds))
+    one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, tree.seconds))
     return (
         f"sequoia planned a new tree of {size}: acceptance by sibling {rates}; a pass over 1 "
         f"token {one_ms:.2f} ms, over {n + 1} {all_ms:.2f} ms, one draft level {level_ms:.2f} ms; "
-        f"{drawing.tokens:.2f} tokens expected in {round_ms:.2f} ms."
+        f"{tree.tokens:.2f} tokens expected in {round_ms:.2f} ms."
     )
 
 
-def _apart(a: Sequence[float], b: Sequence[float]) -> float:
+def _max_difference(a: abc.Sequence[float], b: abc.Sequence[float]) -> float:
     return max((abs(x - y) for x, y in zip(a, b, strict=True)), default=0.0) if len(a) == len(b) else np.inf

@@ -7,17 +7,17 @@ from typing import ClassVar
 
 import torch
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, widths
 
-BRANCHED = GrowthRule(
+BRANCHED = TreeBuilderRule(
     "specinfer",
     "Drawn independently",
     "The number of children per node is fixed; each is drawn from the drafter's distribution independently, so "
@@ -44,12 +44,12 @@ class SpecInfer(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.SAMPLED
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most, sampling = plan.within(MOST_NODES), growth.row.sampling
-        sampler = Drawn(growth, self.siblings)
+        sampler = TreeSampler(growth, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
             below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
             sampler.add(pick(p[below], sampler.uniforms(below.shape[0], level)), below)
-        return sampler.tree(max(fan), Grown((BRANCHED,)))
+        return sampler.tree(max(fan), TreeExplanation((BRANCHED,)))

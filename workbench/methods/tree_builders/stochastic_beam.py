@@ -10,17 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.draw import Purpose
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.transfer import of_numpy
+from workbench.core.transfer import from_numpy
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
-from workbench.methods.tree_builders.sampled_trees import Drawn
+from workbench.decoders.draft_verify.tree_building import PartialTree
+from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 
-PERTURBED = GrowthRule(
+PERTURBED = TreeBuilderRule(
     "rsd-s",
     "Stochastic beam",
     "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over "
@@ -51,15 +51,15 @@ class StochasticBeam(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
     width: int = param(3, **WIDTH)
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
         row, most = growth.row, plan.within(MOST_NODES)
-        sampler = Drawn(growth, self.siblings)
+        sampler = TreeSampler(growth, self.siblings)
         path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # of all levels
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):
-            u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            u = from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))
@@ -69,7 +69,9 @@ class StochasticBeam(TreeBuilder):
             path_logq.append(phi)
             noisy_logq.append(value)
             sampler.add(token, parent)
-        return sampler.tree(self.width, Grown((PERTURBED,), before=torch.cat(path_logq), after=torch.cat(noisy_logq)))
+        return sampler.tree(
+            self.width, TreeExplanation((PERTURBED,), before=torch.cat(path_logq), after=torch.cat(noisy_logq))
+        )
 
 
 def _perturb(

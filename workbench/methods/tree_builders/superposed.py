@@ -11,27 +11,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.transfer import listed
+from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 from workbench.models.loading import Models
 
 CANDIDATES = 9
 """m: candidate tokens of the superposed distribution for each draft."""
-HEAT = 0.06
+TEMPERATURE = 0.06
 """Temperature of the superposed distribution."""
 WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
 """w_i: weights of n-gram counts after the last 1, 2, … 5 tokens."""
 UNKNOWN = 200.0
 """Penalty on a draft's score if the text so far contains none of its candidates."""
 
-SUPERPOSED = GrowthRule(
+SUPERPOSED = TreeBuilderRule(
     "superposed",
     "Superposed draft",
     "All drafts were read as one token and share one distribution; n-grams of the text so far select the continuation "
@@ -121,7 +121,7 @@ class Superposed(TreeBuilder):
         """Return empty counts."""
         return NGrams()
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draft level by level: score candidates, keep the best, superpose them."""
         most = plan.within(MOST_NODES)
         counts = self._counts(growth.row.state.tree_builder, growth.row.committed)
@@ -131,7 +131,7 @@ class Superposed(TreeBuilder):
         distributions, draft_logq = growth.root, list[Tensor]()
         for level in range(plan.depth):
             logq, tokens = (part.expand(len(scores), -1) for part in distributions.best(CANDIDATES))
-            gain = own_gain = (logq / HEAT).log_softmax(1)
+            gain = own_gain = (logq / TEMPERATURE).log_softmax(1)
             if counts is not None:
                 gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
             new_scores = (scores.unsqueeze(1) + gain).reshape(-1)
@@ -146,7 +146,7 @@ class Superposed(TreeBuilder):
             growth.add(drafted, below if level else None)
             draft_logq.append(logq.reshape(-1)[best])
             if counts is not None:
-                pairs = zip(listed(below), listed(drafted), strict=True)
+                pairs = zip(to_list(below), to_list(drafted), strict=True)
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
@@ -156,7 +156,7 @@ class Superposed(TreeBuilder):
         if not draft_logq:  # the drafter failed
             return DraftTree.empty(growth.source, growth.device)
         lambda_before, lambda_after = zip(*lambdas, strict=True)
-        grown = Grown((SUPERPOSED,), before=torch.cat(lambda_before), after=torch.cat(lambda_after))
+        grown = TreeExplanation((SUPERPOSED,), before=torch.cat(lambda_before), after=torch.cat(lambda_after))
         return growth.chosen(self.width, torch.cat(draft_logq).exp(), grown)
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
@@ -177,7 +177,7 @@ class Superposed(TreeBuilder):
         """Return the gain of each candidate, to be added to the score of its draft."""
         contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         ngram_probs = [
-            counts.chances(text, candidates) for text, candidates in zip(contexts, listed(tokens), strict=True)
+            counts.chances(text, candidates) for text, candidates in zip(contexts, to_list(tokens), strict=True)
         ]
         ngram_p = torch.tensor(ngram_probs, dtype=logp.dtype).to(logp.device)
         own_gain = (1 - self.ngrams) * logp

@@ -13,19 +13,19 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbench.core.grown import Grown, GrowthRule
+from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
-from workbench.decoders.draft_verify.tree_building import Growth
+from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
 """Ranks from the root to a node: (0, 1) is the second choice after the first."""
 
-ASSUMED = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
+ASSUMED_RANK_PROBS = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
 """Assumed probabilities of the ranks, at every level. They affect only the shape, not acceptance."""
 
 PUBLISHED: dict[str, dict[Path, int]] = {
@@ -45,7 +45,7 @@ Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `
 2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name).
 """
 
-FIXED = GrowthRule(
+FIXED = TreeBuilderRule(
     "template",
     "Fixed shape",
     "The shape, and the rank of the drafter's token at this node, were fixed before any distribution was known.",
@@ -81,7 +81,7 @@ class Template(TreeBuilder):
     nodes: int = param(12, **NODES)
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def paths(self, plan: Plan, chances: Sequence[Sequence[float]] = ()) -> list[Path]:
+    def paths(self, plan: Plan, rank_probs: Sequence[Sequence[float]] = ()) -> list[Path]:
         """Return the nodes as paths of ranks, parents before children, better siblings first.
 
         Args:
@@ -91,7 +91,7 @@ class Template(TreeBuilder):
         """
         depth, most = plan.depth, plan.within(self.nodes)
         if self.shape == "best":
-            return best_paths(chances or ASSUMED, most, depth)
+            return best_paths(rank_probs or ASSUMED_RANK_PROBS, most, depth)
         if self.shape == "even":
             fan = widths(self.branching, depth)
             levels = (product(*map(range, fan[: level + 1])) for level in range(depth))
@@ -100,17 +100,21 @@ class Template(TreeBuilder):
         nodes = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
         return sorted(nodes, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
 
-    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
-        grown = Grown((BEST,), before=growth.chances or ASSUMED) if self.shape == "best" else Grown((FIXED,))
-        return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
+        grown = (
+            TreeExplanation((BEST,), before=growth.chances or ASSUMED_RANK_PROBS)
+            if self.shape == "best"
+            else TreeExplanation((FIXED,))
+        )
+        return fill_paths(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
 
 
-def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
+def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation) -> DraftTree:
     """Fill the paths level by level with the drafter's tokens of these ranks; return the tree and close the growth."""
     candidates = [growth.root.best(max(map(max, paths)) + 1)]
     n_ranks = candidates[0][1].shape[1]  # a small vocabulary has no more ranks
-    shape = template(paths, n_ranks, growth.device)
+    shape = build_shape(paths, n_ranks, growth.device)
     draft_logq: list[Tensor] = []
     for level, (below, rank, inner) in enumerate(shape.levels):
         logq, tokens = candidates[-1]
@@ -120,7 +124,7 @@ def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
             break
         candidates.append(distributions.best(shape.ranks[level + 1]))
     if len(draft_logq) < len(shape.levels):  # the policy stopped drafting early
-        shape = template(tuple(path for path in paths if len(path) <= len(draft_logq)), n_ranks, growth.device)
+        shape = build_shape(tuple(path for path in paths if len(path) <= len(draft_logq)), n_ranks, growth.device)
     growth.close(shape.order)
     return DraftTree(
         tokens=torch.cat(growth.tokens)[shape.order],
@@ -142,10 +146,10 @@ def template_of(plan: Plan) -> Template:
 
 @lru_cache(maxsize=256)
 def known_paths(
-    template: Template, depth: int, nodes: int | None = None, chances: tuple[tuple[float, ...], ...] = ()
+    template: Template, depth: int, nodes: int | None = None, rank_probs: tuple[tuple[float, ...], ...] = ()
 ) -> tuple[Path, ...]:
     """Return the paths of a template for a plan with this depth and budget, cached for all rounds."""
-    return tuple(template.paths(Plan(depth, nodes=nodes), chances))
+    return tuple(template.paths(Plan(depth, nodes=nodes), rank_probs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +173,9 @@ class Shape:
 
 
 @lru_cache(maxsize=256)
-def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape:
+def build_shape(paths: tuple[Path, ...], n_ranks: int, device: torch.device) -> Shape:
     """Convert paths to tensors, without the paths that contain a rank of `known` or more."""
-    paths = tuple(path for path in paths if max(path) < known)
+    paths = tuple(path for path in paths if max(path) < n_ranks)
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable
     inner = {paths[parent] for parent in parents if parent >= 0}

@@ -10,22 +10,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import later, rows
+from workbench.core.places import compute_node_errors, select_rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.handing_over import (
-    at_tokens,
-    exact_ruling,
-    handed_over,
-    may_hand_over,
-    unforbidden,
+    accept_unverified,
+    allowed_mask,
+    at_draft_tokens,
+    exact_decision,
+    is_chain_with_probs,
 )
-from workbench.methods.verifiers.sums import make_ready, unseen
+from workbench.methods.verifiers.sums import make_ready, unverified_excess
 from workbench.models.loading import Models
 
 AS_DRAFTED = Rule(
@@ -88,23 +88,27 @@ class AsDrafted(Verifier):
         doc="β, accept draft tokens unverified if their draft probability is above this; 1 is exact",
     )
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes whose draft probability exceeds β."""
-        tree, exact = v.tree, exact_ruling(v)
-        if not may_hand_over(tree, exact):
+        tree, exact = v.tree, exact_decision(v)
+        if not is_chain_with_probs(tree, exact):
             return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        token_q = at_tokens(tree, q)
-        writes = (token_q > self.sure) & unforbidden(v)
+        token_q = at_draft_tokens(tree, q)
+        writes = (token_q > self.sure) & allowed_mask(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            return unseen(rows(v.p, node), rows(q, node), rows(v.logits, node), self.sure)
+            return unverified_excess(
+                select_rows(v.p, node), select_rows(q, node), select_rows(v.logits, node), self.sure
+            )
 
         greedy = v.u_stop is None
-        deviation = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
-        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": token_q}, deviation)
+        deviation = (
+            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.late)
+        )
+        return accept_unverified(exact, writes, AS_DRAFTED, {"own_chance": token_q}, deviation)

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import Fans, by_row, place_by_place
+from workbench.core.places import SiblingGroups, verify_positions, where_rows
 from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
-from workbench.engine.request import Row
-from workbench.kernels.rejection import passes, recursive_rejection
+from workbench.engine.request import Sequence
+from workbench.kernels.rejection import recursive_rejection, supports_distributions
 from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.sums import excess, make_ready
 from workbench.models.loading import Models
@@ -60,7 +60,7 @@ class Block(Exact):
         ),
     )  # fmt: skip
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
@@ -79,15 +79,15 @@ class Block(Exact):
         log_w = gain - gain.cummax(0).values.clamp_min(0)
         w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
 
-        def at(fans: Fans, ends: bool) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
+        def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
             if not ends:
                 return [excess(fans.p, fans.q, w[fans.place, None].to(p.dtype))], fans.p
             rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
             more = rest.sum(1, keepdim=True)
             # A position without residual is never the end, but `pick` does not accept weights of sum 0.
-            return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
+            return [more], where_rows((fans.there & (more > 0)).squeeze(1), rest, fans.p)
 
-        (more,), stop = place_by_place(tree, p, u_stop, at, late, whole=passes(p, tree.q))
+        (more,), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=supports_distributions(p, tree.q))
         more = more[1:].double()  # [N-1]
         h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
         prefix_probs = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,19 +11,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.late import Late, some
+from workbench.core.late import LazySequence, take
 from workbench.core.params import param
-from workbench.core.places import later, rows
+from workbench.core.places import compute_node_errors, select_rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
-from workbench.core.sampling import nats
-from workbench.core.transfer import listed
+from workbench.core.sampling import entropy_nats
+from workbench.core.transfer import to_list
 from workbench.decoders.declarations import WRONG_SCALE, Claim
 from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
-from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
+from workbench.methods.verifiers.handing_over import (
+    accept_unverified,
+    allowed_mask,
+    exact_decision,
+    is_chain_with_probs,
+)
 from workbench.methods.verifiers.sums import excess, make_ready
 from workbench.models.loading import Models
 
@@ -49,7 +54,7 @@ SURE_OFTEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Pen:
+class GeneratorState:
     """State that decides which model generates the next token of a sequence.
 
     Attributes:
@@ -67,16 +72,20 @@ class Pen:
         """Mean entropy H̄ in bits; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
-    def wrote(self, entropy: float, rule: EntropyAdaptive) -> Pen:
+    def wrote(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:
         """Return the state after one more token, drawn from a distribution of that entropy; the model may switch."""
-        last = (*self.entropies, entropy)[-rule.entropy_window :]
-        pen = Pen(self.small, self.since + 1, last)
-        small_next = pen.mean < rule.mean_entropy
-        return Pen(small_next, 0, last) if small_next is not self.small and pen.since >= rule.least_run else pen
+        last = (*self.entropies, entropy)[-verifier.entropy_window :]
+        pen = GeneratorState(self.small, self.since + 1, last)
+        small_next = pen.mean < verifier.mean_entropy
+        return (
+            GeneratorState(small_next, 0, last)
+            if small_next is not self.small and pen.since >= verifier.least_run
+            else pen
+        )
 
 
 @dataclass(slots=True)
-class Writing:
+class EntropyState:
     """Verifier state of a sequence.
 
     Attributes:
@@ -85,9 +94,9 @@ class Writing:
         target: entropy in bits of the target's distribution at the same positions.
     """
 
-    pen: Pen
-    then: Sequence[Pen] = ()
-    target: Sequence[float] = ()
+    pen: GeneratorState
+    then: abc.Sequence[GeneratorState] = ()
+    target: abc.Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -129,45 +138,47 @@ class EntropyAdaptive(Verifier):
         5, ge=1, le=64, doc="d, minimum number of tokens between two switches of the generating model"
     )
 
-    def prime(self, row: Row, models: Models) -> Writing:
+    def prime(self, row: Sequence, models: Models) -> EntropyState:
         """Return the initial state: the target generates first; the model may switch after its first token."""
         make_ready(models.target.device)
-        return Writing(Pen(small=False, since=self.least_run))
+        return EntropyState(GeneratorState(small=False, since=self.least_run))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes that the small model generates."""
-        tree, state, exact = v.tree, v.state, exact_ruling(v)
-        state.target = listed(v.entropies() / math.log(2))
+        tree, state, exact = v.tree, v.state, exact_decision(v)
+        state.target = to_list(v.entropies() / math.log(2))
         state.then = (state.pen,)
-        if not may_hand_over(tree, exact):
+        if not is_chain_with_probs(tree, exact):
             state.then = [state.pen] * (len(tree) + 1)
             return exact.for_nothing
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
-        draft_entropies = later(len(tree), lambda node: bits(rows(q, node)), q, late=True)
-        draft_entropies = draft_entropies if isinstance(draft_entropies, Late) else listed(draft_entropies)
+        draft_entropies = compute_node_errors(len(tree), lambda node: bits(select_rows(q, node)), q, lazy=True)
+        draft_entropies = draft_entropies if isinstance(draft_entropies, LazySequence) else to_list(draft_entropies)
         is_small, pens = list[bool](), [state.pen]
         for node in range(len(tree)):
             pen = pens[-1]
             if pen.small:  # it generates at least d tokens: compute their entropies together
-                some(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
+                take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
             is_small.append(pen.small)
             pens.append(pen.wrote(draft_entropies[node] if pen.small else state.target[node], self))
         state.then = pens
         writes = torch.tensor(is_small, device=v.p.device)
-        writes &= unforbidden(v)
+        writes &= allowed_mask(v)
 
         def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-            excess_mass = excess(rows(q, node), rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
+            excess_mass = excess(select_rows(q, node), select_rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
             return torch.where(writes[node], excess_mass, 0.0)
 
         greedy = v.u_stop is None
-        deviation = torch.where(writes, 1 - exact.accept, 0.0) if greedy else later(len(tree), apart, v.p, v.late)
-        return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
+        deviation = (
+            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.late)
+        )
+        return accept_unverified(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
 
-    def observe(self, row: Row, outcome: RoundFeedback) -> None:
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
-        state: Writing = row.state.verifier
+        state: EntropyState = row.state.verifier
         path = outcome.verdict.path
         position = path[-1] + 1 if path else 0
         pen = state.then[position]
@@ -184,4 +195,4 @@ def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
         >>> bits(torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]))
         tensor([1.6477, 2.0000])
     """
-    return nats(p) / math.log(2)
+    return entropy_nats(p) / math.log(2)

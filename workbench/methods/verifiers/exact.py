@@ -9,14 +9,14 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.following import following, shares
-from workbench.core.places import Fans, place_by_place
+from workbench.core.following import child_acceptance, match_sampled_token
+from workbench.core.places import SiblingGroups, verify_positions
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.kernels.rejection import passes, recursive_rejection
+from workbench.kernels.rejection import recursive_rejection, supports_distributions
 
 EMITTED = Rule(
     "emitted",
@@ -53,17 +53,17 @@ class Exact(Verifier):
 
 
 @dataclass(frozen=True)
-class ByEmission(Exact):
+class EmissionVerifier(Exact):
     """A rule defined by the distribution of the token that a position emits, given the drafts there."""
 
     says: ClassVar[Rule] = EMITTED
 
-    def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Return the probability that each child is accepted, and the token's distribution if none is."""
         raise NotImplementedError
 
     def outline(
-        self, tree: DraftTree, fans: Fans
+        self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code: (acceptance, final distribution at the children's tokens, its other mass).
 
@@ -77,23 +77,25 @@ class ByEmission(Exact):
     ) -> AcceptanceDecision:
         """Compute the emitted token's distribution, draw from it, and accept the draft that equals the draw."""
         assert tree.q is not None
-        is_compiled = passes(p, tree.q)
+        is_compiled = supports_distributions(p, tree.q)
 
-        def at(fans: Fans, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Tensor]:
+        def at(fans: SiblingGroups, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Tensor]:
             if is_compiled and not ends and (outline := self.outline(tree, fans)) is not None:
                 accept_probs, left_x, other_mass = outline
                 reject_prob = (1 - accept_probs.sum(1, keepdim=True)).clamp_min_(0)
                 is_same = fans.token.unsqueeze(2) == fans.token.unsqueeze(1)  # [R, F, F]
                 emitted = (is_same * accept_probs.unsqueeze(1)).sum(2).addcmul_(reject_prob, left_x)
-                return shares(fans, emitted, reject_prob * other_mass), p
-            accept, unclaimed, left_probs = following(fans, fans.emitted(*self.tests(tree, fans)), spent=True)
+                return child_acceptance(fans, emitted, reject_prob * other_mass), p
+            accept, unclaimed, left_probs = match_sampled_token(
+                fans, fans.emitted(*self.tests(tree, fans)), inplace=True
+            )
             return [accept, unclaimed], left_probs
 
-        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at, late, whole=is_compiled)
+        (accept, unclaimed), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
         return AcceptanceDecision(accept, stop, reason=Reason((self.says,), inputs))
 
 
-def rule_of(name: str, title: str, says: str, source: str) -> Rule:
+def rule_of(name: str, title: str, text: str, source: str) -> Rule:
     """Return `EMITTED` with the name and text of the verifier that computes the distribution."""
-    return replace(EMITTED, name=name, title=title, says=f"{says} {EMITTED.says}", source=source)
+    return replace(EMITTED, name=name, title=title, says=f"{text} {EMITTED.says}", source=source)

@@ -9,20 +9,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.core.places import Fans
+from workbench.core.places import SiblingGroups
 from workbench.core.rejection import residual
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
-from workbench.kernels.rejection import tried
-from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.kernels.rejection import run_sibling_tests
+from workbench.methods.verifiers.exact import EmissionVerifier, rule_of
 from workbench.methods.verifiers.lossless import Lossless
 
 PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft sampling"
 
 
 @dataclass(frozen=True)
-class GreedyDraft(ByEmission):
+class GreedyDraft(EmissionVerifier):
     """Of n drafts the last one is drawn from q without the others (q̃), and it alone is tested, with min(1, p / q̃).
 
     If it fails, y ~ (p − q̃)₊, normalised. q̃ is 0 at the n − 1 chosen tokens, so all of p there remains, and y is often
@@ -53,7 +53,7 @@ class GreedyDraft(ByEmission):
         for warmth in (0.5, 1.0)
     )  # fmt: skip
 
-    def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Test the last child of each position, which was sampled."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.there & ~last).to(fans.q.dtype)
@@ -65,15 +65,15 @@ class GreedyDraft(ByEmission):
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
 
     def outline(
-        self, tree: DraftTree, fans: Fans
+        self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Test once, by q without the earlier children."""
-        test = tried(fans, _last(fans), without=True, tokens=True)
+        test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
         return accept_probs, test.at_tokens, test.beside.unsqueeze(1)
 
 
-def _last(fans: Fans) -> Bool[Tensor, "R F"]:
+def _last(fans: SiblingGroups) -> Bool[Tensor, "R F"]:
     """Return which child of each position is the last."""
     n = fans.there.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

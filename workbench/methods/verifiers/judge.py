@@ -16,11 +16,11 @@ from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL,
 from workbench.decoders.declarations import Claim, Head
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
-from workbench.kernels.rejection import lossless
+from workbench.engine.request import Sequence
+from workbench.kernels.rejection import verify_lossless
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import at_matched_accuracy
-from workbench.methods.verifiers.siblings import beside_the_targets_own
+from workbench.methods.verifiers.siblings import has_target_token_sibling
 from workbench.models.loading import Models
 
 SOURCE = "Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309"
@@ -37,7 +37,7 @@ GOOD = Rule(
 )
 
 
-def _overruled(rule: Rule) -> Rule:
+def _unjudged_rule(rule: Rule) -> Rule:
     """Return a variant of an exact rule, for drafts that the judge does not accept."""
     return replace(
         rule,
@@ -49,7 +49,7 @@ def _overruled(rule: Rule) -> Rule:
     )
 
 
-UNJUDGED = {rule.name: _overruled(rule) for rule in (GREEDY, RATIO, RESIDUAL, POINT, POINT_RESIDUAL)}
+UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL, POINT, POINT_RESIDUAL)}
 
 
 class JudgeHead(TrainedNet):
@@ -143,21 +143,21 @@ class Judge(Verifier):
         is_same = info.config.get("draft_model") == models.drafter_name
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
-    def prime(self, row: Row, models: Models) -> JudgeHead:
+    def prime(self, row: Sequence, models: Models) -> JudgeHead:
         """Return the judge head, which all sequences share."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Return 1 for nodes that the judge accepts, and the exact rule's probability for the others."""
         tree = v.tree
-        exact = lossless(v)
+        exact = verify_lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
             return exact.for_nothing
         scores = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
         is_good = scores > self.judge_threshold
         is_good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
         if v.u_stop is None:
-            is_good &= ~beside_the_targets_own(tree, exact.accept)
+            is_good &= ~has_target_token_sibling(tree, exact.accept)
         rules = exact.reason.rules
         rule_of_node = torch.where(is_good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
         inputs = {**exact.reason.inputs, "judged": scores}

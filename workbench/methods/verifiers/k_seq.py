@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import Fans
+from workbench.core.places import SiblingGroups
 from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
-from workbench.engine.request import Row
-from workbench.kernels.compilation import compiled, together
-from workbench.kernels.rejection import one_place, passes
-from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.engine.request import Sequence
+from workbench.kernels.compilation import load_kernels, run_in_parallel
+from workbench.kernels.rejection import dummy_sibling_groups, supports_distributions
+from workbench.methods.verifiers.exact import EmissionVerifier, rule_of
 from workbench.methods.verifiers.independent import Independent
 from workbench.models.loading import Models
 
@@ -29,7 +29,7 @@ HALVINGS = 30
 
 
 @dataclass(frozen=True)
-class KSeq(ByEmission):
+class KSeq(EmissionVerifier):
     """Accept the first of k siblings that passes min(1, p(x) / (ρ·q(x))); at the end y ~ p minus the accepted mass.
 
         β(ρ) = Σ min(q, p / ρ);  ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, by bisection
@@ -57,17 +57,21 @@ class KSeq(ByEmission):
         ),
     )  # fmt: skip
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         """Compile the search for ρ now, which takes seconds, rather than in a round; return no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
-        if passes(probs, probs):
-            _found(one_place(probs))
+        if supports_distributions(probs, probs):
+            _compiled_discounts(dummy_sibling_groups(probs))
 
-    def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Run the tests in sequence, for all positions at once."""
         p, q = fans.p, fans.q
         k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
-        rho = _found(fans)[0] if passes(fans.target.distributions, fans.drafter.distributions) else discount(p, q, k)
+        rho = (
+            _compiled_discounts(fans)[0]
+            if supports_distributions(fans.target.distributions, fans.drafter.distributions)
+            else discount(p, q, k)
+        )
         shared = torch.minimum(q, p / rho)  # [R, V]
         beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
@@ -80,10 +84,10 @@ class KSeq(ByEmission):
         return accept_probs, torch.where(total > 0, rest / total.clamp_min(tiny), p)
 
     def outline(
-        self, tree: DraftTree, fans: Fans
+        self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code, which keeps a position's distributions in the CPU caches."""
-        rho, share, other_mass, total = _found(fans)
+        rho, share, other_mass, total = _compiled_discounts(fans)
         p, q, tiny = fans.target.of(fans.token), fans.drafter.of(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
         accept_probs = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
@@ -92,12 +96,12 @@ class KSeq(ByEmission):
         return accept_probs, at_tokens, torch.where(is_empty, 1.0, other_mass / total.clamp_min(tiny))
 
 
-def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
+def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]:
     """Return ρ per position, the accepted share of min(q, p / ρ), and two sums of the residual, from compiled code.
 
     The residual's sums are first its mass outside the children's tokens, then all of it.
     """
-    discounts = compiled("discounts")
+    discounts = load_kernels("discounts")
     assert discounts is not None
     out = torch.empty(len(fans.token), 4)
     inputs = (
@@ -112,7 +116,7 @@ def _found(fans: Fans) -> tuple[Float[Tensor, "R 1"], ...]:
         *(tensor.contiguous().numpy() for tensor in inputs),
         HALVINGS, _least(torch.float32), out.numpy(), np.zeros(2, np.int64),
     )  # fmt: skip
-    together(lambda: discounts.find(*arguments))
+    run_in_parallel(lambda: discounts.find(*arguments))
     return out.unsqueeze(2).unbind(1)
 
 

@@ -71,7 +71,7 @@ class Lenient(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, v.likeliest()).for_nothing
         tree = v.tree
-        test = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, priced=True)
+        test = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, with_total_variation=True)
         inputs = {"residual": test.residual, "q_left": test.q_left}
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)

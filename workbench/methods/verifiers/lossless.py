@@ -10,7 +10,7 @@ from workbench.core.tree import Sampling
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.kernels.rejection import lossless
+from workbench.kernels.rejection import verify_lossless
 from workbench.methods.verifiers.independent import Independent
 
 
@@ -38,4 +38,4 @@ class Lossless(Verifier):
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply greedy match or recursive rejection."""
-        return lossless(v)
+        return verify_lossless(v)

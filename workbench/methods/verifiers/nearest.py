@@ -13,14 +13,14 @@ from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import GREEDY, Rule
-from workbench.core.transfer import listed, on_host
+from workbench.core.transfer import on_host, to_list
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.kernels.rejection import relaxed_rejection
 from workbench.methods.verifiers.answers import at_matched_accuracy
-from workbench.methods.verifiers.siblings import beside_the_targets_own
+from workbench.methods.verifiers.siblings import has_target_token_sibling
 from workbench.models.loading import Models
 
 NEAREST = Rule(
@@ -76,7 +76,7 @@ class Neighbours:
         """
         if not on_host(tokens.device):
             return self._look(tokens, k)
-        new = torch.tensor(sorted(set(listed(tokens[~self._known[tokens]]))))
+        new = torch.tensor(sorted(set(to_list(tokens[~self._known[tokens]]))))
         if len(new):
             self._found[new] = self._look(new, self._found.shape[1]).int()
             self._known[new] = True
@@ -131,7 +131,7 @@ class Nearest(Verifier):
         0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )
 
-    def prime(self, row: Row, models: Models) -> Neighbours:
+    def prime(self, row: Sequence, models: Models) -> Neighbours:
         """Return the neighbours by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
@@ -175,7 +175,7 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     x, p = tree.tokens.unsqueeze(1), v.p[at]
     lifted = lift(p, torch.arange(len(tree), device=p.device), x).gather(1, x).squeeze(1)
     best = v.p.gather(1, v.likeliest().unsqueeze(1)).squeeze(1)[at]
-    is_lifted = (exact.accept < 0.5) & ~beside_the_targets_own(tree, exact.accept)
+    is_lifted = (exact.accept < 0.5) & ~has_target_token_sibling(tree, exact.accept)
     is_good = is_lifted & (lifted > best)
     inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
     reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())

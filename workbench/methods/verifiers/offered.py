@@ -13,30 +13,30 @@ from workbench.methods.verifiers.independent import Independent
 from workbench.methods.verifiers.k_seq import KSeq
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
-EXACT: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo(), GreedyDraft(), Deterministic())
+EXACT_VERIFIERS: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo(), GreedyDraft(), Deterministic())
 """Exact verifiers besides `Lossless`, which is exact for all drafts."""
 
 
-def offered(*drawn: Sampling) -> tuple[Exact, ...]:
+def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
     """Return the verifiers that are exact for siblings drawn in each of these ways and differ from `Lossless` there.
 
     Example:
         >>> [verifier.name for verifier in offered(Sampling.CHAIN)]
         ['block', 'deterministic']
     """
-    return tuple(v for v in EXACT if set(drawn) <= v.exact_for and set(drawn) & v.made_for)
+    return tuple(v for v in EXACT_VERIFIERS if set(kinds) <= v.exact_for and set(kinds) & v.made_for)
 
 
-def for_growers(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
+def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
     """Return the verifiers besides `Lossless` for a method with these tree builders; each suits at least one of them.
 
     With a tree builder that does not suit the verifier, the method does not promise the target's distribution:
     `Configured.unsound` has the reason.
     """
-    return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in tree_builders))
+    return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.made_for for grower in tree_builders))
 
 
-def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
+def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:
     """Return why verifiers are unsound for drafts whose siblings are drawn in these ways, by name of the verifier.
 
     A rule that is the same as `Lossless` there is neither offered nor refused.
@@ -45,5 +45,5 @@ def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
         drafter: name of the drafter, for the sentences.
         drawn: ways in which siblings may be drawn.
     """
-    reasons = {v.name: why_unsound(drafter, drawn, v.name, v.exact_for) for v in EXACT}
+    reasons = {v.name: why_unsound(drafter, kinds, v.name, v.exact_for) for v in EXACT_VERIFIERS}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

@@ -12,17 +12,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import Fans, by_row
-from workbench.core.rejection import WITHOUT, residual
+from workbench.core.places import SiblingGroups, where_rows
+from workbench.core.rejection import WITHOUT_REPLACEMENT, residual
 from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE, largest
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import WRONG_SCALE, Claim
-from workbench.engine.request import Row
-from workbench.kernels.compilation import compiled, together
-from workbench.kernels.rejection import one_place, passes
-from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.engine.request import Sequence
+from workbench.kernels.compilation import load_kernels, run_in_parallel
+from workbench.kernels.rejection import dummy_sibling_groups, supports_distributions
+from workbench.methods.verifiers.exact import EmissionVerifier, rule_of
 from workbench.methods.verifiers.k_seq import KSeq
 from workbench.models.loading import Models
 
@@ -38,7 +38,7 @@ FEW = 32
 
 
 @dataclass(frozen=True)
-class OptimalTwo(ByEmission):
+class OptimalTwo(EmissionVerifier):
     """Of two drafts x, y choose s = x with probability w(x) / (w(x) + w(y)); accept s with min(1, p(s) / r(s)).
 
     r is the distribution of s, known in closed form for every w, so the rule is exact for any w; if s is rejected, the
@@ -85,22 +85,22 @@ class OptimalTwo(ByEmission):
     free: int = param(32, ge=1, le=256, doc="number of tokens with individual weights; more are closer to the optimum")
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         """Compile the search for weights now, which takes seconds, rather than in a round; return no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
-            _found_compiled(p, q, without=False, free=1, steps=0)
+            _search_weights_compiled(p, q, without=False, free=1, steps=0)
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
-        if passes(probs, probs):
-            self._compiled(DraftTree.chain([0]), one_place(probs), ends=True)
+        if supports_distributions(probs, probs):
+            self._compiled(DraftTree.chain([0]), dummy_sibling_groups(probs), ends=True)
 
-    def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Test the pair, then the other siblings."""
-        if passes(fans.target.distributions, fans.drafter.distributions):
+        if supports_distributions(fans.target.distributions, fans.drafter.distributions):
             accept_probs, _, _, rest = self._compiled(tree, fans, ends=True)
             return accept_probs, rest
         p, q, x, is_child = fans.p, fans.q, fans.token, fans.there
-        tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT
+        tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT_REPLACEMENT
 
         def test(probs: Tensor, drawn_from: Tensor, token: Tensor) -> Tensor:
             return (probs.gather(1, token) / drawn_from.gather(1, token).clamp_min(tiny)).clamp(max=1)
@@ -109,7 +109,7 @@ class OptimalTwo(ByEmission):
             return torch.where(is_child, test(p, q, x), 0.0), residual(p, q)
         free_tokens, log_w, r = weights(p, q, without, self.free, self.steps)
         has_two, pair = is_child[:, 1:2], x[:, :2]
-        r = by_row(has_two.squeeze(1), r, q)
+        r = where_rows(has_two.squeeze(1), r, q)
         is_free = free_tokens.unsqueeze(1) == pair.unsqueeze(2)  # [R, 2, m]
         group_index = free_tokens.shape[1] + group(p.gather(1, pair), q.gather(1, pair))
         pair_log_w = log_w.gather(1, torch.where(is_free.any(2), is_free.long().argmax(2), group_index))
@@ -124,20 +124,20 @@ class OptimalTwo(ByEmission):
             test_prob = torch.where(has_child, test(rest, q, token), 0.0)
             accept_probs = torch.cat([accept_probs, reject_prob * test_prob], 1)
             reject_prob = reject_prob * (1 - test_prob)
-            rest = by_row(has_child.squeeze(1), residual(rest, q), rest)
+            rest = where_rows(has_child.squeeze(1), residual(rest, q), rest)
         return accept_probs, rest
 
     def outline(
-        self, tree: DraftTree, fans: Fans
+        self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code, without wide intermediate tensors."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
-        self, tree: DraftTree, fans: Fans, ends: bool
+        self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
         """Return the result of `outline`, and the residual distribution if `ends`."""
-        pairs = compiled("pairs")
+        pairs = load_kernels("pairs")
         assert pairs is not None
         distributions = [probs.numpy() for probs in (fans.target.distributions, fans.drafter.distributions)]
         p, q = zip(distributions, [at.contiguous().numpy() for at in (fans.target.at, fans.drafter.at)], strict=True)
@@ -149,11 +149,11 @@ class OptimalTwo(ByEmission):
         arguments = (
             *p, *q, *(np.ndarray(probs.shape, np.int32, probs) for probs in distributions),
             fans.token.contiguous().numpy(), fans.there.contiguous().numpy(),
-            min(self.free, len(distributions[0][0])), GROUPS, tree.sampling in WITHOUT, self.steps,
+            min(self.free, len(distributions[0][0])), GROUPS, tree.sampling in WITHOUT_REPLACEMENT, self.steps,
             np.float32(math.exp(MOST)),
             accept_probs.numpy(), at_tokens.numpy(), other_mass.numpy(), rest.numpy(), np.zeros(2, np.int64),
         )  # fmt: skip
-        together(lambda: pairs.judge(*arguments))
+        run_in_parallel(lambda: pairs.judge(*arguments))
         return accept_probs, at_tokens, other_mass.unsqueeze(1), rest
 
 
@@ -169,7 +169,11 @@ def weights(
         free: number of tokens with weights of their own.
         steps: number of optimisation steps; the weights with the largest acceptance are returned.
     """
-    search = _found_compiled if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device) else _found
+    search = (
+        _search_weights_compiled
+        if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device)
+        else _search_weights
+    )
     at, w, r = search(p, q, without, min(free, p.shape[1]), steps)
     return at, w.log(), r
 
@@ -186,7 +190,7 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     return (octaves + (GROUPS - 3)).clamp_(0, GROUPS - 1).long()
 
 
-def _found(
+def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """Return the free tokens, the weights with the largest acceptance, and the distribution of the choice.
@@ -207,20 +211,20 @@ def _found(
     tiny, best = torch.finfo(p.dtype).tiny, torch.full_like(q_all[:, :1], -1.0)
     w = best_w = torch.ones_like(p_all)
     for _ in range(steps + 1):
-        a_q, a_g = _beaten(w, q_all, g_all)
+        a_q, a_g = _weighted_sums(w, q_all, g_all)
         r = g_all * a_q + q_all * a_g + same_group
         overlap = torch.minimum(p_all, r).sum(1, keepdim=True)
         better = overlap > best
         best, best_w = torch.where(better, overlap, best), torch.where(better, w, best_w)
         new_w = (w * (p_all.clamp_min(tiny) / r.clamp_min(tiny))).clamp_(math.exp(-MOST), math.exp(MOST))
         w = torch.where(q_all > 0, new_w, w)
-    a_q, a_g, q_in, g_in = (of.gather(1, k) for of in (*_beaten(best_w, q_all, g_all), q_all, g_all))
+    a_q, a_g, q_in, g_in = (of.gather(1, k) for of in (*_weighted_sums(best_w, q_all, g_all), q_all, g_all))
     if not without:
         return at, best_w, q * (a_q + a_g + q_in)
     return at, best_w, q * ((a_q + q_in / 2 - q).div_((1 - q).clamp_min(1e-12)) + a_g + g_in / 2)
 
 
-def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
+def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
     """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) over all others, for distributions and weights [R, M]."""
     shares = (w.unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, M, M]
     shares.diagonal(dim1=1, dim2=2).zero_()
@@ -228,17 +232,17 @@ def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Floa
     return a_q, a_g
 
 
-def _found_compiled(
+def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """Return the result of `_found` from a compiled function, if available, in a tenth of the time."""
-    if (pairs := compiled("pairs")) is None:
-        return _found(p, q, without, free, steps)
+    if (pairs := load_kernels("pairs")) is None:
+        return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)
     w, r = p.new_empty(len(p), free + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
     distributions = [probs.contiguous().numpy() for probs in (p, q)]
     bits = [np.ndarray(probs.shape, np.int32, probs) for probs in distributions]
     inputs = (*distributions, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
     out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
-    together(lambda: pairs.improve(*inputs, *out))
+    run_in_parallel(lambda: pairs.improve(*inputs, *out))
     return at, w, r

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.places import ranks
-from workbench.core.probes import Probed, Probes
+from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest, with_history
+from workbench.core.sampling import apply_logits_processors, likeliest
 from workbench.core.transfer import to_device
-from workbench.core.tree import DraftTree, ancestors
+from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
-from workbench.kernels.rejection import lossless, relaxed_rejection
+from workbench.engine.request import Sequence
+from workbench.kernels.rejection import relaxed_rejection, verify_lossless
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 
@@ -88,14 +88,14 @@ class Reflective(Verifier):
     reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second look at the draft; 0 is exact")
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
-    def prime(self, row: Row, models: Models) -> Int[Tensor, " R"]:
+    def prime(self, row: Sequence, models: Models) -> Int[Tensor, " R"]:
         """Return the token ids of the question, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
-    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         """Return probes for the question and the second reading; None if α is 0 or the draft is empty."""
         if len(tree) == 0 or self.reflection == 0.0:
             return None
@@ -106,7 +106,7 @@ class Reflective(Verifier):
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
         tree = v.tree
         if v.probed is None:
-            return lossless(v).for_nothing
+            return verify_lossless(v).for_nothing
         if v.u_stop is None:
             return self._greedy(v, v.probed)
         p = v.p
@@ -122,13 +122,15 @@ class Reflective(Verifier):
         deviation = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
         return AcceptanceDecision(test.accept, test.stop, reason=Reason((REFLECTIVE,), inputs), paid=deviation)
 
-    def _greedy(self, v: Verification, probed: Probed) -> AcceptanceDecision:
+    def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
         """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
         is_tested = torch.zeros_like(target_tokens, dtype=torch.bool).index_fill(0, positions, True)
-        tokens = torch.where(is_tested, likeliest(with_history(mixed, v.sampling, v.histories)), target_tokens)
+        tokens = torch.where(
+            is_tested, likeliest(apply_logits_processors(mixed, v.sampling, v.histories)), target_tokens
+        )
         decision = greedy_match(tree, tokens)
         assert decision.reason is not None
         deviation = torch.where(
@@ -139,7 +141,7 @@ class Reflective(Verifier):
         )
 
     def _mixed(
-        self, v: Verification, probed: Probed, dtype: torch.dtype
+        self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
         """Return (1 − α)·l + α·l′ at the root and at each node, before penalties, and l′."""
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
@@ -159,7 +161,7 @@ def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
         lead: the question, and the repeated text before the draft; at least one token.
     """
     n, m, device = len(tree), lead.shape[0], lead.device
-    draft_mask = ancestors(tree.parents, tree.depth)
+    draft_mask = tree_attention_mask(tree.parents, tree.depth)
     sees = torch.zeros(m + n, 2 * n + m, dtype=torch.bool, device=device)
     sees[:, :n] = True
     sees[:m, n : n + m] = torch.ones(m, m, dtype=torch.bool, device=device).tril()

@@ -8,7 +8,7 @@ from torch import Tensor
 from workbench.core.tree import DraftTree
 
 
-def beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
+def has_target_token_sibling(tree: DraftTree, is_target_token: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """Return which nodes are not the target's likeliest token but have a sibling that is.
 
     A relaxed greedy rule rejects them, so that no round is shorter than under the exact rule.
@@ -18,5 +18,5 @@ def beside_the_targets_own(tree: DraftTree, own: Float[Tensor, " N"]) -> Bool[Te
         own: 1 where a node is the target's likeliest token, else 0.
     """
     at = tree.parents + 1
-    has_target_sibling = own.new_zeros(len(tree) + 1).index_add_(0, at, own)[at] > 0
-    return has_target_sibling & (own < 0.5)
+    has_target_sibling = is_target_token.new_zeros(len(tree) + 1).index_add_(0, at, is_target_token)[at] > 0
+    return has_target_sibling & (is_target_token < 0.5)

@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core import relaxed
-from workbench.core.places import rows
+from workbench.core.places import select_rows
 from workbench.core.sampling import WIDE
-from workbench.core.transfer import of_numpy
+from workbench.core.transfer import from_numpy
 from workbench.core.tree import DraftTree
-from workbench.kernels.compilation import compiled, together
-from workbench.kernels.rejection import passes
+from workbench.kernels.compilation import load_kernels, run_in_parallel
+from workbench.kernels.rejection import supports_distributions
 
 
 def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
@@ -31,15 +31,15 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
     return _each(len(p), lambda out, taken: overlaps.add_up(*inputs, out, taken)).unsqueeze(1)
 
 
-def unseen(
-    p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], sure: float
+def unverified_excess(
+    p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], threshold: float
 ) -> Float[Tensor, " R"]:
     """Return Σ (q − p)₊ per distribution, over the tokens with q > `sure` that no logits processor forbids."""
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
-        inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(sure)
+        inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
         return _each(len(p), lambda out, taken: overlaps.unseen(*inputs, out, taken))
     difference = (q - p).clamp_(min=0).masked_fill_(logits == -torch.inf, 0)
-    return (difference.masked_fill_(q <= sure, 0) if sure else difference).sum(1)
+    return (difference.masked_fill_(q <= threshold, 0) if threshold else difference).sum(1)
 
 
 def price_of_keeping(
@@ -48,8 +48,8 @@ def price_of_keeping(
     """Return the deviation as `workbench.core.relaxed.price_of_keeping` does."""
     q, q_index = tree.q, node if tree.q_of is None else tree.q_of[node]
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
-        return relaxed.price_of_keeping(tree, p, least, node)
-    inputs = rows(p, node).numpy(), q.numpy(), q_index.numpy(), least[node].numpy()
+        return relaxed.threshold_rule_error(tree, p, least, node)
+    inputs = select_rows(p, node).numpy(), q.numpy(), q_index.numpy(), least[node].numpy()
     return _each(len(node), lambda out, taken: overlaps.keeping(*inputs, out, taken))
 
 
@@ -59,17 +59,17 @@ def make_ready(device: torch.device) -> None:
     if _passes(probs, probs) is not None:
         ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
         excess(probs, probs, ones[:, None])
-        unseen(probs, probs, probs, 0.0)
+        unverified_excess(probs, probs, probs, 0.0)
         price_of_keeping(replace(DraftTree.chain([0]), q=probs, q_of=at), probs, ones, at)
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
     """Return the compiled sums if they support these distributions."""
-    return compiled("overlaps") if passes(p, q) else None
+    return load_kernels("overlaps") if supports_distributions(p, q) else None
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
     """Return n numbers, computed by a function that runs in several threads."""
     out, counters = np.empty(n), np.zeros(2, np.int64)
-    together(lambda: fill(out, counters))
-    return of_numpy(out).float()
+    run_in_parallel(lambda: fill(out, counters))
+    return from_numpy(out).float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,15 +12,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import drawn, later
+from workbench.core.places import compute_node_errors, sample_bonus_tokens
 from workbench.core.rejection import AcceptanceDecision, Reason, VerificationResult, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
-from workbench.core.tree import DraftTree, ancestors, children_of
+from workbench.core.tree import DraftTree, children_of, tree_attention_mask
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
-from workbench.engine.request import Row
+from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.sums import make_ready, price_of_keeping
 from workbench.models.loading import Models
@@ -67,7 +67,7 @@ class TypicalAcceptance(Verifier):
         0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy): the acceptance threshold at high entropy"
     )
 
-    def prime(self, row: Row, models: Models) -> None:
+    def prime(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
@@ -90,18 +90,20 @@ class TypicalAcceptance(Verifier):
 
         is_chain = tree.fanout <= 1
         deviation = (
-            later(len(tree), price, p, v.late) if is_chain else torch.where(followed(tree, accept, p_x), 1 - p_x, 0.0)
+            compute_node_errors(len(tree), price, p, v.late)
+            if is_chain
+            else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
-        stop, reason = drawn(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
+        stop, reason = sample_bonus_tokens(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
         return AcceptanceDecision(accept, stop, p_x, reason, deviation, at_most=not is_chain and tree.q is not None)
 
     def walk(
         self,
-        parents: Sequence[int],
-        accept: Sequence[float],
-        stop: Sequence[int],
-        uniform: Sequence[float] | None,
-        score: Sequence[float] | None = None,
+        parents: abc.Sequence[int],
+        accept: abc.Sequence[float],
+        stop: abc.Sequence[int],
+        uniform: abc.Sequence[float] | None,
+        score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
         """Return the longest path of accepted nodes; among equals, the path with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
@@ -126,7 +128,7 @@ class TypicalAcceptance(Verifier):
         return False
 
 
-def followed(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
+def on_best_path(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """Return which nodes are on the path that `TypicalAcceptance.walk` takes, computed on the device.
 
     Args:
@@ -134,7 +136,7 @@ def followed(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tensor, 
         accept: 1 where a node passes, else 0.
         score: score of each node.
     """
-    sees = ancestors(tree.parents, tree.depth)  # [N, N]
+    sees = tree_attention_mask(tree.parents, tree.depth)  # [N, N]
     is_accepted_path = ~(sees & (accept <= 0.5)).any(1)
     length = torch.where(is_accepted_path, sees.sum(1), 0)
     path_score = (sees * score.double().clamp_min(math.ulp(0.0)).log()).sum(1)

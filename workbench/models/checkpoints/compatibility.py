@@ -48,7 +48,7 @@ class HeadRequirements:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckResult:
     """Result of one compatibility check.
 
     Attributes:
@@ -62,26 +62,26 @@ class Line:
     says: str
 
 
-def lines(checkpoint: Checkpoint, target: HeadRequirements) -> list[Line]:
+def check_compatibility(checkpoint: Checkpoint, target: HeadRequirements) -> list[CheckResult]:
     """Return the results of all compatibility checks of heads with a target."""
     return [*_sizes(checkpoint, target), *_taps(checkpoint, target), *_notes(checkpoint, target)]
 
 
-def why_not(checkpoint: Checkpoint, target: HeadRequirements) -> str:
+def mismatch_reason(checkpoint: Checkpoint, target: HeadRequirements) -> str:
     """Return why heads do not fit a target, as a sentence; empty if they fit."""
-    reasons = [line.says for line in lines(checkpoint, target) if line.fits is False]
+    reasons = [line.says for line in check_compatibility(checkpoint, target) if line.fits is False]
     return (
         f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(reasons)}." if reasons else ""
     )
 
 
-def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
+def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
     facts, intended_target = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
     n_in = facts.get("target_hidden_size", facts["hidden_size"])
     if n_in == target.hidden_size:
-        yield Line("hidden size", True, f"it reads {n_in:,} numbers, which the target gives")
+        yield CheckResult("hidden size", True, f"it reads {n_in:,} numbers, which the target gives")
     else:
-        yield Line(
+        yield CheckResult(
             "hidden size",
             False,
             f"it reads {n_in:,} numbers and the target gives {target.hidden_size:,}; it is for a target of hidden size "
@@ -89,44 +89,44 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
         )
     width = facts["hidden_size"]
     if width != n_in:
-        yield Line("embedding", False, f"it has embeddings of its own width {width:,}; the target's width is "
+        yield CheckResult("embedding", False, f"it has embeddings of its own width {width:,}; the target's width is "
                                        f"{target.hidden_size:,}")  # fmt: skip
     vocab = facts["vocab_size"]
     if vocab == target.vocab_size:
-        yield Line("vocabulary", True, f"{vocab:,} tokens, as the target has")
+        yield CheckResult("vocabulary", True, f"{vocab:,} tokens, as the target has")
     else:
-        yield Line(
+        yield CheckResult(
             "vocabulary",
             False,
             f"it knows {vocab:,} tokens and the target has {target.vocab_size:,}; it is for a target of {vocab:,} "
             f"tokens{intended_target}",
         )
     if checkpoint.kept is not None:
-        yield Line("draft vocabulary", None, f"it proposes {len(checkpoint.kept):,} of them")
+        yield CheckResult("draft vocabulary", None, f"it proposes {len(checkpoint.kept):,} of them")
 
 
-def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
+def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
     if checkpoint.architecture != "eagle-3":
         return
     config_taps, n = checkpoint.facts["taps"], target.n_layers
     taps = config_taps or (2, n // 2, n - 3)
     names = ", ".join(map(str, taps))
     if any(tap >= n for tap in taps):
-        yield Line("layers", False, f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
+        yield CheckResult("layers", False, f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
                                     f"target of {max(taps) + 1} layers or more")  # fmt: skip
     elif sorted(set(taps)) != list(taps):
-        yield Line("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
+        yield CheckResult("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
                                     "three in order; from 7 layers on they are")  # fmt: skip
     else:
-        yield Line("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
+        yield CheckResult("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
 
 
-def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[Line]:
+def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
     if "rope" in checkpoint.facts:
         head_rope, target_rope = _rope(checkpoint.facts["rope"]), _rope(target.rope)
         comparison = "as the target's" if head_rope == target_rope else f"its own; the target's are {target_rope}"
-        yield Line("positions", None, f"{head_rope}, {comparison}")
-    yield from (Line("note", None, note) for note in checkpoint.says)
+        yield CheckResult("positions", None, f"{head_rope}, {comparison}")
+    yield from (CheckResult("note", None, note) for note in checkpoint.says)
 
 
 def _rope(rope: Mapping[str, Any]) -> str:

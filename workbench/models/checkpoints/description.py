@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.files import CheckpointFiles
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class Checkpoint:
 
     layout: str
     architecture: str
-    stored: Stored
+    stored: CheckpointFiles
     facts: Mapping[str, Any]
     parts: Mapping[str, str]
     kept: tuple[int, ...] | None = None
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorSpec:
     """Tensor of a layout.
 
     Attributes:
@@ -103,7 +103,9 @@ class Part:
     optional: bool = False
 
 
-def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterable[str] = ()) -> dict[str, str]:
+def match_tensors(
+    stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
+) -> dict[str, str]:
     """Return each tensor's name in the files, by its name in this workbench; unknown tensors in the files are refused.
 
     Args:
@@ -115,7 +117,7 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
     Raises:
         ModelError: tensors are missing, unknown or of another shape; the message names them and the expected shape.
     """
-    parts = list(wanted)
+    parts = list(specs)
     missing = [part.stored for part in parts if part.stored not in stored.shapes and not part.optional]
     if missing:
         raise ModelError(
@@ -141,7 +143,9 @@ def matched(stored: Stored, layout: str, wanted: Iterable[Part], unread: Iterabl
     return {part.name: part.stored for part in parts if part.stored in stored.shapes}
 
 
-def number(stored: Stored, config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+def read_positive_int(
+    stored: CheckpointFiles, config: Mapping[str, Any], *names: str, default: int | None = None
+) -> int:
     """Return a positive integer from a configuration: the first of these keys that is present, else `default`.
 
     Raises:
@@ -177,7 +181,9 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {} if is_default and rope["rope_theta"] == 10_000.0 else rope
 
 
-def tokens_of(stored: Stored, ids: Iterable[int], what: str, vocab_size: int) -> tuple[list[int], list[int] | None]:
+def sort_draft_tokens(
+    stored: CheckpointFiles, ids: Iterable[int], what: str, vocab_size: int
+) -> tuple[list[int], list[int] | None]:
     """Return a draft vocabulary's token ids in increasing order, and the index of each in `ids`; None: the same order.
 
     Raises:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.description import tokens_of
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.description import sort_draft_tokens
+from workbench.models.checkpoints.files import CheckpointFiles
 
 MAPS = ("d2t", "t2d")
-Kept = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
+DraftTokens = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
 """Values of `Checkpoint.kept` and `Checkpoint.order`."""
 
 
-def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
+def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
     """Return the draft vocabulary from `d2t`, checked against `t2d` if there is one; (None, None) without `d2t`.
 
     Token i of the heads is token i + d2t[i] of the target; `t2d` is a mask over the target's tokens.
@@ -23,7 +23,7 @@ def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
         return None, None
     offsets = stored.array("d2t").tolist()
     ids = [index + offset for index, offset in enumerate(offsets)]
-    tokens, order = tokens_of(stored, ids, "d2t", vocab_size)
+    tokens, order = sort_draft_tokens(stored, ids, "d2t", vocab_size)
     if "t2d" in stored.shapes:
         mask = stored.array("t2d").astype(bool)
         if mask.shape != (vocab_size,):
@@ -39,7 +39,7 @@ def draft_vocabulary(stored: Stored, vocab_size: int) -> Kept:
     return tuple(tokens), None if order is None else tuple(order)
 
 
-def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
+def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) -> DraftTokens:
     """Return the draft vocabulary from a list of token ids, for LM heads with `rows` rows.
 
     The LM heads have one row for each token of the list, or one for each token of the target.
@@ -47,7 +47,7 @@ def token_map(stored: Stored, name: str, vocab_size: int, rows: int) -> Kept:
     Raises:
         ModelError: as for `draft_vocabulary`; or the number of rows is neither of these.
     """
-    tokens, order = tokens_of(stored, stored.array(name).tolist(), name, vocab_size)
+    tokens, order = sort_draft_tokens(stored, stored.array(name).tolist(), name, vocab_size)
     if rows == vocab_size and rows != len(tokens):
         return tuple(tokens), tuple(tokens)  # the rows of these tokens
     if rows != len(tokens):

@@ -10,9 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.description import ROPES, Checkpoint, Part, matched, number, rope_of
+from workbench.models.checkpoints.description import (
+    ROPES,
+    Checkpoint,
+    TensorSpec,
+    match_tensors,
+    read_positive_int,
+    rope_of,
+)
 from workbench.models.checkpoints.draft_vocabulary import MAPS, draft_vocabulary
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.files import CheckpointFiles
 
 SAFEAILAB, SPECULATORS, MTP = "EAGLE (SafeAILab)", "speculators (eagle)", "speculators (mtp)"
 IN_LAYER = {
@@ -42,7 +49,7 @@ LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
 
 
-def read_eagle(stored: Stored) -> Checkpoint | None:
+def read_eagle(stored: CheckpointFiles) -> Checkpoint | None:
     """Return the description of EAGLE heads; None if the files have another layout.
 
     Raises:
@@ -66,11 +73,11 @@ def read_eagle(stored: Stored) -> Checkpoint | None:
     shapes = layer_shapes(facts, facts["hidden_size"])
     optional = {"embed.weight", "fuse.bias", "q.bias", "k.bias", "v.bias"}
     parts = [
-        Part(name, stored_name, shapes[name], name in optional)
+        TensorSpec(name, stored_name, shapes[name], name in optional)
         for name, stored_name in names.items()
         if name.removesuffix(".weight") not in NORMS or name.removesuffix(".weight") in norms
     ]
-    tensor_names = matched(stored, layout, parts, UNREAD)
+    tensor_names = match_tensors(stored, layout, parts, UNREAD)
     draft_tokens, order = draft_vocabulary(stored, facts["vocab_size"])
     return Checkpoint(
         layout,
@@ -88,7 +95,7 @@ def read_eagle(stored: Stored) -> Checkpoint | None:
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 
 
-def layout_of(stored: Stored) -> str | None:
+def layout_of(stored: CheckpointFiles) -> str | None:
     """Return the name of the EAGLE layout of a checkpoint; None if it has none of them."""
     kind = stored.config.get("speculators_model_type")
     if kind in ("eagle", "mtp"):
@@ -104,21 +111,21 @@ def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     return ("norm_embed", "before", "after") if config.get("layernorms") else ()
 
 
-def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
+def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes and settings of a Llama-like decoder layer from a configuration.
 
     Raises:
         ModelError: a value is missing or not supported.
     """
-    width = number(stored, config, "hidden_size")
-    heads = number(stored, config, "num_attention_heads")
+    width = read_positive_int(stored, config, "hidden_size")
+    heads = read_positive_int(stored, config, "num_attention_heads")
     facts: dict[str, Any] = {
         "hidden_size": width,
-        "vocab_size": number(stored, config, "vocab_size"),
+        "vocab_size": read_positive_int(stored, config, "vocab_size"),
         "heads": heads,
-        "kv_heads": number(stored, config, "num_key_value_heads", default=heads),
-        "head_size": number(stored, config, "head_dim", default=max(width // heads, 1)),
-        "ffn": number(stored, config, "intermediate_size"),
+        "kv_heads": read_positive_int(stored, config, "num_key_value_heads", default=heads),
+        "head_size": read_positive_int(stored, config, "head_dim", default=max(width // heads, 1)),
+        "ffn": read_positive_int(stored, config, "intermediate_size"),
         "eps": float(config.get("rms_norm_eps") or 1e-6),
         "rope": rope_of(config),
     }
@@ -136,14 +143,14 @@ def layer_facts(stored: Stored, config: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def layer_shapes(facts: Mapping[str, Any], reads: int) -> dict[str, tuple[int, ...]]:
+def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors in and around a layer; `reads` is the input width of its attention."""
     width, ffn = facts["hidden_size"], facts["ffn"]
     queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
     norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}
     return norms | {
         "embed.weight": (facts["vocab_size"], width), "fuse.weight": (width, 2 * width), "fuse.bias": (width,),
-        "q.weight": (queries, reads), "k.weight": (keys, reads), "v.weight": (keys, reads),
+        "q.weight": (queries, input_width), "k.weight": (keys, input_width), "v.weight": (keys, input_width),
         "out.weight": (width, queries), "q.bias": (queries,), "k.bias": (keys,), "v.bias": (keys,),
         "gate.weight": (ffn, width), "up.weight": (ffn, width), "down.weight": (width, ffn),
     }  # fmt: skip

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.description import Checkpoint, Part, matched, number
+from workbench.models.checkpoints.description import Checkpoint, TensorSpec, match_tensors, read_positive_int
 from workbench.models.checkpoints.draft_vocabulary import MAPS, draft_vocabulary
 from workbench.models.checkpoints.eagle import IN_LAYER, layer_facts, layer_shapes, verifier_of
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.files import CheckpointFiles
 
 SAFEAILAB, SPECFORGE, SPECULATORS = "EAGLE-3 (SafeAILab)", "EAGLE-3 (SpecForge)", "speculators (eagle3)"
 INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.weight"} | {
@@ -25,7 +25,7 @@ TAPS = 3
 """Number of layers whose hidden states are read if the configuration names none."""
 
 
-def read_eagle3(stored: Stored) -> Checkpoint | None:
+def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
     """Return the description of EAGLE-3 heads; None if the files have another layout.
 
     Raises:
@@ -41,8 +41,8 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
         raise ModelError(f"The config.json in {stored.folder} has no `transformer_layer_config`.", "Fetch it again.")
     facts = layer_facts(stored, layer)
     width, head_size = facts["hidden_size"], facts["head_size"]
-    target = number(stored, config, "target_hidden_size", default=width)
-    taps = taps_of(stored)
+    target = read_positive_int(stored, config, "target_hidden_size", default=width)
+    taps = captured_layers_of(stored)
     n_taps = len(taps) or TAPS
     n_proposed = stored.shapes.get("lm_head.weight", (facts["vocab_size"],))[0]
     draft_size = config.get("draft_vocab_size") or config.get("truncated_vocab_size")
@@ -68,13 +68,13 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
         "embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "after.weight": "norm.weight",
         "vocabulary.weight": "lm_head.weight",
     } | {name: prefix + inside for name, inside in INSIDE.items()}  # fmt: skip
-    parts = [Part(name, inside, shapes[name], name in OPTIONAL) for name, inside in names.items()]
+    parts = [TensorSpec(name, inside, shapes[name], name in OPTIONAL) for name, inside in names.items()]
     if config.get("norm_before_fc"):
-        parts.append(Part("norm_features.weight", "input_norm.weight", shapes["norm_features.weight"]))
+        parts.append(TensorSpec("norm_features.weight", "input_norm.weight", shapes["norm_features.weight"]))
     if config.get("fc_norm"):
-        parts += [Part(f"norm_tap.{i}.weight", f"fc_norm.{i}.weight", (target,)) for i in range(n_taps)]
+        parts += [TensorSpec(f"norm_tap.{i}.weight", f"fc_norm.{i}.weight", (target,)) for i in range(n_taps)]
     unread = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")
-    tensor_names = matched(stored, layout, parts, unread)
+    tensor_names = match_tensors(stored, layout, parts, unread)
     if "d2t" in stored.shapes and stored.shapes["d2t"] != (n_proposed,):
         raise ModelError(
             f"`d2t` in {stored.folder} maps {stored.shapes['d2t'][0]:,} tokens; its LM head has {n_proposed:,}.",
@@ -102,7 +102,7 @@ def read_eagle3(stored: Stored) -> Checkpoint | None:
     )
 
 
-def _layout(stored: Stored) -> str | None:
+def _layout(stored: CheckpointFiles) -> str | None:
     kind = stored.config.get("speculators_model_type")
     if kind is not None:
         return SPECULATORS if kind == "eagle3" else None
@@ -112,7 +112,7 @@ def _layout(stored: Stored) -> str | None:
     return SPECFORGE if architectures[0] == "LlamaForCausalLMEagle3" else SAFEAILAB
 
 
-def taps_of(stored: Stored) -> tuple[int, ...]:
+def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
     """Return the layers whose input is read; () if the configuration names none (they follow from the target's depth).
 
     Raises:

@@ -25,7 +25,7 @@ _CONVERT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class CheckpointFiles:
     """Index of a checkpoint's files: configuration and tensor shapes, without the values.
 
     Attributes:
@@ -49,7 +49,7 @@ class Stored:
         with _opened(self.files[name], "np") as file:
             return file.get_tensor(name)
 
-    def rows(self, name: str, places: Iterable[int]) -> Tensor:
+    def rows(self, name: str, indices: Iterable[int]) -> Tensor:
         """Return some rows of a tensor; the others are not read.
 
         Raises:
@@ -59,7 +59,7 @@ class Stored:
 
         with _opened(self.files[name], "pt") as file:
             tensor = file.get_slice(name)
-            return torch.cat([tensor[index : index + 1] for index in places])
+            return torch.cat([tensor[index : index + 1] for index in indices])
 
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Return tensors by name.
@@ -75,7 +75,7 @@ class Stored:
         return tensors
 
 
-def open_stored(place: Path) -> Stored:
+def open_checkpoint(place: Path) -> CheckpointFiles:
     """Open the checkpoint in a folder, or in one safetensors file with the config.json next to it.
 
     Raises:
@@ -105,7 +105,7 @@ def open_stored(place: Path) -> Stored:
                         f"{name} is in {files[name].name} and in {path.name}.", "Name the file that is meant."
                     )
                 shapes[name], files[name] = tuple(file.get_slice(name).get_shape()), path
-    return Stored(folder, _config(folder), shapes, files)
+    return CheckpointFiles(folder, _config(folder), shapes, files)
 
 
 def _config(folder: Path) -> dict[str, Any]:

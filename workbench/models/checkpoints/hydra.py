@@ -10,16 +10,16 @@ import re
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.description import Checkpoint, Part, matched, number
+from workbench.models.checkpoints.description import Checkpoint, TensorSpec, match_tensors, read_positive_int
 from workbench.models.checkpoints.eagle import IN_LAYER, layer_shapes, verifier_of
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.files import CheckpointFiles
 
 HYDRA, HYDRA_PLUS = "Hydra", "Hydra++"
 _BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.weight")
 _PREFIX = "prefix_embeding_layer."
 
 
-def read_hydra(stored: Stored) -> Checkpoint | None:
+def read_hydra(stored: CheckpointFiles) -> Checkpoint | None:
     """Return the description of Hydra heads; None if the files have another layout.
 
     Raises:
@@ -37,27 +37,27 @@ def read_hydra(stored: Stored) -> Checkpoint | None:
     is_plus = kind == "prefix-mlp"
     step = 2 if is_plus else 1  # in Hydra++, each linear layer follows a dropout
     n_heads, n_layers = 1 + max(int(m[1]) for m in blocks), 1 + max(int(m[2]) for m in blocks) // step
-    width = number(stored, config, "hidden_size", default=stored.shapes[blocks[0][0]][0])
+    width = read_positive_int(stored, config, "hidden_size", default=stored.shapes[blocks[0][0]][0])
     rows = stored.shapes.get(f"hydra_lm_head.0{'.1' if is_plus else ''}.weight", (0,))[0]
-    vocab_size = number(stored, config, "vocab_size", default=rows or None)
+    vocab_size = read_positive_int(stored, config, "vocab_size", default=rows or None)
     grounded = bool(config.get("grounded_heads"))
-    parts: list[Part] = []
+    parts: list[TensorSpec] = []
     for k in range(n_heads):
         for j in range(n_layers):
             in_width = (k + 2) * width if grounded and j == 0 else width
             for name in ("linear", "res_connection") if in_width > width else ("linear",):
                 module_name = f"hydra_mlp.{k}.{step * j + step - 1}.{name}"
-                parts += [Part(f"{k}.{j}.{name}.weight", f"{module_name}.weight", (width, in_width))]
-                parts += [Part(f"{k}.{j}.{name}.bias", f"{module_name}.bias", (width,))]
+                parts += [TensorSpec(f"{k}.{j}.{name}.weight", f"{module_name}.weight", (width, in_width))]
+                parts += [TensorSpec(f"{k}.{j}.{name}.bias", f"{module_name}.bias", (width,))]
         module_name = f"hydra_lm_head.{k}{'.1' if is_plus else ''}"
-        parts.append(Part(f"vocabulary.{k}", f"{module_name}.weight", (vocab_size, width)))
-        parts.append(Part(f"vocabulary_bias.{k}", f"{module_name}.bias", (vocab_size,), optional=True))
+        parts.append(TensorSpec(f"vocabulary.{k}", f"{module_name}.weight", (vocab_size, width)))
+        parts.append(TensorSpec(f"vocabulary_bias.{k}", f"{module_name}.bias", (vocab_size,), optional=True))
     unread = ["input_embed_fn.weight"]
     if is_plus:
         parts += _prefix(stored, width)
         unread += [f"{_PREFIX}embed_tokens.weight", f"{_PREFIX}layers.0.self_attn.rotary_emb.inv_freq"]
     layout = HYDRA_PLUS if is_plus else HYDRA
-    tensor_names = matched(stored, layout, parts, unread)
+    tensor_names = match_tensors(stored, layout, parts, unread)
     facts: dict[str, Any] = {
         "hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers,
         "grounded": grounded, "prefix": is_plus,
@@ -66,7 +66,7 @@ def read_hydra(stored: Stored) -> Checkpoint | None:
     return Checkpoint(layout, "hydra", stored, facts, tensor_names, unread=ignored, verifier=verifier_of(config))
 
 
-def _prefix(stored: Stored, width: int) -> list[Part]:
+def _prefix(stored: CheckpointFiles, width: int) -> list[TensorSpec]:
     """Return the tensors of the decoder layer over the features.
 
     Its configuration is the target's, so its sizes are taken from the tensors.
@@ -77,5 +77,7 @@ def _prefix(stored: Stored, width: int) -> list[Part]:
     sizes = {"hidden_size": width, "ffn": ffn, "heads": width, "kv_heads": keys, "head_size": 1, "vocab_size": 1}
     shapes = layer_shapes(sizes, width)
     weights = {name: stored_name for name, stored_name in IN_LAYER.items() if not name.endswith(".bias")}
-    parts = [Part(f"prefix.{name}", layer_prefix + stored_name, shapes[name]) for name, stored_name in weights.items()]
-    return [*parts, Part("prefix.after.weight", f"{_PREFIX}norm.weight", (width,))]
+    parts = [
+        TensorSpec(f"prefix.{name}", layer_prefix + stored_name, shapes[name]) for name, stored_name in weights.items()
+    ]
+    return [*parts, TensorSpec("prefix.after.weight", f"{_PREFIX}norm.weight", (width,))]

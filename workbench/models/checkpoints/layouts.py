@@ -8,7 +8,7 @@ from workbench.core.errors import ModelError
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.checkpoints.eagle import read_eagle
 from workbench.models.checkpoints.eagle3 import read_eagle3
-from workbench.models.checkpoints.files import open_stored
+from workbench.models.checkpoints.files import open_checkpoint
 from workbench.models.checkpoints.hydra import read_hydra
 from workbench.models.checkpoints.medusa import read_medusa
 
@@ -19,13 +19,13 @@ KNOWN = (
 )
 
 
-def read(place: Path) -> Checkpoint:
+def read_checkpoint(place: Path) -> Checkpoint:
     """Return the description of the heads in a folder or a safetensors file. Only token maps are read, no weights.
 
     Raises:
         ModelError: the files cannot be read, are damaged, or have an unknown layout.
     """
-    stored = open_stored(place)
+    stored = open_checkpoint(place)
     for reader in READERS:
         if (checkpoint := reader(stored)) is not None:
             return checkpoint

@@ -11,17 +11,17 @@ import re
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models.checkpoints.description import Checkpoint, Part, matched, number
+from workbench.models.checkpoints.description import Checkpoint, TensorSpec, match_tensors, read_positive_int
 from workbench.models.checkpoints.draft_vocabulary import token_map
 from workbench.models.checkpoints.eagle import verifier_of
-from workbench.models.checkpoints.files import Stored
+from workbench.models.checkpoints.files import CheckpointFiles
 
 FASTERDECODING, VLLM = "Medusa (FasterDecoding)", "Medusa (vLLM)"
-_THEIRS = re.compile(r"(?P<prefix>medusa_head\.|)(?P<k>\d+)\.(?P<j>\d+)\.(linear\.)?(weight|bias)")
+_FASTERDECODING_TENSOR = re.compile(r"(?P<prefix>medusa_head\.|)(?P<k>\d+)\.(?P<j>\d+)\.(linear\.)?(weight|bias)")
 _BLOCK = re.compile(r"(?P<prefix>medusa_heads\.|)blocks\.(?P<k>\d+)\.layers\.(?P<j>\d+)\.weight")
 
 
-def read_medusa(stored: Stored) -> Checkpoint | None:
+def read_medusa(stored: CheckpointFiles) -> Checkpoint | None:
     """Return the description of Medusa heads; None if the files have another layout.
 
     Raises:
@@ -29,58 +29,61 @@ def read_medusa(stored: Stored) -> Checkpoint | None:
     """
     if any(_BLOCK.fullmatch(name) for name in stored.shapes):
         return _of_vllm(stored)
-    if any(_THEIRS.fullmatch(name) and ".linear." in name for name in stored.shapes):
+    if any(_FASTERDECODING_TENSOR.fullmatch(name) and ".linear." in name for name in stored.shapes):
         return _of_fasterdecoding(stored)
     return None
 
 
-def _of_fasterdecoding(stored: Stored) -> Checkpoint:
+def _of_fasterdecoding(stored: CheckpointFiles) -> Checkpoint:
     config = stored.config
-    matches = [match for name in stored.shapes if (match := _THEIRS.fullmatch(name))]
+    matches = [match for name in stored.shapes if (match := _FASTERDECODING_TENSOR.fullmatch(name))]
     prefix = matches[0]["prefix"]
     blocks = [match for match in matches if ".linear." in match[0]]
     n_heads, n_layers = 1 + max(int(m["k"]) for m in blocks), 1 + max(int(m["j"]) for m in blocks)
     first = stored.shapes[blocks[0][0]]
-    width = number(stored, config, "hidden_size", default=first[0])
+    width = read_positive_int(stored, config, "hidden_size", default=first[0])
     heads = [f"{prefix}{k}.{n_layers}.weight" for k in range(n_heads)]
     lm_heads = [name for name in heads if name in stored.shapes]
     rows = stored.shapes[lm_heads[0]][0] if lm_heads else 0
-    vocab_size = number(stored, config, "vocab_size", default=rows or None)
+    vocab_size = read_positive_int(stored, config, "vocab_size", default=rows or None)
     parts = [
-        Part(f"{k}.{j}.{kind}", f"{prefix}{k}.{j}.linear.{kind}", (width, width)[: 2 - (kind == "bias")])
+        TensorSpec(f"{k}.{j}.{kind}", f"{prefix}{k}.{j}.linear.{kind}", (width, width)[: 2 - (kind == "bias")])
         for k in range(n_heads)
         for j in range(n_layers)
         for kind in ("weight", "bias")
     ]
-    parts += [Part(f"vocabulary.{k}", name, (vocab_size, width)) for k, name in enumerate(heads) if lm_heads]
+    parts += [TensorSpec(f"vocabulary.{k}", name, (vocab_size, width)) for k, name in enumerate(heads) if lm_heads]
     notes = []
     if (config_heads := config.get("medusa_num_heads")) not in (None, n_heads):
         notes.append(f"its config.json says {config_heads} heads, the file has {n_heads}: those of the file count")
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
-    tensor_names = matched(stored, FASTERDECODING, parts)
+    tensor_names = match_tensors(stored, FASTERDECODING, parts)
     return Checkpoint(
         FASTERDECODING, "medusa", stored, facts, tensor_names, verifier=verifier_of(config), says=tuple(notes)
     )
 
 
-def _of_vllm(stored: Stored) -> Checkpoint:
+def _of_vllm(stored: CheckpointFiles) -> Checkpoint:
     config = stored.config
     blocks = [match for name in stored.shapes if (match := _BLOCK.fullmatch(name))]
     prefix = blocks[0]["prefix"]
     n_heads, n_layers = 1 + max(int(m["k"]) for m in blocks), 1 + max(int(m["j"]) for m in blocks)
-    width, vocab_size = number(stored, config, "hidden_size"), number(stored, config, "vocab_size")
+    width, vocab_size = (
+        read_positive_int(stored, config, "hidden_size"),
+        read_positive_int(stored, config, "vocab_size"),
+    )
     notes = ()
-    if (config_heads := number(stored, config, "num_heads", "medusa_num_heads", default=n_heads)) != n_heads:
+    if (config_heads := read_positive_int(stored, config, "num_heads", "medusa_num_heads", default=n_heads)) != n_heads:
         notes = (f"its config.json says {config_heads} heads, the file has {n_heads}: those of the file count",)
     parts = [
-        Part(f"{k}.{j}.{kind}", f"{prefix}blocks.{k}.layers.{j}.{kind}", shape, kind == "bias")
+        TensorSpec(f"{k}.{j}.{kind}", f"{prefix}blocks.{k}.layers.{j}.{kind}", shape, kind == "bias")
         for k in range(n_heads)
         for j in range(n_layers)
         for kind, shape in (("weight", (width, width)), ("bias", (width,)))
     ]
     heads = [f"{prefix}lm_heads.{k}.weight" for k in range(n_heads)]
     is_shared = bool(config.get("original_lm_head"))
-    config_rows = number(stored, config, "truncated_vocab_size", default=vocab_size)
+    config_rows = read_positive_int(stored, config, "truncated_vocab_size", default=vocab_size)
     rows = config_rows
     if not is_shared:
         if heads[0] not in stored.shapes:
@@ -89,9 +92,9 @@ def _of_vllm(stored: Stored) -> Checkpoint:
                 "Fetch it again, or say `original_lm_head` in its config.json where the target's LM head is meant.",
             )
         rows = stored.shapes[heads[0]][0]
-        parts += [Part(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
+        parts += [TensorSpec(f"vocabulary.{k}", name, (rows, width)) for k, name in enumerate(heads)]
     unread = ("token_map", "lm_head.weight", *(heads if is_shared else ()))
-    tensor_names = matched(stored, VLLM, parts, unread)
+    tensor_names = match_tensors(stored, VLLM, parts, unread)
     draft_tokens, order = None, None
     if "token_map" in stored.shapes:
         draft_tokens, order = token_map(

@@ -13,10 +13,10 @@ from typing import Any
 
 from workbench.core.errors import ModelError
 from workbench.models.bundle import config_of
-from workbench.models.checkpoints.compatibility import HeadRequirements, why_not
+from workbench.models.checkpoints.compatibility import HeadRequirements, mismatch_reason
 from workbench.models.checkpoints.description import Checkpoint
-from workbench.models.checkpoints.layouts import read
-from workbench.models.local_models import as_argument, named, trained_for
+from workbench.models.checkpoints.layouts import read_checkpoint
+from workbench.models.local_models import as_argument, short_name, trained_for
 
 ENV = "WORKBENCH_HEADS"
 """Environment variable with folders of heads that are used in addition to the bundled ones, separated as in PATH."""
@@ -56,19 +56,19 @@ _missed: set[str] = set()
 """Preferred folders for which the warning that they cannot be read was logged."""
 
 
-def choose(*places: str) -> None:
+def use_heads(*places: str) -> None:
     """Use the heads in these folders in this process, before those that the environment names."""
     _chosen[:] = places
 
 
 def prefer(place: str, on: bool = True) -> None:
     """Use the heads in a folder before all others in this process; with `on` False, stop using them."""
-    choose(*([place] if on else []), *(other for other in _chosen if other != place))
+    use_heads(*([place] if on else []), *(other for other in _chosen if other != place))
     (_preferred.add if on else _preferred.discard)(place)
     _missed.discard(place)
 
 
-def places() -> list[str]:
+def head_folders() -> list[str]:
     """Return the folders named in this process and by the environment, in order of precedence."""
     return [*_chosen, *filter(None, map(str.strip, os.environ.get(ENV, "").split(os.pathsep)))]
 
@@ -79,7 +79,7 @@ def own_heads() -> Iterator[OwnHeads]:
     Raises:
         ModelError: another folder cannot be read.
     """
-    for folder in places():
+    for folder in head_folders():
         try:
             heads = open_heads(folder)
         except ModelError as error:
@@ -112,7 +112,7 @@ def open_heads(place: str) -> OwnHeads:
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
     """Return the result of `read`, cached until a file in the folder changes (`changed` is the newest date)."""
-    return read(Path(place))
+    return read_checkpoint(Path(place))
 
 
 def _date(path: Path) -> float:
@@ -131,10 +131,10 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
     """
     if heads.checkpoint is None:
         head_target = trained_for(dict(heads.config))
-        return "" if head_target == named(target) else f"{heads.name} was trained for {head_target}."
+        return "" if head_target == short_name(target) else f"{heads.name} was trained for {head_target}."
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
-        return why_not(heads.checkpoint, HeadRequirements.of(target, config)) if config else ""
+        return mismatch_reason(heads.checkpoint, HeadRequirements.of(target, config)) if config else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.models.checksums import NAME, what_is_wrong
+from workbench.models.checksums import SUMS_FILE, checksum_problem
 from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 
-Takes = Callable[[str, bool], int]
+PreferHeads = Callable[[str, bool], int]
 """Type of `Backend.prefer_heads`: function (folder, on) that prefers heads or stops it, and returns the number of
 running generations that change."""
 
 
-def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> dict[str, Any]:
+def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
     """Make the app draft with the last checkpoint of a run's head.
 
     Args:
@@ -40,29 +40,29 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, takes: Takes) -> d
     step = run.saved_step
     folder = _copy_head(run, heads, step)
     try:
-        switched = takes(str(folder), True)
+        switched = prefer_heads(str(folder), True)
     except WorkbenchError as problem:
-        if promoted_at(run) == str(folder):  # it was promoted before
+        if promoted_folder(run) == str(folder):  # it was promoted before
             (run.folder / PROMOTED_AT).unlink()
         shutil.rmtree(folder, ignore_errors=True)
         remedy = f"{problem.remedy} Or continue training, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
     for other in runs:
         is_same_kind = all(other.asked[field] == run.asked[field] for field in ("head", "target"))
-        if is_same_kind and (previous_folder := promoted_at(other)) != str(folder):
-            _end(other, previous_folder, heads, takes)
+        if is_same_kind and (previous_folder := promoted_folder(other)) != str(folder):
+            _end(other, previous_folder, heads, prefer_heads)
     record = {"folder": str(folder), "step": step, "switched": switched}
-    write_whole(run.folder / PROMOTED_AT, (json.dumps(record) + "\n").encode())
+    write_atomically(run.folder / PROMOTED_AT, (json.dumps(record) + "\n").encode())
     return record
 
 
-def take_back(run: LabRun, heads: Path, takes: Takes) -> dict[str, Any]:
+def demote(run: LabRun, heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
     """Stop drafting with a run's head; return the result of `promote` with empty values."""
-    _end(run, promoted_at(run), heads, takes)
+    _end(run, promoted_folder(run), heads, prefer_heads)
     return {"folder": "", "step": 0, "switched": 0}
 
 
-def promoted_at(run: LabRun) -> str:
+def promoted_folder(run: LabRun) -> str:
     """Return the folder of a run's promoted head; empty if there is none, or the record cannot be read."""
     try:
         folder = json.loads((run.folder / PROMOTED_AT).read_text(encoding="utf-8"))["folder"]
@@ -71,7 +71,7 @@ def promoted_at(run: LabRun) -> str:
         return ""
 
 
-def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
+def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> list[str]:
     """Promote the heads again that were promoted before a restart; drop the record of a head that no longer works.
 
     Returns:
@@ -79,22 +79,22 @@ def again(runs: Sequence[LabRun], takes: Takes) -> list[str]:
     """
     folders: list[str] = []
     for run in runs:
-        if folder := promoted_at(run):
+        if folder := promoted_folder(run):
             try:
                 if not _is_whole(Path(folder)):
                     raise WorkbenchError(f"{folder} is gone or damaged.", "Promote the run's head again.")
-                takes(folder, True)
+                prefer_heads(folder, True)
                 folders.append(folder)
             except WorkbenchError:
                 (run.folder / PROMOTED_AT).unlink()
     return folders
 
 
-def _end(run: LabRun, folder: str, heads: Path, takes: Takes) -> None:
+def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> None:
     """Stop drafting with a run's promoted head and delete the copy; any other folder in the record is kept."""
     (run.folder / PROMOTED_AT).unlink(missing_ok=True)
     if folder:
-        takes(folder, False)
+        prefer_heads(folder, False)
         if Path(folder).resolve().parent == heads.resolve():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -114,7 +114,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
             shutil.copytree(head, copy)
             if _is_whole(copy):
                 # Heads are identified by their folder's name, so other weights need another name.
-                folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / NAME).read_text()[:6]}"
+                folder = heads / f"{head.name}-{run.id[-8:]}-step-{step}-{(copy / SUMS_FILE).read_text()[:6]}"
                 if not _is_whole(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
@@ -131,7 +131,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
 def _is_whole(head: Path) -> bool:
     """Return whether the weights match their checksum."""
     try:
-        checksum, _, name = (head / NAME).read_text(encoding="utf-8").strip().partition("  ")
-        return not what_is_wrong(head / name, checksum)
+        checksum, _, name = (head / SUMS_FILE).read_text(encoding="utf-8").strip().partition("  ")
+        return not checksum_problem(head / name, checksum)
     except (OSError, ValueError):
         return False

@@ -14,11 +14,11 @@ from filelock import FileLock
 
 from workbench.core.errors import WorkbenchError
 from workbench.service.lab import processes
-from workbench.trace.curves import EVALUATING, HELD, LOSS, SPEEDUP, TAU, TESTED, TRAINING, Points, read_curves
-from workbench.trace.files import write_whole
+from workbench.trace.curves import EVALUATING, LOSS, SPEEDUP, TAU, TEACHER_FORCED, TESTED, TRAINING, Points, read_curves
+from workbench.trace.files import write_atomically
 
 RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", "failed", "killed", "damaged"
-GOES_ON = (STOPPED, KILLED, FAILED)
+RESUMABLE = (STOPPED, KILLED, FAILED)
 """States from which a run can be resumed."""
 STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
 """Stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
@@ -64,7 +64,7 @@ class LabRun:
             request = self.asked
             if "damaged" in request:
                 raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
-            write_whole(self.folder / "run.json", (json.dumps(request | more, indent=1) + "\n").encode())
+            write_atomically(self.folder / "run.json", (json.dumps(request | more, indent=1) + "\n").encode())
 
     @property
     def process(self) -> psutil.Process | None:
@@ -134,7 +134,9 @@ class LabRun:
     @property
     def saved_step(self) -> int:
         """Step of the last saved head: losses are recorded at each step, held-out figures at each checkpoint."""
-        return max((points[-1][0] for tag, points in self.curves().items() if tag.startswith(HELD)), default=0)
+        return max(
+            (points[-1][0] for tag, points in self.curves().items() if tag.startswith(TEACHER_FORCED)), default=0
+        )
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
         """Return a summary of the run as plain data; `trouble` is the error and its remedy."""

@@ -23,10 +23,10 @@ from workbench.models.bundle import config_of
 from workbench.models.local_models import path_of
 from workbench.models.names import folder_of
 from workbench.service.lab import processes, promotion
-from workbench.service.lab.promotion import Takes
-from workbench.service.lab.runs import DAMAGED, GOES_ON, LabRun
-from workbench.service.lab.wishes import Wish
-from workbench.trace.files import write_whole
+from workbench.service.lab.promotion import PreferHeads
+from workbench.service.lab.runs import DAMAGED, RESUMABLE, LabRun
+from workbench.service.lab.wishes import TrainingRequest
+from workbench.trace.files import write_atomically
 from workbench.trace.ids import is_id, new_id
 
 ENV = "WORKBENCH_LAB"
@@ -97,19 +97,27 @@ class Lab:
 
     # -- steering ------------------------------------------------------------------------------------------------
 
-    def start(self, wish: Wish) -> LabRun:
+    def start(self, training_request: TrainingRequest) -> LabRun:
         """Start a run.
 
         Raises:
             CapacityError: another run is being trained, or the disk is too full.
         """
         with self._alone():
-            self._check_disk(wish)
+            self._check_disk(training_request)
             run = LabRun(self.folder / "runs" / new_id())
             run.folder.mkdir(parents=True)
             created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            request = {"head": wish.head, "target": wish.target, "options": wish.settings(), "created": created}
-            write_whole(run.folder / "run.json", (json.dumps(request | {"data": wish.data}, indent=1) + "\n").encode())
+            request = {
+                "head": training_request.head,
+                "target": training_request.target,
+                "options": training_request.settings(),
+                "created": created,
+            }
+            write_atomically(
+                run.folder / "run.json",
+                (json.dumps(request | {"data": training_request.data}, indent=1) + "\n").encode(),
+            )
             self._begin(run)
         return run
 
@@ -125,7 +133,7 @@ class Lab:
         if run.state == DAMAGED:
             raise WorkbenchError("The settings of this run cannot be read.", "Delete it, and start a new run.")
         with self._alone():
-            if run.state not in GOES_ON:
+            if run.state not in RESUMABLE:
                 raise WorkbenchError("This run is finished.", "Start a new run, with a larger budget.")
             run.note(stopped=False)
             self._begin(run)
@@ -142,7 +150,7 @@ class Lab:
             threading.Thread(target=_end, args=(process,), daemon=True).start()
         return run
 
-    def forget(self, run_id: Any, takes: Takes = lambda *_: 0) -> None:
+    def forget(self, run_id: Any, prefer_heads: PreferHeads = lambda *_: 0) -> None:
         """Delete a run with its curves and its head; if the head is promoted, stop drafting with it.
 
         Args:
@@ -159,10 +167,10 @@ class Lab:
             if run.folder.is_symlink():
                 run.folder.unlink()
                 return
-            promotion.take_back(run, self.folder / "heads", takes)
+            promotion.demote(run, self.folder / "heads", prefer_heads)
             shutil.rmtree(run.folder)
 
-    def promote(self, run_id: Any, takes: Takes, on: bool = True) -> dict[str, Any]:
+    def promote(self, run_id: Any, prefer_heads: PreferHeads, on: bool = True) -> dict[str, Any]:
         """Make the app draft with the last saved head of a run; see `workbench.service.lab.promotion`.
 
         Args:
@@ -175,16 +183,20 @@ class Lab:
         """
         with self._locked():  # otherwise a concurrent withdrawal could leave the record of a deleted head
             run, heads = self.run(run_id), self.folder / "heads"
-            return promotion.promote(run, self.runs(), heads, takes) if on else promotion.take_back(run, heads, takes)
+            return (
+                promotion.promote(run, self.runs(), heads, prefer_heads)
+                if on
+                else promotion.demote(run, heads, prefer_heads)
+            )
 
-    def promote_again(self, takes: Takes) -> list[str]:
+    def promote_again(self, prefer_heads: PreferHeads) -> list[str]:
         """Promote the heads again that were promoted when the app ended; return their folders."""
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(WorkbenchError):  # a read-only folder is still read
                 stack.enter_context(self._locked())
-            return promotion.again(self.runs(), takes)
+            return promotion.restore_promotions(self.runs(), prefer_heads)
 
     def close(self) -> None:
         """Stop the trainings that this process started; they can be resumed."""
@@ -269,10 +281,10 @@ class Lab:
         ):  # Linux may divide CPU time among sessions first, and apply priorities only within a session
             Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
 
-    def _check_disk(self, wish: Wish) -> None:
+    def _check_disk(self, training_request: TrainingRequest) -> None:
         """Refuse a run without disk space for the hidden states: four layers for each token of answers and prompts."""
-        width = config_of(folder_of(wish.target) or Path()).get("hidden_size", 1024)
-        n_bytes = wish.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
+        width = config_of(folder_of(training_request.target) or Path()).get("hidden_size", 1024)
+        n_bytes = training_request.budget.answer_tokens * 3 * 4 * width * 2 + SPARE
         free = shutil.disk_usage(self.folder).free
         if free < n_bytes:
             raise CapacityError(

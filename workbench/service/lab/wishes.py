@@ -46,7 +46,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrainingRequest:
     """Request for a training run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Wish:
     budget: Budget
 
     @classmethod
-    def of(cls, head: str, target: str, options: Mapping[str, Any], targets: list[str]) -> Wish:
+    def of(cls, head: str, target: str, options: Mapping[str, Any], targets: list[str]) -> TrainingRequest:
         """Check the values of a form.
 
         Raises:

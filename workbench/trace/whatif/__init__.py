@@ -14,33 +14,33 @@ from typing import Any
 from workbench.trace import acceptance, metrics
 from workbench.trace.events import Trace
 from workbench.trace.speedup import Estimate
-from workbench.trace.whatif.against_theory import overlay, transport
+from workbench.trace.whatif.against_theory import compare_with_theory, compare_with_transport_bound
 from workbench.trace.whatif.combination import Combination, combine
-from workbench.trace.whatif.lengths import Alternative, Costs, Lengths, costs, draft_lengths
-from workbench.trace.whatif.predicted import distributions
-from workbench.trace.whatif.timing import Budget, budget
-from workbench.trace.whatif.width import Rescue, Width, rescues, widths
-from workbench.trace.whatif.wording import words
+from workbench.trace.whatif.lengths import Alternative, Costs, LengthPredictions, fit_costs, predict_draft_lengths
+from workbench.trace.whatif.predicted import predict_tau
+from workbench.trace.whatif.timing import TimeBreakdown, time_breakdown
+from workbench.trace.whatif.width import EmittedTokenRanks, WidthEstimate, estimate_widths, rank_emitted_tokens
+from workbench.trace.whatif.wording import explain_speed
 
 __all__ = [
     "Alternative",
-    "Budget",
+    "TimeBreakdown",
     "Combination",
     "Costs",
-    "Lengths",
-    "Rescue",
-    "Width",
+    "LengthPredictions",
+    "EmittedTokenRanks",
+    "WidthEstimate",
     "analyse",
-    "budget",
+    "time_breakdown",
     "combine",
-    "costs",
-    "distributions",
-    "draft_lengths",
-    "overlay",
-    "rescues",
-    "transport",
-    "widths",
-    "words",
+    "fit_costs",
+    "predict_tau",
+    "predict_draft_lengths",
+    "compare_with_theory",
+    "rank_emitted_tokens",
+    "compare_with_transport_bound",
+    "estimate_widths",
+    "explain_speed",
 ]  # fmt: skip
 PLAIN = "autoregressive"
 
@@ -60,19 +60,19 @@ def analyse(
         errors: measured error of each prediction, in words (`workbench.bench.whatif_errors.errors`).
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
-    time_budget, rounds = budget(trace, plain), trace.rounds
+    time_budget, rounds = time_breakdown(trace, plain), trace.rounds
     is_tentative = any(len(r.nodes) and (r.placed or r.revoked) for r in rounds)  # tokens per round are not recorded
-    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) and not is_tentative else None
+    lengths = predict_draft_lengths(trace, plain) if metrics.count_drafted(rounds) and not is_tentative else None
     return {
         "method": trace.header.method,
         "target": trace.header.target,
         "budget": time_budget.to_wire(),
-        "words": words(time_budget, lengths, measured),
+        "words": explain_speed(time_budget, lengths, measured),
         "lengths": lengths.to_wire() if lengths else None,
         "combinations": [combine(trace, t).to_wire() for t in others if t.header.method != PLAIN],
-        "rescues": [entry.to_wire() for entry in rescues(rounds)],
-        "widths": [asdict(entry) for entry in widths(rounds)] if lengths else [],
-        "theory": overlay(trace, plain),
+        "rescues": [entry.to_wire() for entry in rank_emitted_tokens(rounds)],
+        "widths": [asdict(entry) for entry in estimate_widths(rounds)] if lengths else [],
+        "theory": compare_with_theory(trace, plain),
         "errors": dict(errors or {}),
         "definitions": [d.to_wire() for d in acceptance.definitions(rounds, trace.header.rules)],
     }

@@ -11,13 +11,13 @@ from typing import Any
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED
-from workbench.trace.whatif.lengths import costs
-from workbench.trace.whatif.predicted import depths, distributions
-from workbench.trace.whatif.timing import budget
-from workbench.trace.whatif.width import tests_of
+from workbench.trace.whatif.lengths import fit_costs
+from workbench.trace.whatif.predicted import draft_depths, predict_tau
+from workbench.trace.whatif.timing import time_breakdown
+from workbench.trace.whatif.width import tested_positions
 
 
-def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
+def compare_with_theory(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
     """Return theoretical values for a run, as JSON data.
 
     Returns:
@@ -26,30 +26,30 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
         and the list of `transport`. `best` is None without a plain step; positions that were never drafted are assumed
         to have `rate`, and rounds without a draft count as rejections of the first token.
     """
-    rounds, time_budget = trace.rounds, budget(trace, plain)
-    predicted = distributions(rounds)
+    rounds, time_budget = trace.rounds, time_breakdown(trace, plain)
+    predicted = predict_tau(rounds)
     rates, best = predicted["rates"], None
     if time_budget.plain_s and rates and time_budget.depth:
-        model, plain_s = costs(trace, plain), time_budget.plain_s
-        had_drafts = fmean(depth > 0 for depth in depths(rounds))  # small for methods that copy from the text
-        nodes = metrics.drafted(rounds) / sum(depths(rounds))  # per level
+        model, plain_s = fit_costs(trace, plain), time_budget.plain_s
+        had_drafts = fmean(depth > 0 for depth in draft_depths(rounds))  # small for methods that copy from the text
+        nodes = metrics.count_drafted(rounds) / sum(draft_depths(rounds))  # per level
         best = theory.best_depth(
             [had_drafts * rates[0], *rates[1:]],
             model.level_s / plain_s,
             lambda n: (model.verify_s + (n - 1) * nodes * model.node_s) / plain_s,
             model.other_s / plain_s,
             beyond=time_budget.rate,
-            most=2 * max(depths(rounds)),
+            most=2 * max(draft_depths(rounds)),
         )
     return {
         "tau": time_budget.tau,
         **predicted,
         "best": asdict(best) if best else None,
-        "transport": transport(rounds),
+        "transport": compare_with_transport_bound(rounds),
     }
 
 
-def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+def compare_with_transport_bound(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Compare the acceptance of sampled siblings with the optimal-transport bound, by number of siblings.
 
     Only tree positions with both distributions recorded count. The bound is computed from the recorded most likely
@@ -63,7 +63,7 @@ def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     for r in rounds:
         if r.params.get("temperature", 0.0) == 0.0:
             continue
-        for _, place, _ in tests_of(r):
+        for _, place, _ in tested_positions(r):
             if place + 1 >= min(len(r.top_p), len(r.top_q)):
                 continue
             top_p, top_q = r.top_p[place + 1], r.top_q[place + 1]
@@ -72,7 +72,7 @@ def transport(rounds: Sequence[Round]) -> list[dict[str, Any]]:
                 continue
             p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (top_p, top_q))
             tokens = [r.nodes.tokens[i] for i in children]
-            bound = theory.bound_from_tops(p, q, len(children), replacement=len(set(tokens)) < len(tokens))
+            bound = theory.bound_from_top_tokens(p, q, len(children), replacement=len(set(tokens)) < len(tokens))
             is_complete = min(sum(p.values()), sum(q.values())) > 1 - 1e-4
             accepted = any(r.nodes.status[i] == ACCEPTED for i in children)
             by_n[len(children)].append((accepted, bound, is_complete))

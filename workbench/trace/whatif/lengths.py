@@ -10,10 +10,10 @@ import numpy as np
 
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
-from workbench.trace.stalls import calm
+from workbench.trace.stalls import exclude_stalled
 from workbench.trace.tokens import CORRECTED
-from workbench.trace.whatif.predicted import depths
-from workbench.trace.whatif.shorter import starts
+from workbench.trace.whatif.predicted import draft_depths
+from workbench.trace.whatif.shorter import round_start_probs
 from workbench.trace.whatif.timing import plain_rounds
 
 
@@ -40,10 +40,10 @@ class Costs:
         return levels * self.level_s + self.verify_s + nodes * self.node_s + self.other_s
 
 
-def costs(trace: Trace, plain: Trace | None = None) -> Costs:
+def fit_costs(trace: Trace, plain: Trace | None = None) -> Costs:
     """Fit the cost model without stalled rounds: a line through target passes by size; means of the other times."""
-    rounds, others = calm(trace.rounds), calm(plain.rounds) if plain else []
-    levels = sum(depths(rounds))
+    rounds, others = exclude_stalled(trace.rounds), exclude_stalled(plain.rounds) if plain else []
+    levels = sum(draft_depths(rounds))
     sizes = [(len(r.nodes), r.verify_s) for r in rounds] + [(0, r.verify_s) for r in others]
     n, seconds = np.array([s[0] for s in sizes], float), np.array([s[1] for s in sizes])
     if np.unique(n).size > 1:
@@ -81,7 +81,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthPredictions:
     """Predictions for other draft lengths.
 
     Attributes:
@@ -107,7 +107,7 @@ class Lengths:
         return asdict(self)
 
 
-def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
+def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPredictions:
     """Predict the speed of a run with other draft lengths.
 
     With drafts cut to k levels a round ends after at most k accepted tokens and the target's own, and the next round
@@ -117,8 +117,8 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
     """
-    rounds, model = trace.rounds, costs(trace, plain)
-    levels, tokens = depths(rounds), metrics.emitted(rounds)
+    rounds, model = trace.rounds, fit_costs(trace, plain)
+    levels, tokens = draft_depths(rounds), metrics.count_emitted(rounds)
     base = tokens / sum(model.round_s(d, len(r.nodes)) for d, r in zip(levels, rounds, strict=True))
 
     def alternative(name: str, depth: int | None, n_rounds: float, seconds: float) -> Alternative:
@@ -126,17 +126,17 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
 
     fixed = list[Alternative]()
     for k in range(max(levels, default=0) + 1):
-        round_starts, n_rounds, seconds, at = starts(rounds, k), 0.0, 0.0, 0
+        round_starts, n_rounds, seconds, at = round_start_probs(rounds, k), 0.0, 0.0, 0
         for d, r in zip(levels, rounds, strict=True):
             n = sum(round_starts[at : at + len(r.emitted)])
             n_rounds, at = n_rounds + n, at + len(r.emitted)
             seconds += n * model.round_s(min(k, d), sum(level <= k for level in r.nodes.depth))
         fixed.append(alternative(f"at most {k}" if k else "no draft", k, n_rounds, seconds))
-    if base_rounds := calm(plain_rounds(trace, plain)[0]):
-        plain_s = sum(r.seconds for r in base_rounds) / metrics.emitted(base_rounds)
+    if base_rounds := exclude_stalled(plain_rounds(trace, plain)[0]):
+        plain_s = sum(r.seconds for r in base_rounds) / metrics.count_emitted(base_rounds)
         fixed[0] = alternative("no draft", 0, tokens, tokens * plain_s)
     exact = sum(model.round_s(len(r.path), len(r.path)) for r in rounds)
-    return Lengths(
+    return LengthPredictions(
         recorded=alternative("as recorded", None, len(rounds), tokens / base),
         fixed=tuple(fixed),
         best=max(fixed, key=lambda a: a.tokens_per_second),

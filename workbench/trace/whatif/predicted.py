@@ -10,7 +10,7 @@ from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 
 
-def distributions(rounds: Sequence[Round]) -> dict[str, Any]:
+def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
     """Return τ as predicted by two models: the same acceptance everywhere, or acceptance by position.
 
     Returns:
@@ -37,7 +37,7 @@ def tau_of(rates: Sequence[float], levels: Sequence[int]) -> float:
     return fmean(theory.tau_by_position(rates[:d]) for d in levels) if levels else 0.0
 
 
-def depths(rounds: Sequence[Round]) -> list[int]:
+def draft_depths(rounds: Sequence[Round]) -> list[int]:
     """Return the number of levels of every round's draft; 0 if nothing was drafted."""
     return [max(r.nodes.depth, default=0) for r in rounds]
 

@@ -21,7 +21,7 @@ from enum import Enum
 
 from workbench.trace.events import Round
 from workbench.trace.tokens import CORRECTED
-from workbench.trace.whatif.predicted import depths
+from workbench.trace.whatif.predicted import draft_depths
 
 
 class Outcome(Enum):
@@ -50,7 +50,7 @@ class Position:
 
 def positions(rounds: Sequence[Round]) -> list[Position]:
     """Return every emitted position in order, with its recorded outcome."""
-    levels = depths(rounds)
+    levels = draft_depths(rounds)
     full, result = max(levels, default=0), list[Position]()
     for number, (r, level) in enumerate(zip(rounds, levels, strict=True)):
         for i, token in enumerate(r.emitted):
@@ -64,12 +64,12 @@ def positions(rounds: Sequence[Round]) -> list[Position]:
     return result
 
 
-def starts(rounds: Sequence[Round], most: int) -> list[float]:
+def round_start_probs(rounds: Sequence[Round], most: int) -> list[float]:
     """Return, for each position of the text, the probability that a round with drafts of at most `most` starts there.
 
     Their sum is the expected number of rounds.
     """
-    text_positions, accept_prob = positions(rounds), _chances(reached(rounds))
+    text_positions, accept_prob = positions(rounds), _chances(count_by_depth(rounds))
     start_probs = [0.0] * len(text_positions)
     for start in range(len(text_positions)):
         if start == 0:
@@ -89,7 +89,7 @@ def starts(rounds: Sequence[Round], most: int) -> list[float]:
     return start_probs
 
 
-def reached(rounds: Sequence[Round]) -> list[tuple[int, int]]:
+def count_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int]]:
     """Return (positions that were accepted or rejected, positions that were accepted) by depth, from depth 1 on."""
     counts = list[tuple[int, int]]()
     for p in positions(rounds):

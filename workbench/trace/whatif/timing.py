@@ -12,15 +12,15 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
-from workbench.trace.stalls import calm, stalls
-from workbench.trace.whatif.predicted import depths, distributions
+from workbench.trace.stalls import exclude_stalled, find_stalls
+from workbench.trace.whatif.predicted import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
 """Minimum number of rounds without a draft to use them as baseline if no plain run is given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TimeBreakdown:
     """Mean time of a round by part, and time of a plain decoding step, in seconds.
 
     Attributes:
@@ -97,7 +97,7 @@ class Budget:
         return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
 
-def budget(trace: Trace, plain: Trace | None = None) -> Budget:
+def time_breakdown(trace: Trace, plain: Trace | None = None) -> TimeBreakdown:
     """Return the mean time of a round by part.
 
     Args:
@@ -111,14 +111,14 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     rounds = trace.rounds
     if not any(r.emitted for r in rounds):
         raise WorkbenchError("The trace has no rounds with tokens.", "Use a run with at least one token.")
-    predicted = distributions(rounds)
+    predicted = predict_tau(rounds)
     plain_decoding, plain_from = plain_rounds(trace, plain)
-    stalled, timed, base = stalls(rounds), calm(rounds), calm(plain_decoding)
+    stalled, timed, base = find_stalls(rounds), exclude_stalled(rounds), exclude_stalled(plain_decoding)
     verify = fmean(r.verify_s for r in timed)
     accept = fmean(sum(p.end_s - p.start_s for p in r.phases if p.name == "judge") for r in timed)
     overhead = fmean(r.overhead_s for r in timed)
     accept = min(accept, overhead)
-    return Budget(
+    return TimeBreakdown(
         rounds=len(rounds),
         stalled=len(stalled),
         stalled_s=sum(rounds[i].seconds for i in stalled),
@@ -128,15 +128,15 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
             metrics.tokens_per_second(plain_decoding) if plain else _rate(plain_decoding),
         ),
         tau=metrics.tau(rounds) or 0.0,
-        drafted=metrics.drafted(rounds) / len(rounds),
-        depth=fmean(depths(rounds)),
+        drafted=metrics.count_drafted(rounds) / len(rounds),
+        depth=fmean(draft_depths(rounds)),
         rate=predicted["rate"],
         tau_iid=predicted["tau_iid"],
         draft_s=fmean(r.draft_s for r in timed),
         verify_s=verify,
         accept_s=accept,
         other_s=overhead - accept,
-        plain_s=sum(r.seconds for r in base) / metrics.emitted(base) if base else None,
+        plain_s=sum(r.seconds for r in base) / metrics.count_emitted(base) if base else None,
         plain_verify_s=fmean(r.verify_s for r in base) if base else None,
         plain_from=plain_from,
     )
@@ -145,7 +145,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
 def _rate(rounds: list[Round]) -> float | None:
     """Return tokens per second of selected rounds, without the time between rounds; None if no time was recorded."""
     seconds = sum(r.seconds for r in rounds)
-    return metrics.emitted(rounds) / seconds if seconds else None
+    return metrics.count_emitted(rounds) / seconds if seconds else None
 
 
 def _over(rate: float | None, plain: float | None) -> float | None:
@@ -165,7 +165,7 @@ def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
                 raise WorkbenchError(
                     f"The plain run has another {field} than the run.", "Compare runs of one target and prompt."
                 )
-        if not metrics.emitted(plain.rounds):
+        if not metrics.count_emitted(plain.rounds):
             raise WorkbenchError("The plain run has no tokens.", "Use a run with at least one token.")
         return plain.rounds, "a plain run of the same prompt"
     undrafted = [r for r in trace.rounds if not len(r.nodes) and r.emitted]

@@ -9,11 +9,11 @@ from typing import Any
 
 from workbench.trace.events import Round
 from workbench.trace.nodes import ACCEPTED, DISCARDED
-from workbench.trace.whatif.predicted import depths, tau_of
+from workbench.trace.whatif.predicted import draft_depths, tau_of
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class EmittedTokenRanks:
     """Ranks of the emitted tokens in the drafter's distribution, at one depth.
 
     Attributes:
@@ -43,7 +43,7 @@ class Rescue:
 
 
 @dataclass(frozen=True, slots=True)
-class Width:
+class WidthEstimate:
     """Estimate for a tree with `width` siblings at every position, as deep as the recorded drafts.
 
     Attributes:
@@ -58,16 +58,16 @@ class Width:
     tau: float
 
 
-def rescues(rounds: Sequence[Round]) -> list[Rescue]:
+def rank_emitted_tokens(rounds: Sequence[Round]) -> list[EmittedTokenRanks]:
     """Return, for every depth, the ranks that the emitted tokens have in the drafter's distribution.
 
     The ranking is the recorded one (`top_q`). If it is missing, several siblings are ranked by q; with a single sibling
     the rank after a rejection is unknown.
     """
-    by_depth: dict[int, Rescue] = {}
+    by_depth: dict[int, EmittedTokenRanks] = {}
     for r in rounds:
-        for depth, place, token in tests_of(r):
-            entry = by_depth.get(depth) or Rescue(depth, 0, {}, 0, 0, 0)
+        for depth, place, token in tested_positions(r):
+            entry = by_depth.get(depth) or EmittedTokenRanks(depth, 0, {}, 0, 0, 0)
             rank = _rank(r, place, token)
             changes: dict[str, Any] = {"tested": entry.tested + 1}
             if rank is None:
@@ -82,7 +82,7 @@ def rescues(rounds: Sequence[Round]) -> list[Rescue]:
     return [by_depth[d] for d in sorted(by_depth)]
 
 
-def tests_of(r: Round) -> list[tuple[int, int, int]]:
+def tested_positions(r: Round) -> list[tuple[int, int, int]]:
     """Return (depth, node, emitted token) of each tree position whose children were tested; node −1 is the root."""
     tested = list[tuple[int, int, int]]()
     for depth, place in enumerate((-1, *r.path), 1):
@@ -121,7 +121,7 @@ def _second_for_target(r: Round, place: int) -> bool:
     return len(likeliest) > 1 and any(r.nodes.tokens[i] == likeliest[1] for i in rejected)
 
 
-def widths(rounds: Sequence[Round], most: int = 5) -> list[Width]:
+def estimate_widths(rounds: Sequence[Round], most: int = 5) -> list[WidthEstimate]:
     """Return the estimated τ of trees with 1 … `most` siblings at every position."""
-    by_depth, levels = rescues(rounds), depths(rounds)
-    return [Width(w, tau_of([entry.within(w) for entry in by_depth], levels)) for w in range(1, most + 1)]
+    by_depth, levels = rank_emitted_tokens(rounds), draft_depths(rounds)
+    return [WidthEstimate(w, tau_of([entry.within(w) for entry in by_depth], levels)) for w in range(1, most + 1)]

@@ -7,14 +7,16 @@ from math import log
 
 from workbench.trace.speedup import SLOWER, Estimate
 from workbench.trace.stalls import TIMES
-from workbench.trace.whatif.lengths import Lengths
-from workbench.trace.whatif.timing import Budget
+from workbench.trace.whatif.lengths import LengthPredictions
+from workbench.trace.whatif.timing import TimeBreakdown
 
 TELLING, SMALL = 0.1, 0.02
 """Relative differences below which a speed is not explained (`TELLING`), or not mentioned (`SMALL`)."""
 
 
-def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | None = None) -> list[str]:
+def explain_speed(
+    breakdown: TimeBreakdown, lengths: LengthPredictions | None = None, measured: Estimate | None = None
+) -> list[str]:
     """Return sentences that explain the run's speed; "faster" or "slower" only if several pairs of runs show it.
 
     Args:
@@ -22,38 +24,39 @@ def words(found: Budget, lengths: Lengths | None = None, measured: Estimate | No
         lengths: predictions for other draft lengths.
         measured: speed-up from several pairs of such runs; a single run is not conclusive.
     """
-    if not found.drafted:
+    if not breakdown.drafted:
         return ["Nothing was drafted: this is plain decoding."]
-    if found.speedup is None or not found.plain_s or found.measured is None:
-        time_parts = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(found))
+    if breakdown.speedup is None or not breakdown.plain_s or breakdown.measured is None:
+        time_parts = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in _parts(breakdown))
         return [
-            f"A round takes {1e3 * found.round_s:.2f} ms ({time_parts}) and emits {found.tau:.2f} tokens.",
+            f"A round takes {1e3 * breakdown.round_s:.2f} ms ({time_parts}) and emits {breakdown.tau:.2f} tokens.",
             "Its speed-up is unknown, because there is no plain run. Record a plain run of the same prompt and give it "
             "together with this one.",
-            *_about_stalls(found),
+            *_about_stalls(breakdown),
             *_about_lengths(lengths, measured),
         ]
-    plain, cost = found.plain_s, found.round_s / found.plain_s
-    time_parts = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(found))
+    plain, cost = breakdown.plain_s, breakdown.round_s / breakdown.plain_s
+    time_parts = ", ".join(f"{name} {s / plain:.2f}" for name, s in _parts(breakdown))
     sentences = [
-        _headline(found.measured, measured),
-        *_about_stalls(found),
-        f"A round emits {found.tau:.2f} tokens and costs {cost:.2f} plain steps ({time_parts}). It breaks even at "
-        f"{cost:.2f} tokens per round" + (f", {cost - found.tau:.2f} more than it emits." if cost > found.tau else "."),
+        _headline(breakdown.measured, measured),
+        *_about_stalls(breakdown),
+        f"A round emits {breakdown.tau:.2f} tokens and costs {cost:.2f} plain steps ({time_parts}). It breaks even at "
+        f"{cost:.2f} tokens per round"
+        + (f", {cost - breakdown.tau:.2f} more than it emits." if cost > breakdown.tau else "."),
     ]
-    plain_verify = found.plain_verify_s or 0.0
+    plain_verify = breakdown.plain_verify_s or 0.0
     extra = {
-        "drafting": found.draft_s / plain,
-        f"verifying {found.drafted + 1:.1f} tokens instead of 1": (found.verify_s - plain_verify) / plain,
-        "overhead": (found.accept_s + found.other_s - (plain - plain_verify)) / plain,
+        "drafting": breakdown.draft_s / plain,
+        f"verifying {breakdown.drafted + 1:.1f} tokens instead of 1": (breakdown.verify_s - plain_verify) / plain,
+        "overhead": (breakdown.accept_s + breakdown.other_s - (plain - plain_verify)) / plain,
     }
     dearest = max(extra, key=extra.__getitem__)
     if extra[dearest] > SMALL:
         sentences.append(
             f"The largest extra cost over a plain step is {dearest}: {extra[dearest]:.2f} plain steps per round. "
-            f"Without it the run would be {found.tau / (cost - extra[dearest]):.2f} times as fast as plain decoding."
+            f"Without it the run would be {breakdown.tau / (cost - extra[dearest]):.2f} times as fast as plain decoding."
         )
-    return [*sentences, *_about_the_formula(found), *_about_lengths(lengths, measured)]
+    return [*sentences, *_about_the_formula(breakdown), *_about_lengths(lengths, measured)]
 
 
 def _headline(of_run: float, measured: Estimate | None) -> str:
@@ -62,7 +65,7 @@ def _headline(of_run: float, measured: Estimate | None) -> str:
     return f"{measured.sentence}."
 
 
-def _about_stalls(found: Budget) -> list[str]:
+def _about_stalls(found: TimeBreakdown) -> list[str]:
     if not found.stalled and not found.plain_stalled:
         return []
     which = [f"{found.stalled} of {found.rounds} rounds"] if found.stalled else []
@@ -71,7 +74,7 @@ def _about_stalls(found: Budget) -> list[str]:
     return [f"{rounds}, because the machine was busy. The following figures exclude them."]
 
 
-def _about_the_formula(found: Budget) -> list[str]:
+def _about_the_formula(found: TimeBreakdown) -> list[str]:
     steps = found.steps()
     if not steps or found.speedup is None:
         return []
@@ -89,7 +92,7 @@ def _about_the_formula(found: Budget) -> list[str]:
     return [f"{prediction}. The largest correction is {assumption}, which multiplies the speed-up by {factor:.2f}."]
 
 
-def _about_lengths(lengths: Lengths | None, measured: Estimate | None) -> list[str]:
+def _about_lengths(lengths: LengthPredictions | None, measured: Estimate | None) -> list[str]:
     if lengths is None:
         return []
     best, ceiling = lengths.best, f"{lengths.oracle.relative:.2f} times this speed"
@@ -104,7 +107,7 @@ def _about_lengths(lengths: Lengths | None, measured: Estimate | None) -> list[s
     return [f"No shorter draft would be faster. {oracle}."]
 
 
-def _parts(found: Budget) -> list[tuple[str, float]]:
+def _parts(found: TimeBreakdown) -> list[tuple[str, float]]:
     return [
         ("draft", found.draft_s), ("verify", found.verify_s), ("overhead", found.accept_s + found.other_s),
     ]  # fmt: skip

@@ -18,25 +18,30 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.fusing import tapped, taps_in, taps_of
-from workbench.training.family.head_training import TrainingSetup, begun, keeping, still
+from workbench.training.family.fusing import check_capture_layers, choose_capture_layers, load_fusion_batch
+from workbench.training.family.head_training import (
+    TrainingSetup,
+    answer_continues,
+    build_seeded,
+    draft_vocabulary_config,
+)
 from workbench.training.family.unrolled import Batch, train_drafts
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
-__all__ = ["taps_of", "train"]
+__all__ = ["choose_capture_layers", "train"]
 
 DECAY = 4.0
 """Number of positions after which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is
 wrong, the later ones are useless."""
 ANCHORS = 16
 """Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""
-MEASURED = 48
-PARTLY = 0.25
+EVAL_ANCHORS = 48
+PARTLY_VISIBLE_SHARE = 0.25
 """Share of the blocks in which more than the first token is visible."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train layers, fusion and mask in blocks of `block` positions.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled): blocks that begin at sampled positions, and the
@@ -46,37 +51,37 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: the readings hold no hidden states of a layer that is to be fused.
     """
-    options, teacher = course.options, course.teacher
-    taps, table = taps_in(course), course.table
+    options, teacher = setup.options, setup.teacher
+    taps, table = check_capture_layers(setup), setup.table
 
     def fresh() -> BlockNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})
-        begin_at(net, teacher.last_norm)
+        init_weights(net, teacher.last_norm)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        anchors, is_there = drawn(batch.answer, generator)
-        is_known = in_sight(anchors.shape, net.block, generator).to(anchors.device)
-        states = net.blocks(tapped(course, batch.rows, taps), batch.embeds, anchors, is_known)
+        anchors, is_there = sample_anchors(batch.answer, generator)
+        is_known = sample_visible(anchors.shape, net.block, generator).to(anchors.device)
+        states = net.blocks(load_fusion_batch(setup, batch.rows, taps), batch.embeds, anchors, is_known)
         for offset in range(1, net.block):
-            mask = is_there & still(batch.answer, offset - 1).gather(1, anchors) & ~is_known[..., offset]
-            yield states[:, :, offset][mask], deciding(batch.places, anchors + offset)[mask]
+            mask = is_there & answer_continues(batch.answer, offset - 1).gather(1, anchors) & ~is_known[..., offset]
+            yield states[:, :, offset][mask], predicting_positions(batch.places, anchors + offset)[mask]
 
     weights = [math.exp(-offset / DECAY) for offset in range(net.block - 1)]
     return train_drafts(
-        course,
+        setup,
         net,
         drafts,
         lambda state: F.linear(state, table),
         [weight / sum(weights) for weight in weights],
         vocab_size=len(teacher.head),
-        **keeping(course.kept, teacher),
+        **draft_vocabulary_config(setup.kept, teacher),
     )
 
 
-def drawn(
+def sample_anchors(
     answer: Bool[Tensor, "B n"], generator: torch.Generator | None
 ) -> tuple[Int[Tensor, "B A"], Bool[Tensor, "B A"]]:
     """Sample the positions where blocks begin, and return which of them exist.
@@ -87,23 +92,23 @@ def drawn(
         answer: whether a position is such a position.
         generator: random generator; None: always the same positions, for measuring.
     """
-    limit = MEASURED if generator is None else ANCHORS
+    limit = EVAL_ANCHORS if generator is None else ANCHORS
     noise = torch.rand(answer.shape, generator=generator or torch.Generator().manual_seed(0)).to(answer.device)
     top = noise.masked_fill(~answer, -1.0).topk(min(limit, int(answer.sum(1).max())), dim=1)
     return top.indices, top.values >= 0
 
 
-def in_sight(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
+def sample_visible(shape: Any, block: int, generator: torch.Generator | None) -> Bool[Tensor, "B A m"]:
     """Return the visible tokens of blocks: the first, and in some blocks a random share of the others."""
     is_known = torch.zeros(*shape, block, dtype=torch.bool)
     if generator is not None:
         share = torch.rand(*shape, 1, generator=generator)
-        has_more = torch.rand(*shape, 1, generator=generator) < PARTLY
+        has_more = torch.rand(*shape, 1, generator=generator) < PARTLY_VISIBLE_SHARE
         is_known = has_more & (torch.rand(is_known.shape, generator=generator) < share)
     is_known[..., 0] = True
     return is_known
 
 
-def deciding(numbers: Int[Tensor, "B n"], places: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
+def predicting_positions(flat_index: Int[Tensor, "B n"], positions: Int[Tensor, "B A"]) -> Int[Tensor, "B A"]:
     """Return, for the tokens at these positions, the numbers of the positions that predict them: one earlier."""
-    return numbers.gather(1, (places - 1).clamp_max(numbers.shape[1] - 1))
+    return flat_index.gather(1, (positions - 1).clamp_max(flat_index.shape[1] - 1))

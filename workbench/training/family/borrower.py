@@ -52,9 +52,9 @@ class DrafterInTraining(nn.Module):
         embeds = self.enter(nn.functional.embedding(ids, self._theirs[0]))
         return self.model(inputs_embeds=embeds, **{"use_cache": False} | more)[0]
 
-    def table(self, kept: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
+    def table(self, draft_vocabulary: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
         """Return the LM head's rows of some tokens."""
-        return self.leave(self._theirs[1][kept])
+        return self.leave(self._theirs[1][draft_vocabulary])
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights under their names in the model's folder."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import AGREES
+from workbench.decoders.declarations import DEFAULT_AGREEMENT
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
-from workbench.models.published import PUBLISHED
-from workbench.training.cards import Figures, Trained, losses_of, minutes_of, steps_of, table
+from workbench.models.published import MODEL_INDEX
+from workbench.training.cards import Figures, TrainedModel, losses_of, minutes_of, steps_of, table
 from workbench.training.heads.artefact import STORED
 
 BITS = "bits"
@@ -18,26 +18,28 @@ RANKED, BEST = "head_accuracy", (1, 3, 10)
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
 
 
-def card(model: Trained) -> str:
+def card(model: TrainedModel) -> str:
     """Return the text of a card."""
     config, figures, measured = model.config, model.figures, model.measured
     kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
     head = registry.heads().get(kind)
-    idea = _DRAFTER if head is None else head.idea.format(**config.get("net", {})) + _voice(config.get("net", {}))
-    agrees = AGREES if head is None else head.agrees
-    curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thinned(figures["curve"])]
+    idea = (
+        _DRAFTER if head is None else head.idea.format(**config.get("net", {})) + _lm_head_text(config.get("net", {}))
+    )
+    agrees = DEFAULT_AGREEMENT if head is None else head.agrees
+    curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thin_curve(figures["curve"])]
     lines = [
-        f"Drafts for `{config['target']}`. {idea} What it drafts never changes the output{_but(kind)}.",
+        f"Drafts for `{config['target']}`. {idea} What it drafts never changes the output{_approximate_text(kind)}.",
         "",
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
         f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from {_sources(measured)}"
-        f"{_given(figures)}, read once by `workbench train readings`. No text of public sets is in this repository.",
+        f"{_text_answers_text(figures)}, read once by `workbench train readings`. No text of public sets is in this repository.",
         f"- **Training**: {_command(kind, figures)}: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}"
-        f"{_weighed(config, figures)}.",
-        *([_begun(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
-        *([_stored(config[STORED], measured)] if STORED in config else []),
+        f"{_loss_sum_text(config, figures)}.",
+        *([_start_text(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
+        *([_storage_text(config[STORED], measured)] if STORED in config else []),
         f"- **Licence**: that of the target's weights, of which it is made{_licence(config['target'])}.",
         "",
         "## Learning curve",
@@ -55,7 +57,7 @@ def card(model: Trained) -> str:
     ]
     for name, section in measured.items():
         if isinstance(section, dict):
-            lines += ["", *_measured(name, section)]
+            lines += ["", *_evaluation_section(name, section)]
     return "\n".join(lines)
 
 
@@ -68,7 +70,7 @@ def _command(kind: str, figures: Figures) -> str:
     return f"`workbench train {recipe}{options}`{'' if is_single else ' in the folders of those answers and readings'}"
 
 
-def _voice(net: Figures) -> str:
+def _lm_head_text(net: Figures) -> str:
     """Return whether a net has an LM head of its own, in words; empty for kinds that never have one."""
     if "draft_vocab_size" not in net:
         return ""
@@ -87,14 +89,14 @@ def _sources(measured: Figures) -> str:
     return f"public sets and from {generators}" if any(not group.startswith("own ") for group in groups) else generators
 
 
-def _weighed(config: Figures, figures: Figures) -> str:
+def _loss_sum_text(config: Figures, figures: Figures) -> str:
     """Return a note that the shown losses are weighted sums, for heads or steps with several losses."""
     has_several = any(name.startswith(("head ", "step ")) for name in figures["losses"])
     return f" (each is the sum `{config['loss']}`)" if has_several and "+" in config.get("loss", "") else ""
 
 
 def _licence(target: str) -> str:
-    return f" ({PUBLISHED[target].licence})" if target in PUBLISHED else ""
+    return f" ({MODEL_INDEX[target].licence})" if target in MODEL_INDEX else ""
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
@@ -110,7 +112,7 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
     return ["## By rank", "", caption, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
 
 
-def _stored(stored: Figures, measured: Figures) -> str:
+def _storage_text(stored: Figures, measured: Figures) -> str:
     """Return how the weights are stored, and whether they were measured in that form."""
     when = "so" if BITS in measured else "before, with 16 bits"
     return (
@@ -119,18 +121,18 @@ def _stored(stored: Figures, measured: Figures) -> str:
     )
 
 
-def _begun(before: Figures, average: str | None) -> str:
+def _start_text(before: Figures, average: str | None) -> str:
     """Return the earlier training runs that this one started from, and the share of their weights in it."""
     share = float(average or 0)
     average_note = f" The weights are a mean: {share:.0%} are those." if share else ""
-    line = f"- **Begun** with finished weights, {_trained(before)}. Losses there: {losses_of(before)}.{average_note}"
+    line = f"- **Begun** with finished weights, {_run_text(before)}. Losses there: {losses_of(before)}.{average_note}"
     while "begun" in before:
         before = before["begun"]
-        line += f" These had begun with others, {_trained(before)}."
+        line += f" These had begun with others, {_run_text(before)}."
     return line
 
 
-def _trained(figures: Figures) -> str:
+def _run_text(figures: Figures) -> str:
     kind = figures["options"].get("method")
     return (
         f"{f'of {kind}, ' if kind else ''}trained in {steps_of(figures)}, {minutes_of(figures)}, on"
@@ -143,13 +145,13 @@ def _rate(figures: Figures) -> str:
     return f", {figures['answer_rate']:,} tokens a second," if "answer_rate" in figures else ""
 
 
-def _given(figures: Figures) -> str:
+def _text_answers_text(figures: Figures) -> str:
     """Return the amount of training text that the target did not write."""
     n_tokens = figures.get("given_tokens", 0)
     return f", and {n_tokens:,} tokens of answers that those sets give (`--set given=true`)" if n_tokens else ""
 
 
-def _but(kind: str) -> str:
+def _approximate_text(kind: str) -> str:
     """Return the approximate methods that use this drafter and may change the output."""
     approximate = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
     return f", unless an approximate rule judges it (`{'`, `'.join(approximate)}`)" if approximate else ""
@@ -163,7 +165,7 @@ def _vocabulary(config: Figures, figures: Figures) -> str:
     )
 
 
-def _measured(name: str, figures: Figures) -> list[str]:
+def _evaluation_section(name: str, figures: Figures) -> list[str]:
     params = ", ".join(f"{key}={value}" for key, value in figures["params"].items())
     rows = [
         (str(depth), f"{n_tested:,}", f"{n_accepted / n_tested:.1%}")
@@ -179,7 +181,7 @@ def _measured(name: str, figures: Figures) -> list[str]:
     ]
 
 
-def _thinned(curve: list[list[float]], most: int = 12) -> list[list[float]]:
+def _thin_curve(curve: list[list[float]], most: int = 12) -> list[list[float]]:
     """Return a dozen points of a curve, including the first and the last."""
     if len(curve) <= most:
         return curve

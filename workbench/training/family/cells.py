@@ -12,12 +12,12 @@ from workbench.core.errors import ParameterError
 from workbench.trace import metrics
 from workbench.trace.events import Round
 from workbench.training.answers import ANSWERS
-from workbench.training.family.evaluate import held_prompts
+from workbench.training.family.evaluate import read_held_out_prompts
 
 CELL = "cell.json"
 
 
-def asked_prompts(target: str, answers: Path, readings: Path, each: int) -> list[tuple[str, list[int]]]:
+def load_study_prompts(target: str, answers: Path, readings: Path, each: int) -> list[tuple[str, list[int]]]:
     """Return (group, tokens) of the held-out prompts that each cell of a study is measured on.
 
     Raises:
@@ -29,24 +29,29 @@ def asked_prompts(target: str, answers: Path, readings: Path, each: int) -> list
                 f"{folder} holds no {recipe}.",
                 f"Make them: workbench train {recipe} --set target={target} --set out={folder}.",
             )
-    prompts = list(held_prompts(answers / ANSWERS, each))
+    prompts = list(read_held_out_prompts(answers / ANSWERS, each))
     if not prompts:
         raise ParameterError(f"{answers} has no held-out prompt.", "Make more: workbench train answers.")
     return prompts
 
 
-def sum_of(prompts: list[tuple[str, list[int]]]) -> str:
+def hash_prompts(prompts: list[tuple[str, list[int]]]) -> str:
     """Return a hash that identifies a list of prompts."""
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
 
 
 def tallies(answers: Sequence[Sequence[Round]]) -> dict[str, list[int]]:
     """Return per answer the accepted, tested and emitted tokens, and the target's rounds."""
-    figures = {"accepted": metrics.accepted, "tested": metrics.tested, "emitted": metrics.emitted, "rounds": len}
+    figures = {
+        "accepted": metrics.count_accepted,
+        "tested": metrics.count_tested,
+        "emitted": metrics.count_emitted,
+        "rounds": len,
+    }
     return {name: [count(rounds) for rounds in answers] for name, count in figures.items()}
 
 
-def done(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def load_finished_cell(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Return a finished cell; None if there is none.
 
     Raises:

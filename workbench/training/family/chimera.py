@@ -10,35 +10,35 @@ from torch import Tensor, nn
 
 from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import TrainingSetup, on, still
+from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train encoder, fusion layer and heads on the target's distributions; the heads' losses are summed unweighted.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.3.
     """
-    return train_sequential_heads(course, guesses)
+    return train_sequential_heads(setup, guesses)
 
 
 def guesses(
-    net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+    net: ChimeraHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
-    indices = still(answer, 1).nonzero()
-    indices = indices if some is None else indices[some]
+    indices = answer_continues(answer, 1).nonzero()
+    indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
-    for level, states in enumerate(stand_ins(net, net.project(embedding[ids]), features.float())):
-        in_answer = still(answer, level + 1)[rows, positions]
+    for level, states in enumerate(compute_draft_states(net, net.project(embedding[ids]), features.float())):
+        in_answer = answer_continues(answer, level + 1)[rows, positions]
         if in_answer.any():
             guess = net(features[rows, positions].float(), states[rows, positions], level)
-            yield guess[in_answer], on(features, level + 1)[rows, positions][in_answer].float()
+            yield guess[in_answer], shift_left(features, level + 1)[rows, positions][in_answer].float()
 
 
-def stand_ins(
-    net: ChimeraHeads, told: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
+def compute_draft_states(
+    net: ChimeraHeads, token_inputs: Float[Tensor, "B n C"], features: Float[Tensor, "B n D"]
 ) -> Iterator[Float[Tensor, "B n C"]]:
     """Yield the fusion layer's states of each draft level, for drafts after every position of the texts at once.
 
@@ -56,7 +56,7 @@ def stand_ins(
     diagonal = torch.eye(n, dtype=torch.bool, device=features.device)
     cached_kv, mask = layer.held(net.enter(features), positions), diagonal.new_ones(n, n).tril()
     for level in range(net.blocks):
-        x = net.trigram(torch.cat([_placed(told, level + 2 - back) for back in range(TOKENS, 0, -1)], -1))
+        x = net.trigram(torch.cat([_shift_inputs(token_inputs, level + 2 - back) for back in range(TOKENS, 0, -1)], -1))
         draft_positions, mask = positions + 1 + level, torch.cat([mask, diagonal], 1)
         queries, *new_kv = layer.turned(layer.before(x), draft_positions)
         keys, values = torch.cat([cached_kv, torch.stack(new_kv)], 3)
@@ -66,6 +66,10 @@ def stand_ins(
         yield states
 
 
-def _placed(told: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
+def _shift_inputs(token_inputs: Float[Tensor, "B n C"], steps: int) -> Float[Tensor, "B n C"]:
     """Return the inputs `steps` positions later; positions before the first token get the first one's."""
-    return on(told, steps) if steps >= 0 else torch.cat([told[:, :1].expand(-1, -steps, -1), told[:, :steps]], 1)
+    return (
+        shift_left(token_inputs, steps)
+        if steps >= 0
+        else torch.cat([token_inputs[:, :1].expand(-1, -steps, -1), token_inputs[:, :steps]], 1)
+    )

@@ -8,33 +8,33 @@ from torch import Tensor
 
 from workbench.methods.drafters.clover import CloverHeads
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import TrainingSetup, on, still
+from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
 
-LATER = 0.7
+LOSS_DECAY = 0.7
 """Weight of a level's loss relative to the level before, as in Clover-2's released code."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train block, gates and step; the loss of level k weighs 0.7^(k − 1).
 
     Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (knowledge distillation).
     """
-    return train_sequential_heads(course, guesses, LATER)
+    return train_sequential_heads(setup, guesses, LOSS_DECAY)
 
 
 def guesses(
-    net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+    net: CloverHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per level the predicted and the true features. Arguments: those of Hydra's `guesses`."""
-    indices = still(answer, 1).nonzero()
-    indices = indices if some is None else indices[some]
+    indices = answer_continues(answer, 1).nonzero()
+    indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
-    state = net.over(features.float(), net.project(embedding[on(ids, 1)]))[rows, positions]
+    state = net.over(features.float(), net.project(embedding[shift_left(ids, 1)]))[rows, positions]
     for level in range(net.blocks):
-        token_inputs = net.project(embedding[on(ids, level + 1)[rows, positions]])
+        token_inputs = net.project(embedding[shift_left(ids, level + 1)[rows, positions]])
         state, guess = net.step(state, token_inputs) if level else net.begin(state, token_inputs)
-        in_answer = still(answer, level + 1)[rows, positions]
+        in_answer = answer_continues(answer, level + 1)[rows, positions]
         if in_answer.any():
-            yield guess[in_answer], on(features, level + 1)[rows, positions][in_answer].float()
+            yield guess[in_answer], shift_left(features, level + 1)[rows, positions][in_answer].float()

@@ -24,25 +24,25 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.models.fingerprint import WEIGHTS
 from workbench.models.loading import load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.machine import machine_facts
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.training.distill import draft_model_losses
-from workbench.training.family.cells import CELL, asked_prompts, done, sum_of, tallies
+from workbench.training.family.cells import CELL, hash_prompts, load_finished_cell, load_study_prompts, tallies
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
-from workbench.training.family.evaluate import rows_of
+from workbench.training.family.evaluate import evaluation_settings
 from workbench.training.family.readings import Readings
-from workbench.training.family.training_texts import ALL, TARGET, TEXT, rows_made
+from workbench.training.family.training_texts import ALL, TARGET, TEXT, select_readings
 from workbench.training.loop import Report
-from workbench.training.recipe import chosen, finish
-from workbench.training.resuming import settle
+from workbench.training.recipe import changed_options, finish
+from workbench.training.resuming import resolve_resume
 
 REPORT, START, METHOD = "distilling.json", "start", "draft-model"
-TEXT_ALONE = "forward_kl:0"
+TEXT_ONLY_LOSS = "forward_kl:0"
 """Loss of the initial model, in which the text weighs 1: it is trained on text only, not on the target's
 distributions."""
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
-FREE = {"out", "threads", "losses", "crossed", "made"}
+SELECTION_OPTIONS = {"out", "threads", "losses", "crossed", "made"}
 """Options that select the cells and do not affect a cell's result."""
 
 
@@ -104,7 +104,7 @@ class DistillingOptions:
     threads: int = 2
 
 
-def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
+def run_distillation_study(options: DistillingOptions, report: Report) -> dict[str, Any]:
     """Train and measure the missing cells; after an interruption, the same command continues.
 
     Raises:
@@ -117,35 +117,35 @@ def distilling(options: DistillingOptions, report: Report) -> dict[str, Any]:
     pairs = list(dict.fromkeys(pairs))
     if not pairs:
         raise ParameterError("There is nothing to compare.", "Name some losses.")
-    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
+    prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     for text_kind, loss in pairs:
         draft_model_losses(loss)
-        rows_made(readings, text_kind)
-    shared = {"target": named(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
-    shared |= {"prompts": sum_of(prompts)}
+        select_readings(readings, text_kind)
+    shared = {"target": short_name(options.target), WEIGHTS: readings.facts[WEIGHTS], "read": readings.n_tokens}
+    shared |= {"prompts": hash_prompts(prompts)}
     plain = TEXT if TEXT in options.made else ALL
     start = options.out / START if options.begin is None else options.begin
-    cells = [_cell(options, START, (plain, TEXT_ALONE) if options.begin is None else None, shared, prompts, report)]
+    cells = [_cell(options, START, (plain, TEXT_ONLY_LOSS) if options.begin is None else None, shared, prompts, report)]
     shared |= {START: hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()[:16]}
     for i, (text_kind, loss) in enumerate(pairs):
         report(f"distilling: {i + 1} of {len(pairs)}: {loss} on made={text_kind}")
         cells.append(_cell(options, f"{text_kind}-{loss}", (text_kind, loss), shared, prompts, report))
     study: dict[str, Any] = {
-        "target": named(options.target), "method": METHOD, "prompts": len(prompts),
-        "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
+        "target": short_name(options.target), "method": METHOD, "prompts": len(prompts),
+        "max_new_tokens": options.max_new_tokens, "options": changed_options(options), "machine": machine_facts(),
         "cells": cells,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
+    write_atomically(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
     return {"cells": len(cells), "out": str(options.out / REPORT)}
 
 
 def _cell(
     options: DistillingOptions,
     name: str,
-    taught: tuple[str, str] | None,
-    same: dict[str, Any],
+    text_and_loss: tuple[str, str] | None,
+    shared_settings: dict[str, Any],
     prompts: list[tuple[str, list[int]]],
     report: Report,
 ) -> dict[str, Any]:
@@ -159,23 +159,23 @@ def _cell(
         prompts: prompts to draft on.
         report: receives progress lines.
     """
-    settings = same | {
+    settings = shared_settings | {
         field.name: str(getattr(options, field.name))
         for field in dataclasses.fields(options)
-        if field.name not in FREE and field.name not in same
+        if field.name not in SELECTION_OPTIONS and field.name not in shared_settings
     }
     folder = options.out / name
-    if cell := done(folder, settings):
+    if cell := load_finished_cell(folder, settings):
         return cell
     cell = {"name": name, "made": "", "loss": "", "settings": settings, "steps": 0, "tokens": 0}
     drafter = folder
-    if taught is None:
+    if text_and_loss is None:
         assert options.begin is not None
         drafter = options.begin
     else:
-        text_kind, loss = taught
+        text_kind, loss = text_and_loss
         is_start = name == START
-        drafter_options = settle(
+        drafter_options = resolve_resume(
             ChatDrafterOptions(
                 target=options.target, readings=options.readings, out=folder, checkpoint=folder / "run.pt",
                 vocabulary=options.vocabulary, hidden=options.hidden, layers=options.layers, inner=options.inner,
@@ -187,15 +187,17 @@ def _cell(
             {}, report,
         )  # fmt: skip
         result, facts = train_chat_drafter(drafter_options, report)
-        figures = finish(result, folder, {"options": chosen(drafter_options), **facts})
+        figures = finish(result, folder, {"options": changed_options(drafter_options), **facts})
         cell |= {
             "made": text_kind, "loss": "" if is_start else loss, "steps": result.steps, "tokens": result.tokens,
             "seconds": figures["seconds"], "agreement": figures["held"]["agreement"],
         }  # fmt: skip
-    cell |= {mode: _in_use(options, drafter, prompts, temperature) for mode, temperature in TEMPERATURES.items()}
+    cell |= {
+        mode: _measure_decoding(options, drafter, prompts, temperature) for mode, temperature in TEMPERATURES.items()
+    }
     report(f"distilling: {name}: α {', '.join(f'{_alpha(cell[mode]):.3f} {mode}' for mode in TEMPERATURES)}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
+    write_atomically(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
     return cell
 
 
@@ -203,11 +205,11 @@ def _alpha(counts: dict[str, list[int]]) -> float:
     return sum(counts["accepted"]) / max(sum(counts["tested"]), 1)
 
 
-def _in_use(
+def _measure_decoding(
     options: DistillingOptions, folder: Path, prompts: list[tuple[str, list[int]]], temperature: float
 ) -> dict[str, list[int]]:
     """Return per prompt the accepted, tested and emitted tokens, and the target's rounds."""
-    setting = next(setting for setting in rows_of("drafter") if setting.method == METHOD)
+    setting = next(setting for setting in evaluation_settings("drafter") if setting.method == METHOD)
     engine = Engine(load_models(options.target, str(folder), "cpu", "float32", strict=True))
     method, sampling = registry.get(METHOD).with_params(**dict(setting.params)), SamplingParams(temperature=temperature)
     return tallies(

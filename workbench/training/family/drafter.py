@@ -21,19 +21,19 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.kernels.reduced_vocabulary import KEY
-from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.pretrained import load_model, load_tokenizer, resolve_device
-from workbench.models.published import PUBLISHED, words_sum
-from workbench.models.shared_embeddings import ROWS, tensors_of, through_matrices, written_out
+from workbench.models.published import MODEL_INDEX, vocabulary_hash
+from workbench.models.shared_embeddings import ROWS, expand_rows, factor_rows, tensors_of
 from workbench.models.tokenizer_source import FILES, VOCABULARY
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.training.distill import distillation_loss, draft_model_losses
 from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.readings import Readings, last_norm
-from workbench.training.family.training_texts import ALL, DRAFTER, MIX, OwnTexts, lessons, rows_made
-from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
+from workbench.training.family.training_texts import ALL, DRAFTER, MIX, OwnTexts, make_next_batch, select_readings
+from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision, save_tokenizer, save_weights
@@ -122,10 +122,10 @@ class Teacher:
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
-    def logits(self, features: Tensor, table: Tensor | None = None) -> Tensor:
+    def logits(self, features: Tensor, lm_head_rows: Tensor | None = None) -> Tensor:
         """Return logits for features [N, D], float32: of all tokens, or of those with these rows of the LM head."""
         with half_precision():
-            return F.linear(features.to(self.head.dtype), self.head if table is None else table).float()
+            return F.linear(features.to(self.head.dtype), self.head if lm_head_rows is None else lm_head_rows).float()
 
     @torch.inference_mode()
     def likeliest(self, features: Tensor) -> Int[Tensor, " N"]:
@@ -144,14 +144,14 @@ def load_teacher(options: Any) -> Teacher:
     readings = Readings(options.readings)
     if (
         not (options.readings / "readings.json").exists()
-        or not readings.part(held=False)
-        or not readings.part(held=True)
+        or not readings.part(held_out=False)
+        or not readings.part(held_out=True)
     ):
         raise ParameterError(
             f"{options.readings} holds too few readings: some to train on and some to measure with.",
             "Make more: workbench train answers, then workbench train readings.",
         )
-    facts, name = readings.facts, named(options.target)
+    facts, name = readings.facts, short_name(options.target)
     if facts["target"] != name:
         raise ParameterError(
             f"{options.readings} holds readings of {facts['target']}, not of {options.target}.",
@@ -160,7 +160,7 @@ def load_teacher(options: Any) -> Teacher:
     model = load_model(options.target, torch.device("cpu"), torch.float32)
     head = model.get_output_embeddings()
     assert head is not None
-    if differ(facts[WEIGHTS], fingerprint(model)):
+    if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
             f"{options.readings} was made with other weights than those of this {name}.",
             "Make readings of these in another folder: workbench train readings.",
@@ -204,7 +204,7 @@ class Curve:
         self.points.append((tokens, round(value, 4)))
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, json.dumps(self.points).encode())
+            write_atomically(self.path, json.dumps(self.points).encode())
 
 
 def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
@@ -225,24 +225,24 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
     )
 
 
-def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def load_batch(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Load some stored answers with their hidden states and stack them; see `side_by_side`."""
-    return side_by_side([readings.dialogue(row) for row in rows])
+    return stack_dialogues([readings.dialogue(row) for row in rows])
 
 
-def side_by_side(found: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def stack_dialogues(dialogues: Sequence[Dialogue]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Stack dialogues: ids int64 [B, n], features [B, n, D], text positions, and positions that predict the answer."""
-    ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
+    ids, features = pad_and_stack([d.ids for d in dialogues]), pad_and_stack([d.features for d in dialogues])
     text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool, device=ids.device)
-    for b, dialogue in enumerate(found):
+    for b, dialogue in enumerate(dialogues):
         text[b, : len(dialogue.ids) - 1] = True
         answer[b, dialogue.n_prompt - 1 : len(dialogue.ids) - 1] = True
     return ids, features, text, answer
 
 
-def beside(streams: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
+def pad_and_stack(sequences: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
     """Stack sequences of vectors [n, D], padded with zeros at the end."""
-    return nn.utils.rnn.pad_sequence(list(streams), batch_first=True)
+    return nn.utils.rnn.pad_sequence(list(sequences), batch_first=True)
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
@@ -250,14 +250,14 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
     readings = Readings(options.readings, device := teacher.head.device)
-    held, prompts = readings.part(held=True)[: options.held], rows_made(readings, options.made)
-    refuse_same(options.begin, options.out)
-    start_model = None if options.begin is None else _begun(options.begin, teacher)
+    held, prompts = readings.part(held_out=True)[: options.held], select_readings(readings, options.made)
+    check_folders_differ(options.begin, options.out)
+    start_model = None if options.begin is None else _load_start_drafter(options.begin, teacher)
     start_vocab = None if start_model is None else list(getattr(start_model.config, KEY))
-    vocab_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends, start_vocab)
+    vocab_ids, facts = select_draft_vocabulary(readings, held, options.vocabulary, teacher.ends, start_vocab)
     vocab = torch.tensor(vocab_ids, device=device)
-    vocab_index = places_among(vocab, len(teacher.head))
-    drafter = fresh(config_of(options, teacher), teacher, options.seed) if start_model is None else start_model
+    vocab_index = index_in_vocab(vocab, len(teacher.head))
+    drafter = build_drafter(config_of(options, teacher), teacher, options.seed) if start_model is None else start_model
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
@@ -267,17 +267,17 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     if options.made in (DRAFTER, MIX):
         models = load_models(options.target, None, str(device), readings.facts["dtype"])
         own_texts = OwnTexts(drafter, models, readings, prompts, vocab, teacher.ends, options.seed)
-    next_batch = lessons(readings, options.made, options.rows, options.seed, options.anew, own_texts)
-    curve, held_batches = Curve.of(options), answers_of(teacher, readings, held)
+    next_batch = make_next_batch(readings, options.made, options.rows, options.seed, options.anew, own_texts)
+    curve, held_batches = Curve.of(options), load_answer_batches(teacher, readings, held)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         dialogues, n_own = next_batch(step)
-        ids, features, text, _ = side_by_side(dialogues)
+        ids, features, text, _ = stack_dialogues(dialogues)
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         positions = text.flatten().nonzero().flatten()
         sample = positions[torch.randperm(len(positions), generator=generator)[: options.positions]]
         labels = vocab_index[ids.roll(-1, 1).flatten()[sample]]
-        labels[sample >= (len(dialogues) - n_own) * ids.shape[1]] = LEFT_OUT
+        labels[sample >= (len(dialogues) - n_own) * ids.shape[1]] = IGNORE_INDEX
         with half_precision():
             with torch.no_grad():
                 target_logits = F.linear(features.flatten(0, 1)[sample].to(table.dtype), table)
@@ -298,25 +298,25 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
     if start_weights and options.average:
-        drafter.take(meant(drafter.weights(), start_weights, options.average))
+        drafter.take(interpolate_weights(drafter.weights(), start_weights, options.average))
         write_drafter(drafter, teacher, vocab_ids, options.out)
     return result, facts | {"curve": curve.points}
 
 
-def fresh(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
+def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
     """Return an untrained drafter."""
     return DrafterInTraining(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
 
 
-def write_drafter(drafter: DrafterInTraining, teacher: Teacher, kept: list[int], out: Path) -> None:
+def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
     """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
-    entries: dict[str, Any] = {KEY: kept, "target": teacher.name}
-    if teacher.name in PUBLISHED:
-        entries |= {VOCABULARY: words_sum(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
+    entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
+    if teacher.name in MODEL_INDEX:
+        entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
     config = LlamaConfig.from_dict(drafter.config.to_dict() | entries)
     weights = drafter.weights()
     if ROWS not in entries:
-        weights = written_out(weights, teacher.embedding, teacher.head)
+        weights = expand_rows(weights, teacher.embedding, teacher.head)
     save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out)
     if VOCABULARY in entries:
         for name in FILES:
@@ -325,12 +325,12 @@ def write_drafter(drafter: DrafterInTraining, teacher: Teacher, kept: list[int],
         save_tokenizer(teacher.tokenizer, out)
 
 
-def meant(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+def interpolate_weights(weights: dict[str, Tensor], before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
     """Interpolate two models of one shape: each weight is (1 − share) · weights + share · before."""
     return {name: torch.lerp(weight, before[name].to(weight), share) for name, weight in weights.items()}
 
 
-def _begun(folder: Path, teacher: Teacher) -> DrafterInTraining:
+def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
     """Load the drafter to continue from.
 
     Raises:
@@ -343,14 +343,14 @@ def _begun(folder: Path, teacher: Teacher) -> DrafterInTraining:
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
         if not is_ours:
             raise ParameterError(message, remedy)
-        drafter = fresh(config, teacher, 0)
-        drafter.take(through_matrices(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
+        drafter = build_drafter(config, teacher, 0)
+        drafter.take(factor_rows(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
     return drafter.train()
 
 
-def refuse_same(begin: Path | None, out: Path) -> None:
+def check_folders_differ(begin: Path | None, out: Path) -> None:
     """Raise an error if a run would overwrite the model it starts from: resumed later, it would start from another one.
 
     Raises:
@@ -360,28 +360,28 @@ def refuse_same(begin: Path | None, out: Path) -> None:
         raise ParameterError(f"{out} is what the run begins with, and where it would write.", "Give another `out`.")
 
 
-Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
+AnswerBatches = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
 """Batches of stored answers: their indices, and tokens [B, n], positions that predict the answer [B, n], and the
 target's most probable tokens [N]."""
 
 
 @torch.inference_mode()
-def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> Exam:
+def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> AnswerBatches:
     """Return stored answers in batches, with the target's most probable token (of all tokens) at each position."""
     batches, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
         chunk = order[start : start + size]
-        ids, features, _, answer = together(readings, chunk)
+        ids, features, _, answer = load_batch(readings, chunk)
         batches.append((chunk, (ids, answer, teacher.likeliest(features[answer]))))
     return batches
 
 
 @torch.inference_mode()
-def agreement(drafter: DrafterInTraining, kept: Tensor, exam: Exam) -> float:
+def agreement(drafter: DrafterInTraining, draft_vocabulary: Tensor, batches: AnswerBatches) -> float:
     """Return the share of positions at which the drafter's most probable token is the target's."""
-    table, matches, total = drafter.table(kept), 0, 0
-    for _, (ids, answer, target_tokens) in exam:
+    table, matches, total = drafter.table(draft_vocabulary), 0, 0
+    for _, (ids, answer, target_tokens) in batches:
         with half_precision():
-            draft_tokens = kept[F.linear(drafter.states(ids)[answer], table).argmax(-1)]
+            draft_tokens = draft_vocabulary[F.linear(drafter.states(ids)[answer], table).argmax(-1)]
         matches, total = matches + int((draft_tokens == target_tokens).sum()), total + len(draft_tokens)
     return matches / max(total, 1)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve, Teacher, meant
-from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, keeping
+from workbench.training.family.drafter import Curve, Teacher, interpolate_weights
+from workbench.training.family.head_training import EVAL_BATCH_SIZE, TrainingSetup, draft_vocabulary_config
 from workbench.training.family.readings import batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 from workbench.training.heads.trainer import train_net
 from workbench.training.loop import RunResult
 
-GOES_ON = True
+STARTS_FROM_EAGLE = True
 """Training may start from a finished layer of the same kind; afterwards both may be averaged."""
 
 
-class Shared(nn.Module):
+class TargetParts(nn.Module):
     """Parts of a target that feature drafters share in training: its embedding, final norm, and part of its LM head.
 
     Args:
@@ -25,11 +25,11 @@ class Shared(nn.Module):
         kept: tokens of the reduced vocabulary.
     """
 
-    def __init__(self, teacher: Teacher, kept: Tensor) -> None:
+    def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:
         super().__init__()
         self.embed = nn.Embedding.from_pretrained(teacher.embedding)
-        self.part = nn.Linear(teacher.head.shape[1], len(kept), bias=False)
-        self.part.weight = nn.Parameter(teacher.head[kept], requires_grad=False)
+        self.part = nn.Linear(teacher.head.shape[1], len(draft_vocabulary), bias=False)
+        self.part.weight = nn.Parameter(teacher.head[draft_vocabulary], requires_grad=False)
         self.norm = teacher.last_norm
 
     def get_input_embeddings(self) -> nn.Module:
@@ -45,21 +45,24 @@ class Shared(nn.Module):
         return self
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
-    options, teacher, vocab, readings = course.options, course.teacher, course.kept, course.readings
-    net = course.finished
+    options, teacher, vocab, readings = setup.options, setup.teacher, setup.kept, setup.readings
+    net = setup.finished
     start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
-    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
-    order = sorted(course.held, key=lambda row: readings.rows[row, 3])
-    groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
+    rows = batches(readings, readings.part(held_out=False), options.rows, options.seed)
+    order = sorted(setup.held, key=lambda row: readings.rows[row, 3])
+    groups = [
+        [readings.dialogue(row) for row in order[i : i + EVAL_BATCH_SIZE]]
+        for i in range(0, len(order), EVAL_BATCH_SIZE)
+    ]
     curve = Curve.of(options)
 
     def write(net: FeatureNet) -> None:
-        save_net(net, options.folder, teacher.name, **course.facts(net), **keeping(vocab, teacher))
+        save_net(net, options.folder, teacher.name, **setup.facts(net), **draft_vocabulary_config(vocab, teacher))
 
     def keep(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
@@ -71,9 +74,11 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     def theirs(said: Tensor, features: Tensor) -> Tensor:
         return vocab[said] == teacher.likeliest(features)
 
-    shared = Shared(teacher, vocab)
-    net, result = train_net(options, shared, batch, course.report, groups, net, on_measured=keep, theirs=theirs)
+    shared = TargetParts(teacher, vocab)
+    net, result = train_net(
+        options, shared, batch, setup.report, groups, net, on_evaluation=keep, is_target_token=theirs
+    )
     if start_weights and options.average:
-        net.load_state_dict(meant(net.state_dict(), start_weights, options.average))
+        net.load_state_dict(interpolate_weights(net.state_dict(), start_weights, options.average))
         write(net)
     return result, curve

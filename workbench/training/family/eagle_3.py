@@ -13,32 +13,40 @@ from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve, Teacher
-from workbench.training.family.fusing import SOME, guessed, sizes, steady, tapped, taps_in, taps_of
-from workbench.training.family.head_training import TrainingSetup, begun, keeping
+from workbench.training.family.fusing import (
+    SCALE_TEXTS,
+    check_capture_layers,
+    choose_capture_layers,
+    fit_fusion,
+    load_fusion_batch,
+    measure_scales,
+    normalise_inputs,
+)
+from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config
 from workbench.training.family.unrolled import train_unrolled
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
-__all__ = ["GOES_ON", "keeps", "taps_of", "train"]
-SHARE = 4
+__all__ = ["STARTS_FROM_EAGLE", "draft_vocabulary_size", "choose_capture_layers", "train"]
+VOCAB_DIVISOR = 4
 """By default, the share of the target's vocabulary that the head's own LM head has is 1 / SHARE: as released, 32,000 of
 128,256 tokens."""
-LATER = 0.8
+LOSS_DECAY = 0.8
 """Weight of each step's loss relative to the step before."""
-GOES_ON = True
+STARTS_FROM_EAGLE = True
 """Training may start from a finished layer of EAGLE's, whose weights have similar functions."""
-SAME = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
+COPIED_WEIGHTS = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
 """Names of the weights that are copied unchanged from EAGLE's layer."""
 
 
-def keeps(options: Any, teacher: Teacher) -> int:
+def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the size of the draft vocabulary."""
     if options.draft_vocab_size:
         return options.draft_vocab_size
-    return max(1, len(teacher.head) // SHARE) if options.head_learns else options.vocabulary
+    return max(1, len(teacher.head) // VOCAB_DIVISOR) if options.head_learns else options.vocabulary
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer, its fusion and its LM head, if it has one: `ttt` steps of a draft; step i has the weight 0.8ⁱ.
 
     It may start from a finished layer of EAGLE's. The paper's does not, and is trained on half a million dialogues.
@@ -51,34 +59,34 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         ParameterError: the readings lack the hidden states of a fused layer; or the finished layer to start from has
             another shape.
     """
-    options, teacher, taps = course.options, course.teacher, taps_in(course)
-    net = begun(options.seed, lambda: fresh(options, course, taps))
-    size = sizes(course, taps)
-    steady(net.fuse, size)
-    if course.finished is not None:
-        go_on(course, net, course.finished, size)
+    options, teacher, taps = setup.options, setup.teacher, check_capture_layers(setup)
+    net = build_seeded(options.seed, lambda: build_net(options, setup, taps))
+    size = measure_scales(setup, taps)
+    normalise_inputs(net.fuse, size)
+    if setup.finished is not None:
+        init_from_eagle(setup, net, setup.finished, size)
 
     def theirs(state: Tensor) -> Tensor:
-        return F.linear(net.lm_head_input(state), course.table)
+        return F.linear(net.lm_head_input(state), setup.table)
 
     return train_unrolled(
-        course,
+        setup,
         net,
-        lambda rows, _: tapped(course, rows, taps),
+        lambda rows, _: load_fusion_batch(setup, rows, taps),
         net.logits if net.speaks else theirs,
-        [LATER**step for step in range(options.ttt)],
+        [LOSS_DECAY**step for step in range(options.ttt)],
         vocab_size=len(teacher.head),
-        **({} if net.speaks else keeping(course.kept, teacher)),
+        **({} if net.speaks else draft_vocabulary_config(setup.kept, teacher)),
     )
 
 
-def fresh(options: Any, course: TrainingSetup, taps: tuple[int, ...]) -> Eagle3Net:
+def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Eagle3Net:
     """Return a net whose LM head, if it has one, is initialised with the target's rows of its tokens.
 
     Raises:
         ParameterError: it is to start from a layer with parts that this net lacks.
     """
-    table, layer = course.table, course.finished
+    table, layer = setup.table, setup.finished
     heads, ffn = options.heads, options.ffn
     if layer is not None:
         if extra := set(layer.sizes) - {"width", "heads", "ffn"}:
@@ -87,18 +95,18 @@ def fresh(options: Any, course: TrainingSetup, taps: tuple[int, ...]) -> Eagle3N
                 "Begin with one of `workbench train chat-heads --set method=eagle`, or leave `begin` out.",
             )
         heads, ffn = layer.heads, layer.down.in_features
-    net = Eagle3Net(table.shape[1], heads, ffn, taps, len(table) if options.head_learns else 0)
-    begin_at(net, course.teacher.last_norm)
+    net = Eagle3Net(table.shape[1], heads, ffn, capture_layers, len(table) if options.head_learns else 0)
+    init_weights(net, setup.teacher.last_norm)
     if not net.speaks:
         return net
     with torch.no_grad():
         net.lm_head.weight.copy_(table)
-        net.d2t.copy_(course.kept - torch.arange(len(table), device=table.device))
+        net.d2t.copy_(setup.kept - torch.arange(len(table), device=table.device))
     return net
 
 
 @torch.no_grad()
-def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[Tensor, " TD"]) -> None:
+def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, scales: Float[Tensor, " TD"]) -> None:
     """Initialise the net from a finished layer of EAGLE's, as closely as the different inputs allow.
 
     EAGLE's residual stream is x = A e + B f, of the token's embedding e and the target's feature f, each normalised;
@@ -112,19 +120,19 @@ def go_on(course: TrainingSetup, net: Eagle3Net, layer: FeatureNet, size: Float[
         layer: the finished layer.
         size: sizes of the fused numbers, see `steady`.
     """
-    layer = layer.to(course.device)
+    layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)
 
     def part(features: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
         return F.linear(layer.norm_feature(features), for_feature)
 
-    net.fuse.weight.copy_(guessed(course, net.taps, size, part))
-    texts = [course.readings.dialogue(row) for row in course.readings.part(held=False)[:SOME]]
+    net.fuse.weight.copy_(fit_fusion(setup, net.taps, scales, part))
+    texts = [setup.readings.dialogue(row) for row in setup.readings.part(held_out=False)[:SCALE_TEXTS]]
     features = torch.cat([text.features[1:-1].float() for text in texts])
-    next_embeds = course.teacher.embedding[torch.cat([text.ids[2:] for text in texts])]
+    next_embeds = setup.teacher.embedding[torch.cat([text.ids[2:] for text in texts])]
     of_feature, of_pair = (rms(x) for x in (part(features), layer.pairs(next_embeds, features)))
     qkv = layer.qkv.weight * (layer.before.get_parameter("weight") / of_pair)
-    for name in SAME:
+    for name in COPIED_WEIGHTS:
         net.get_parameter(name).copy_(layer.get_parameter(name))
     net.qkv.weight.copy_(torch.cat([qkv @ for_token, qkv * of_feature], -1))
 

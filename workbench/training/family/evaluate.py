@@ -16,11 +16,11 @@ from workbench.decoders.declarations import Setting
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.models.loading import HeadInfo, Models, load_models, other_weights
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.trace import metrics
 from workbench.trace.events import Trace
-from workbench.trace.files import write_whole
-from workbench.training.answers import is_held, read
+from workbench.trace.files import write_atomically
+from workbench.training.answers import is_held_out, read_answers
 from workbench.training.cards import write_card
 from workbench.training.family.cards import BITS, RANKED, card
 from workbench.training.heads.artefact import STORED
@@ -61,15 +61,15 @@ class ChatEvaluateOptions:
     device: str = "auto"
 
 
-def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
+def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
     """Measure each drafter greedily, write `evaluation.json` and the card beside it; return the figures.
 
     Raises:
         ParameterError: there are no held-out prompts, or no drafters.
     """
     torch.set_num_threads(options.threads)
-    prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
-    name, results = named(options.target), {}
+    prompts = list(read_held_out_prompts(options.answers / "answers.jsonl", options.each))
+    name, results = short_name(options.target), {}
     folders = {kind: options.models / folder for kind, folder in folders_of(name).items()}
     folders = {kind: folder for kind, folder in folders.items() if options.only in ("", kind)}
     for kind, folder in list(folders.items()):
@@ -96,13 +96,13 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
         stored = models.heads[kind].config.get(STORED, {}) if kind != "drafter" else {}
         figures |= {BITS: stored[BITS]} if stored else {}
-        for setting in rows_of(kind):
-            setting_models = one_branch(models) if setting.name == "chain" else models
-            figures[setting.name] = measured(
+        for setting in evaluation_settings(kind):
+            setting_models = with_chain_drafts(models) if setting.name == "chain" else models
+            figures[setting.name] = measure_drafter(
                 setting_models, setting.method, dict(setting.params), prompts, options.max_new_tokens
             )
             report(f"{folder.name}: {setting.name}: τ {figures[setting.name]['tau']:.2f}")
-        write_whole(folder / "evaluation.json", (json.dumps(figures, indent=2) + "\n").encode())
+        write_atomically(folder / "evaluation.json", (json.dumps(figures, indent=2) + "\n").encode())
         write_card(folder, card)
         results[kind] = figures
     return results
@@ -114,14 +114,14 @@ def folders_of(target: str) -> dict[str, str]:
     return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
 
 
-def rows_of(kind: str) -> list[Setting]:
+def evaluation_settings(kind: str) -> list[Setting]:
     """Return the settings with which drafters of a kind are measured: those its methods declare, or a default."""
     methods = [method for method in registry.methods() if kind in method.needs]
     settings = [setting for method in methods for setting in method.suites.get(SUITE, ())]
     return settings or [Setting("draft", method=method.name) for method in methods[:1]]
 
 
-def one_branch(models: Models) -> Models:
+def with_chain_drafts(models: Models) -> Models:
     """Return the same models, with heads whose static tree takes only the best of the ranked guesses."""
     heads = {
         kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
@@ -132,16 +132,16 @@ def one_branch(models: Models) -> Models:
     return dataclasses.replace(models, heads=heads)
 
 
-def held_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
+def read_held_out_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
     """Yield (group, tokens) of the first held-out prompts of each group, in the order of their numbers."""
     count: dict[str, int] = {}
-    for line in sorted((line for line in read(path) if is_held(line["n"])), key=lambda line: line["n"]):
+    for line in sorted((line for line in read_answers(path) if is_held_out(line["n"])), key=lambda line: line["n"]):
         if count.setdefault(line["group"], 0) < each:
             count[line["group"]] += 1
             yield line["group"], line["prompt"]
 
 
-def measured(
+def measure_drafter(
     models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
 ) -> dict[str, Any]:
     """Return τ over all rounds and by group, and per depth the numbers of rounds that tested and that accepted it."""

@@ -21,31 +21,31 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.falcon import FalconNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import TrainingSetup, begun, keeping, on
+from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config, shift_left
 from workbench.training.family.unrolled import Batch, train_drafts
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
-FALLS_TO = 0.10 / 0.45
+FINAL_GLANCE_RATIO = 0.10 / 0.45
 """Glancing share at the end of training relative to its start, as in the released code."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer and its LSTM on texts that are cut into blocks, at other positions in every step.
 
     Noise on the input features is EAGLE's: in drafting they are predictions from the second block of a draft on.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
-    options, teacher = course.options, course.teacher
-    table, progress = course.table, 0.0
+    options, teacher = setup.options, setup.teacher
+    table, progress = setup.table, 0.0
 
     def fresh() -> FalconNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
-        begin_at(net, teacher.last_norm)
+        init_weights(net, teacher.last_norm)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
     block_size = net.block
 
     def logits(state: Tensor) -> Tensor:
@@ -62,28 +62,33 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
             features = features + noise(features, options.noise, generator)
         n = features.shape[1] - 1 - offset  # number of pairs; blocks are counted from the last
         positions = torch.arange(n, device=features.device)
-        inputs, ahead = ((on(batch.embeds, 1 + far)[:, :n], on(features, far)[:, :n]) for far in (0, block_size))
+        inputs, ahead = (
+            (shift_left(batch.embeds, 1 + far)[:, :n], shift_left(features, far)[:, :n]) for far in (0, block_size)
+        )
         # without the first token of an answer, which is the target's own
-        is_used = (on(batch.answer, block_size) & on(batch.answer, block_size - 1))[:, :n]
+        is_used = (shift_left(batch.answer, block_size) & shift_left(batch.answer, block_size - 1))[:, :n]
         block_offset = block_size - 1 - (n - 1 - positions) % block_size  # position in its block, from 0
         if generator is not None and options.glance:
             with torch.no_grad():
                 wrong = is_used.clone()
-                tokens = course.kept[logits(net(net.pairs(*inputs), positions)[is_used]).argmax(-1)]
-                wrong[is_used] = tokens != on(batch.ids, block_size + 1)[:, :n][is_used]
-            has_answer = shown(
-                wrong, is_used & (block_offset == 0), options.glance * (1 - progress * (1 - FALLS_TO)), generator
+                tokens = setup.kept[logits(net(net.pairs(*inputs), positions)[is_used]).argmax(-1)]
+                wrong[is_used] = tokens != shift_left(batch.ids, block_size + 1)[:, :n][is_used]
+            has_answer = sample_glanced(
+                wrong,
+                is_used & (block_offset == 0),
+                options.glance * (1 - progress * (1 - FINAL_GLANCE_RATIO)),
+                generator,
             )
             inputs = [torch.where(has_answer.unsqueeze(-1), *pair) for pair in zip(ahead, inputs, strict=True)]
             is_used = is_used & ~has_answer
-        states, target_index = net(net.pairs(*inputs), positions), on(batch.places, block_size)[:, :n]
+        states, target_index = net(net.pairs(*inputs), positions), shift_left(batch.places, block_size)[:, :n]
         for j in range(block_size):
             mask = is_used & (block_offset == j)
             yield states[mask], target_index[mask]
 
     shares = [1 / block_size] * block_size
-    facts = {"vocab_size": len(teacher.head)} | keeping(course.kept, teacher)
-    return train_drafts(course, net, drafts, logits, shares, on_progress, **facts)
+    facts = {"vocab_size": len(teacher.head)} | draft_vocabulary_config(setup.kept, teacher)
+    return train_drafts(setup, net, drafts, logits, shares, on_progress, **facts)
 
 
 def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
@@ -92,7 +97,7 @@ def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
     return (2 * values - 1) * share * features.std()
 
 
-def shown(
+def sample_glanced(
     wrong: Bool[Tensor, "B n"], starts: Bool[Tensor, "B n"], share: float, generator: torch.Generator
 ) -> Bool[Tensor, "B n"]:
     """Choose the positions that get their answer as input: per text, a share of the number of wrong predictions.

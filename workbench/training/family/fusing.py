@@ -14,38 +14,38 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
-from workbench.methods.drafters.eagle_3 import usual_taps
-from workbench.training.family.drafter import beside
+from workbench.methods.drafters.eagle_3 import default_capture_layers
+from workbench.training.family.drafter import pad_and_stack
 from workbench.training.family.head_training import TrainingSetup
 
-SOME, LEAST = 64, 2.0**-10
+SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
 """Number of texts over which the sizes are measured, and the least size of a number."""
-PLACES = 16
+POSITIONS_PER_INPUT = 16
 """Positions per input number from which an initial fusion is fitted."""
 RIDGE = 1e-3
 """Ridge term added to the mean square of each input number, so that redundant inputs do no harm."""
 
 
-def taps_of(options: Any, layers: int) -> tuple[int, ...]:
+def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
     """Return the layers that are fused; they must be among the readings' captured layers.
 
     Raises:
         ParameterError: the target has too few.
     """
     try:
-        return options.taps or usual_taps(layers)
+        return options.taps or default_capture_layers(layers)
     except ValueError as error:
         raise ParameterError(f"It cannot be trained: {error}.", "Take a method that reads one layer.") from None
 
 
-def taps_in(course: TrainingSetup) -> tuple[int, ...]:
+def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
     """Return the layers that are fused, after a check that the readings have their hidden states.
 
     Raises:
         ParameterError: the readings have none of one of them.
     """
-    options, captured = course.options, course.readings.facts["taps"]
-    taps = taps_of(options, course.teacher.config.num_hidden_layers)
+    options, captured = setup.options, setup.readings.facts["taps"]
+    taps = choose_capture_layers(options, setup.teacher.config.num_hidden_layers)
     if missing := [tap for tap in taps if tap not in captured]:
         raise ParameterError(
             f"{options.readings} holds nothing of layer {missing[0]}.",
@@ -54,28 +54,35 @@ def taps_in(course: TrainingSetup) -> tuple[int, ...]:
     return taps
 
 
-def tapped(course: TrainingSetup, rows: list[int], taps: tuple[int, ...]) -> Float[Tensor, "B n TD"]:
+def load_fusion_batch(
+    setup: TrainingSetup, rows: list[int], capture_layers: tuple[int, ...]
+) -> Float[Tensor, "B n TD"]:
     """Return the target's hidden states that are fused, for several dialogues, padded."""
-    return beside([entering(course, row, taps) for row in rows])
+    return pad_and_stack([load_fusion_input(setup, row, capture_layers) for row in rows])
 
 
-def entering(course: TrainingSetup, row: int, taps: tuple[int, ...]) -> Float[Tensor, "n TD"]:
+def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int, ...]) -> Float[Tensor, "n TD"]:
     """Return the target's hidden states that are fused, for one dialogue."""
-    return torch.cat([course.readings.stream(f"tap-{tap}", row) for tap in taps], -1).float()
+    return torch.cat([setup.readings.stream(f"tap-{tap}", row) for tap in capture_layers], -1).float()
 
 
-def sizes(course: TrainingSetup, taps: tuple[int, ...]) -> Float[Tensor, " TD"]:
+def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Float[Tensor, " TD"]:
     """Return the size of each fused number, a power of 2 (root mean square, over some texts).
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
-    rows = course.readings.part(held=False)[:SOME]
-    mean_squares = torch.cat([entering(course, row, taps)[1:] for row in rows]).square().mean(0).sqrt()
-    return mean_squares.clamp_min(LEAST).log2().round().exp2()
+    rows = setup.readings.part(held_out=False)[:SCALE_TEXTS]
+    mean_squares = (
+        torch.cat([load_fusion_input(setup, row, capture_layers)[1:] for row in rows]).square().mean(0).sqrt()
+    )
+    return mean_squares.clamp_min(MIN_SCALE).log2().round().exp2()
 
 
-def guessed(
-    course: TrainingSetup, taps: tuple[int, ...], size: Float[Tensor, " TD"], wanted: Callable[[Tensor], Tensor]
+def fit_fusion(
+    setup: TrainingSetup,
+    capture_layers: tuple[int, ...],
+    scales: Float[Tensor, " TD"],
+    regression_target: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "D TD"]:
     """Return the fusion that best predicts a function of the target's features, by ridge regression.
 
@@ -85,26 +92,29 @@ def guessed(
         size: sizes of the input numbers, by which they are divided.
         wanted: function of the target's features [n, D]: the output that the fusion should have at these positions.
     """
-    squares, products, n = size.new_zeros(len(size), len(size)), list[Tensor](), 0
-    for row in course.readings.part(held=False):
-        x, y = entering(course, row, taps)[1:] / size, wanted(course.readings.dialogue(row).features[1:].float())
+    squares, products, n = scales.new_zeros(len(scales), len(scales)), list[Tensor](), 0
+    for row in setup.readings.part(held_out=False):
+        x, y = (
+            load_fusion_input(setup, row, capture_layers)[1:] / scales,
+            regression_target(setup.readings.dialogue(row).features[1:].float()),
+        )
         squares = torch.addmm(squares, x.mT, x)
         products = [x.mT @ y + (products[0] if products else 0)]
         n += len(x)
-        if n >= PLACES * len(size):
+        if n >= POSITIONS_PER_INPUT * len(scales):
             break
     squares.diagonal().add_(RIDGE * n)
     return torch.cholesky_solve(products[0].double(), torch.linalg.cholesky(squares.double())).mT.float()
 
 
-def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:
+def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
     """Make a layer train as if its inputs were divided by their sizes; its saved weights apply to unscaled inputs.
 
     Both are the same function. Sizes are powers of 2, so that saving and loading changes no weight.
     """
 
     def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0] / size.to(inputs[0].device), *inputs[1:])
+        return (inputs[0] / scales.to(inputs[0].device), *inputs[1:])
 
     def times(by: Tensor) -> Callable[..., None]:
         def change(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
@@ -114,5 +124,5 @@ def steady(layer: nn.Linear, size: Float[Tensor, " i"]) -> None:
         return change
 
     layer.register_forward_pre_hook(divided)
-    layer.register_state_dict_post_hook(times(1 / size))
-    layer.register_load_state_dict_pre_hook(times(size))
+    layer.register_state_dict_post_hook(times(1 / scales))
+    layer.register_load_state_dict_pre_hook(times(scales))

@@ -33,27 +33,27 @@ from workbench.training.loop import Report, RunResult, run_loop
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
 """(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
-USUAL = FeatureNet.kind
+DEFAULT_KIND = FeatureNet.kind
 """Kind whose training module is used for kinds without one."""
-HELD_ROWS = 16
+EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
 
 
-def own_lesson(kind: str) -> ModuleType | None:
+def find_training_module(kind: str) -> ModuleType | None:
     """Return the training module of exactly this kind; None if there is none."""
     name = f"{__package__}.{kind.replace('-', '_')}"
     module = importlib.import_module(name) if importlib.util.find_spec(name) else None
     return module if hasattr(module, "train") else None
 
 
-def lesson_of(kind: str) -> ModuleType:
+def get_training_module(kind: str) -> ModuleType:
     """Return the training module for a kind of head, EAGLE's by default."""
-    return own_lesson(kind) or importlib.import_module(f"{__package__}.{USUAL}")
+    return find_training_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
 
 
-def goes_on(kind: str) -> bool:
+def starts_from_eagle(kind: str) -> bool:
     """Return whether such a head can start from a finished layer of EAGLE's."""
-    return getattr(own_lesson(kind), "GOES_ON", False)
+    return getattr(find_training_module(kind), "GOES_ON", False)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class TrainingSetup:
     def steps(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
         """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
         options = self.options
-        rows = batches(self.readings, self.readings.part(held=False), options.rows, options.seed)
+        rows = batches(self.readings, self.readings.part(held_out=False), options.rows, options.seed)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
@@ -160,35 +160,35 @@ class TrainingSetup:
         return run_loop(loop, net, optimizers, step, self.report, on_checkpoint), curve
 
 
-def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:
+def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:
     """Return the configuration entry of the reduced vocabulary; empty if it is the whole vocabulary."""
-    return {KEY: kept.tolist()} if len(kept) < len(teacher.head) else {}
+    return {KEY: draft_vocabulary.tolist()} if len(draft_vocabulary) < len(teacher.head) else {}
 
 
-def still(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
+def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:
     """Return the positions of answers that are at least `steps` steps before the last one."""
     return F.pad(answer, (0, steps))[:, steps:] & answer
 
 
-def on(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
+def shift_left(stream: Float[Tensor, "B n *d"], steps: int) -> Float[Tensor, "B n *d"]:
     """Return the values `steps` positions later; zeros after the end, where nothing has a loss."""
     shifted = stream.roll(-steps, 1)
     shifted[:, stream.shape[1] - steps :] = 0
     return shifted
 
 
-def summed(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
+def sum_losses(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
     """Return the sum of the losses; a constant 0 if there are none, since some answers have no position with a loss."""
     terms = list(losses)
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
-def some_of(n: int, most: int, generator: torch.Generator) -> Int[Tensor, " m"]:
+def sample_indices(n: int, limit: int, generator: torch.Generator) -> Int[Tensor, " m"]:
     """Sample at most `most` of n indices."""
-    return torch.randperm(n, generator=generator)[:most]
+    return torch.randperm(n, generator=generator)[:limit]
 
 
-def begun(seed: int, make: Callable[[], _Net]) -> _Net:
+def build_seeded(seed: int, make: Callable[[], _Net]) -> _Net:
     """Return a net whose initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -22,18 +22,18 @@ from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import LONGEST
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.medusa import RANKS
-from workbench.models.fingerprint import WEIGHTS, differ
-from workbench.models.local_models import named
+from workbench.models.fingerprint import WEIGHTS, fingerprints_differ
+from workbench.models.local_models import short_name
 from workbench.training.family.drafter import (
     Teacher,
+    check_folders_differ,
     load_teacher,
-    refuse_same,
 )
-from workbench.training.family.head_training import TrainingSetup, goes_on, lesson_of
+from workbench.training.family.head_training import TrainingSetup, get_training_module, starts_from_eagle
 from workbench.training.family.readings import Readings
-from workbench.training.family.validation_drafts import InUse
-from workbench.training.family.vocabulary import chosen_tokens
-from workbench.training.heads.artefact import load_saved
+from workbench.training.family.validation_drafts import OnPolicyEvaluator
+from workbench.training.family.vocabulary import select_draft_vocabulary
+from workbench.training.heads.artefact import load_net
 from workbench.training.heads.trainer import HeadOptions
 from workbench.training.loop import LoopOptions, Report, RunResult
 
@@ -138,13 +138,13 @@ class ChatHeadOptions(HeadOptions):
         loop, answers = super().loop(name, decay), self.answers
         if answers is None or loop.curves is None:
             return loop
-        on_policy = InUse(self.target, self.method, self.folder, answers, self.drafted, self.device)
+        on_policy = OnPolicyEvaluator(self.target, self.method, self.folder, answers, self.drafted, self.device)
         return dataclasses.replace(loop, on_policy=on_policy)
 
     @property
     def folder(self) -> Path:
         """Folder of the finished heads, named after target and method so that heads of two methods never collide."""
-        return self.out / f"{named(self.target)}-{self.method}"
+        return self.out / f"{short_name(self.target)}-{self.method}"
 
     def checkpoints(self) -> list[Path]:
         """Return the method's own checkpoint; an empty list if no checkpoints are requested."""
@@ -153,7 +153,7 @@ class ChatHeadOptions(HeadOptions):
 
 
 def train_chat_heads(
-    options: ChatHeadOptions, report: Report, settled: bool = False
+    options: ChatHeadOptions, report: Report, has_head_settings: bool = False
 ) -> tuple[RunResult, dict[str, Any]]:
     """Train heads and write them to their folder; return their figures, and further facts for their card.
 
@@ -166,13 +166,13 @@ def train_chat_heads(
         ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the
             readings are few, or of another target.
     """
-    module, setup, facts = prepared(options, report, settled)
+    module, setup, facts = prepare_training(options, report, has_head_settings)
     result, curve = module.train(setup)
     return result, facts | {"curve": curve.points}
 
 
-def prepared(
-    options: ChatHeadOptions, report: Report, settled: bool = False
+def prepare_training(
+    options: ChatHeadOptions, report: Report, has_head_settings: bool = False
 ) -> tuple[ModuleType, TrainingSetup, dict[str, Any]]:
     """Return the training module of a kind of heads, the training setup, and the card's facts about the vocabulary.
 
@@ -187,19 +187,19 @@ def prepared(
     check_begin(options)
     check_loss(options)
     checkpoint = next(iter(options.checkpoints()), None)
-    if not settled and (head := registry.heads().get(options.method)):
+    if not has_head_settings and (head := registry.heads().get(options.method)):
         options = head.settle(options)
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher = load_teacher(options)
     readings = Readings(options.readings, teacher.head.device, options.everywhere)
-    held = readings.part(held=True)[: options.held]
-    module, size = lesson_of(options.method), options.vocabulary
+    held = readings.part(held_out=True)[: options.held]
+    module, size = get_training_module(options.method), options.vocabulary
     if hasattr(module, "keeps"):
         size = module.keeps(options, teacher)
     finished, start_vocab = None, None
     if options.begin is not None:
-        finished, start_vocab = _begun(options.begin, teacher)
-    vocab_ids, facts = chosen_tokens(readings, held, size, teacher.ends, start_vocab)
+        finished, start_vocab = _load_start_layer(options.begin, teacher)
+    vocab_ids, facts = select_draft_vocabulary(readings, held, size, teacher.ends, start_vocab)
     tokens = torch.tensor(vocab_ids, device=readings.device)
     return module, TrainingSetup(options, teacher, readings, tokens, held, report, finished), facts
 
@@ -210,7 +210,7 @@ def check_loss(options: ChatHeadOptions) -> None:
     Raises:
         ParameterError: this kind has one fixed loss.
     """
-    fixed_loss = getattr(lesson_of(options.method), "ONE_LOSS", "")
+    fixed_loss = getattr(get_training_module(options.method), "ONE_LOSS", "")
     if fixed_loss and options.loss:
         raise ParameterError(
             f"{options.method} learns by one loss, {fixed_loss}: not by {options.loss}.", "Leave it out."
@@ -229,11 +229,11 @@ def check_begin(options: ChatHeadOptions) -> None:
         raise ParameterError(message, "Leave `average` out.")
     if options.begin is None:
         return
-    if not goes_on(options.method):
-        kinds = sorted(filter(goes_on, registry.heads()))
+    if not starts_from_eagle(options.method):
+        kinds = sorted(filter(starts_from_eagle, registry.heads()))
         message = f"{options.method} does not go on from a finished head: {', '.join(kinds)} do."
         raise ParameterError(message, "Leave `begin` out.")
-    refuse_same(options.begin, options.folder)
+    check_folders_differ(options.begin, options.folder)
     try:
         kind = json.loads((options.begin / "config.json").read_text()).get("workbench_head")
     except (OSError, ValueError, AttributeError) as error:
@@ -244,17 +244,17 @@ def check_begin(options: ChatHeadOptions) -> None:
         raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind}.")
 
 
-def _begun(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
+def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
     """Load the head to start from, and the tokens of its vocabulary.
 
     Raises:
         ParameterError: it cannot be read, or was trained for other weights.
     """
     try:
-        net, config = load_saved(folder)
+        net, config = load_net(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ParameterError(f"{folder} holds no head to begin with: {error}", "Give the folder of one.") from None
-    if differ(config.get(WEIGHTS, ""), teacher.weights):
+    if fingerprints_differ(config.get(WEIGHTS, ""), teacher.weights):
         message = f"The head in {folder} was trained for other weights than these."
         raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
     return net, list(config.get(KEY, range(len(teacher.head))))

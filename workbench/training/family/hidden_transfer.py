@@ -10,17 +10,17 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
-from workbench.kernels.layers import Views, decoder_layers, entered, text_config
+from workbench.kernels.layers import LayerSubsets, decoder_layers, override_layer_input, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
 from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.in_pass import Read, keeps, teach
+from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
 from workbench.training.loop import RunResult
 
-__all__ = ["keeps", "read", "train"]
+__all__ = ["draft_vocabulary_size", "run_probes", "train"]
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train only the matrices; they are initialised to the identity.
 
     Raises:
@@ -29,13 +29,13 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3 (distillation from the target's
     distribution at the true token's position; all steps have equal weight).
     """
-    layer, layers = course.options.transfer_layer, text_config(course.teacher.config).num_hidden_layers
+    layer, layers = setup.options.transfer_layer, text_config(setup.teacher.config).num_hidden_layers
     if not 1 <= layer <= layers:
         raise ParameterError(f"transfer_layer={layer}, but the target has {layers} layers.", f"Use 1 to {layers}.")
-    return teach(course, read, 1.0)
+    return train_probes(setup, run_probes, 1.0)
 
 
-def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
+def run_probes(net: Transfers, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
     """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
     _, layers = decoder_layers(model)
     layer_outputs: list[Tensor] = []
@@ -47,19 +47,19 @@ def read(net: Transfers, model: Any, what: Read) -> Float[Tensor, "B P D"]:
     try:
         with torch.no_grad():
             cache = DynamicCache()
-            model.model(what.ids, past_key_values=cache, use_cache=True)
+            model.model(texts.ids, past_key_values=cache, use_cache=True)
     finally:
         hook.remove()
-    n_positions = what.at.shape[1] // net.levels
-    index = what.at[:, :: net.levels].unsqueeze(-1).expand(-1, n_positions, net.width)
+    n_positions = texts.at.shape[1] // net.levels
+    index = texts.at[:, :: net.levels].unsqueeze(-1).expand(-1, n_positions, net.width)
     pseudo_states = net(layer_outputs[0].gather(1, index)).flatten(
         1, 2
     )  # in the layout's order: position by position, step by step
     if net.transfer_layer == len(layers):
         return model.model.norm(pseudo_states)
-    upper_layers = Views(model)(range(net.transfer_layer, len(layers)), ())
-    with entered(layers[net.transfer_layer], pseudo_states):
+    upper_layers = LayerSubsets(model)(range(net.transfer_layer, len(layers)), ())
+    with override_layer_input(layers[net.transfer_layer], pseudo_states):
         return upper_layers.model(
-            inputs_embeds=pseudo_states, past_key_values=cache, attention_mask=what.mask, position_ids=what.places,
+            inputs_embeds=pseudo_states, past_key_values=cache, attention_mask=texts.mask, position_ids=texts.places,
             use_cache=True,
         )[0]  # fmt: skip

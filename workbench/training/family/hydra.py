@@ -11,9 +11,18 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.hydra import SequentialHeads
 from workbench.methods.drafters.medusa import RANKS
-from workbench.training.family.drafter import Curve, together
-from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, on, some_of, still, summed
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.head_training import (
+    EVAL_BATCH_SIZE,
+    TrainingSetup,
+    answer_continues,
+    build_seeded,
+    draft_vocabulary_config,
+    sample_indices,
+    shift_left,
+    sum_losses,
+)
+from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
@@ -21,15 +30,15 @@ Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
 """Function like `guesses`, for heads that get tokens as input."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the heads; their losses are summed without weights, as in the paper.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3 and §4 (distillation from the target's distribution).
     """
-    return train_sequential_heads(course, guesses)
+    return train_sequential_heads(setup, guesses)
 
 
-def train_sequential_heads(course: TrainingSetup, guesses: Guesses, later: float = 1.0) -> tuple[RunResult, Curve]:
+def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: float = 1.0) -> tuple[RunResult, Curve]:
     """Train heads that get tokens as input.
 
     Args:
@@ -37,34 +46,34 @@ def train_sequential_heads(course: TrainingSetup, guesses: Guesses, later: float
         guesses: yields the predicted and true features of each level.
         later: weight of a level's loss relative to the level before.
     """
-    options, teacher = course.options, course.teacher
-    table, loss = course.table, Weighted.parse(options.loss)
-    net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
+    options, teacher = setup.options, setup.teacher
+    table, loss = setup.table, WeightedLoss.parse(options.loss)
+    net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, _, answer = together(course.readings, rows)
-        sample = some_of(int(still(answer, 1).sum()), options.places, generator)
+        ids, features, _, answer = load_batch(setup.readings, rows)
+        sample = sample_indices(int(answer_continues(answer, 1).sum()), options.places, generator)
         losses: dict[str, Tensor] = {}
         with half_precision(options.half):
             for block, (guess, truth) in enumerate(guesses(net, teacher.embedding, ids, features, answer, sample)):
                 with torch.no_grad():
                     target_logits = F.linear(truth, table)
                 logits = F.linear(guess, table)
-                total, _ = loss(Places(guess.float(), truth, logits.float(), target_logits.float()))
+                total, _ = loss(LossInputs(guess.float(), truth, logits.float(), target_logits.float()))
                 losses[f"head {block + 1}"] = total
-        weighted = [later**block * total for block, total in enumerate(losses.values())]
-        return int(answer.sum()), losses, summed(weighted)
+        weighted = [loss_decay**block * total for block, total in enumerate(losses.values())]
+        return int(answer.sum()), losses, sum_losses(weighted)
 
     def measure() -> dict[str, float]:
-        net.accuracy = tuple(map(tuple, hit_rates(net, course, table, guesses)))
+        net.accuracy = tuple(map(tuple, hit_rates(net, setup, table, guesses)))
         return {f"agreement {block + 1}": row[0] for block, row in enumerate(net.accuracy)}
 
-    facts = {"vocab_size": len(teacher.head), **keeping(course.kept, teacher)}
-    return course.run(net, step_losses, measure, **facts)
+    facts = {"vocab_size": len(teacher.head), **draft_vocabulary_config(setup.kept, teacher)}
+    return setup.run(net, step_losses, measure, **facts)
 
 
 def guesses(
-    net: SequentialHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, some: Tensor | None = None
+    net: SequentialHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield per block the predicted and the true features, at positions that have both in one answer.
 
@@ -76,29 +85,29 @@ def guesses(
         answer: positions whose feature predicts a token of the answer, bool [B, n].
         some: indices into the positions that have a next answer token to predict; None: all.
     """
-    indices = still(answer, 1).nonzero()
-    indices = indices if some is None else indices[some]
+    indices = answer_continues(answer, 1).nonzero()
+    indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
     states, token_inputs = net.over(features.float())[rows, positions], []
     for block in range(net.blocks):
-        token_inputs.append(net.project(embedding[on(ids, block + 1)[rows, positions]]))
-        in_answer = still(answer, block + 1)[rows, positions]
+        token_inputs.append(net.project(embedding[shift_left(ids, block + 1)[rows, positions]]))
+        in_answer = answer_continues(answer, block + 1)[rows, positions]
         guess = net(states, torch.cat(token_inputs, 1), block)
         if in_answer.any():
-            yield guess[in_answer], on(features, block + 1)[rows, positions][in_answer].float()
+            yield guess[in_answer], shift_left(features, block + 1)[rows, positions][in_answer].float()
 
 
 @torch.inference_mode()
-def hit_rates(net: SequentialHeads, course: TrainingSetup, table: Tensor, guesses: Guesses) -> list[list[float]]:
+def hit_rates(net: SequentialHeads, setup: TrainingSetup, table: Tensor, guesses: Guesses) -> list[list[float]]:
     """Return how often the r-th best token of each block is the target's most probable one, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(net.blocks, RANKS, device=table.device)
     total = hits.new_zeros(net.blocks)
-    for start in range(0, len(course.held), HELD_ROWS):
-        ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
+    for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
+        ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
         with half_precision():
-            for block, (guess, truth) in enumerate(guesses(net, course.teacher.embedding, ids, features, answer)):
-                target_tokens = course.teacher.likeliest(truth)
-                top_tokens = course.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
+            for block, (guess, truth) in enumerate(guesses(net, setup.teacher.embedding, ids, features, answer)):
+                target_tokens = setup.teacher.likeliest(truth)
+                top_tokens = setup.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
                 hits[block] += (top_tokens == target_tokens[:, None]).float().sum(0)
                 total[block] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -16,23 +16,31 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.kernels.packed import unpacked
+from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
-from workbench.methods.drafters.in_pass import Layout, ProbeNet, laid_out
+from workbench.methods.drafters.in_pass import ProbeLayout, ProbeNet, probe_layout
 from workbench.methods.drafters.medusa import RANKS
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, together
-from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, on, some_of, still, summed
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.family.drafter import Curve, Teacher, load_batch
+from workbench.training.family.head_training import (
+    EVAL_BATCH_SIZE,
+    TrainingSetup,
+    answer_continues,
+    build_seeded,
+    sample_indices,
+    shift_left,
+    sum_losses,
+)
+from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
-CUTS = 24
+MAX_ANCHORS = 24
 """Largest number of positions per text that are followed by probes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ProbedTexts:
     """Texts with probes after some positions of each.
 
     Attributes:
@@ -45,7 +53,7 @@ class Read:
 
     ids: Int[Tensor, "B n"]
     at: Int[Tensor, "B P"]
-    layout: Layout
+    layout: ProbeLayout
     mask: Float[Tensor, "B 1 P n_plus_P"]
 
     @property
@@ -53,17 +61,20 @@ class Read:
         return self.at + self.layout.step + 1
 
 
-Reads = Callable[[Any, Any, Read], Tensor]
+RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
 """(net, target, texts with probes) → inputs of the target's LM head at the probes, [B, P, D]."""
 
 
-def keeps(options: Any, teacher: Teacher) -> int:
+def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the vocabulary size: the target itself drafts, with all of its tokens."""
     return len(teacher.head)
 
 
-def teach(
-    course: TrainingSetup, reads: Reads, later: float, start: Callable[[Any, Any], None] = lambda net, model: None
+def train_probes(
+    setup: TrainingSetup,
+    run_probes: RunProbes,
+    loss_decay: float,
+    init_net: Callable[[Any, Any], None] = lambda net, model: None,
 ) -> tuple[RunResult, Curve]:
     """Train the probes; the target's weights do not change.
 
@@ -73,42 +84,42 @@ def teach(
         later: weight of each probe's loss relative to the one before.
         start: sets the initial weights of a new net.
     """
-    options, teacher = course.options, course.teacher
-    model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
-    table, loss = teacher.head, Weighted.parse(options.loss)
+    options, teacher = setup.options, setup.teacher
+    model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
+    table, loss = teacher.head, WeightedLoss.parse(options.loss)
 
     def fresh() -> ProbeNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         with torch.no_grad():
-            start(net, model)
+            init_net(net, model)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, _, answer = together(course.readings, rows)
+        ids, features, _, answer = load_batch(setup.readings, rows)
         losses: dict[str, Tensor] = {}
         with half_precision(options.half):
-            sample = cuts(answer, CUTS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, sample)):
+            sample = sample_anchors(answer, MAX_ANCHORS, generator)
+            for step, (states, truth) in enumerate(guesses(net, model, run_probes, ids, features, sample)):
                 with torch.no_grad():
                     target_logits = F.linear(truth, table)
                 logits = net.probe_logits(F.linear(states, table))[:, 0]
                 guess = states.mean(1).float()
-                losses[f"token {step + 1}"], _ = loss(Places(guess, truth, logits.float(), target_logits.float()))
-        shares = [later**step / net.levels for step in range(len(losses))]
-        return int(answer.sum()), losses, summed([a * b for a, b in zip(shares, losses.values(), strict=True)])
+                losses[f"token {step + 1}"], _ = loss(LossInputs(guess, truth, logits.float(), target_logits.float()))
+        shares = [loss_decay**step / net.levels for step in range(len(losses))]
+        return int(answer.sum()), losses, sum_losses([a * b for a, b in zip(shares, losses.values(), strict=True)])
 
     def measure() -> dict[str, float]:
-        net.accuracy = tuple(map(tuple, hit_rates(net, model, reads, course)))
+        net.accuracy = tuple(map(tuple, hit_rates(net, model, run_probes, setup)))
         return {f"agreement {step + 1}": row[0] for step, row in enumerate(net.accuracy)}
 
-    with unpacked(model):  # packed products have no gradients
-        return course.run(net, step_losses, measure, vocab_size=len(teacher.head))
+    with unpack_temporarily(model):  # packed products have no gradients
+        return setup.run(net, step_losses, measure, vocab_size=len(teacher.head))
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class ProbeAnchors:
     """Positions of texts that are followed by probes, equally many per text.
 
     Attributes:
@@ -120,21 +131,26 @@ class Cuts:
     answer: Bool[Tensor, "B n"]
 
 
-def cuts(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> Cuts:
+def sample_anchors(answer: Bool[Tensor, "B n"], n: int, generator: torch.Generator) -> ProbeAnchors:
     """Sample at most n positions of each text after which there is an answer token for a probe to predict."""
-    mask = still(answer, 1)
+    mask = answer_continues(answer, 1)
     candidates = [row.nonzero().flatten() for row in mask]
     n_cuts = max(1, min(n, max(map(len, candidates))))
     chosen_positions = torch.zeros(len(answer), n_cuts, dtype=torch.long, device=answer.device)
     for b, positions in enumerate(candidates):
         if len(positions):
-            sample = positions[some_of(len(positions), n_cuts, generator)]
+            sample = positions[sample_indices(len(positions), n_cuts, generator)]
             chosen_positions[b] = sample[torch.arange(n_cuts) % len(sample)]
-    return Cuts(chosen_positions, answer)
+    return ProbeAnchors(chosen_positions, answer)
 
 
 def guesses(
-    net: ProbeNet, model: Any, reads: Reads, ids: Int[Tensor, "B n"], features: Float[Tensor, "B n D"], cuts: Cuts
+    net: ProbeNet,
+    model: Any,
+    run_probes: RunProbes,
+    ids: Int[Tensor, "B n"],
+    features: Float[Tensor, "B n D"],
+    anchors: ProbeAnchors,
 ) -> Iterator[tuple[Float[Tensor, "N v D"], Float[Tensor, "N D"]]]:
     """Yield per probe the inputs of the target's LM head at the probe, and the features of the true text there.
 
@@ -149,35 +165,37 @@ def guesses(
         features: the target's features.
         cuts: positions that are followed by probes.
     """
-    (rows, n), n_cuts = ids.shape, cuts.at.shape[1]
-    layout = laid_out((net.levels,) * n_cuts, net.ensemble, ids.device)
-    positions = cuts.at[:, layout.place]  # [B, P]
+    (rows, n), n_cuts = ids.shape, anchors.at.shape[1]
+    layout = probe_layout((net.levels,) * n_cuts, net.ensemble, ids.device)
+    positions = anchors.at[:, layout.place]  # [B, P]
     visible = torch.cat(
         [torch.arange(n, device=positions.device) <= positions[..., None], layout.sees.expand(rows, -1, -1)], -1
     )
     lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
     mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
-    states = reads(net, model, Read(ids, positions, layout, mask)).view(rows, n_cuts, net.levels, net.ensemble, -1)
+    states = run_probes(net, model, ProbedTexts(ids, positions, layout, mask)).view(
+        rows, n_cuts, net.levels, net.ensemble, -1
+    )
     for step in range(net.levels):
-        in_answer = still(cuts.answer, step + 1).gather(1, cuts.at)
-        truth = on(features, step + 1).gather(1, cuts.at[..., None].expand(-1, -1, features.shape[2]))
+        in_answer = answer_continues(anchors.answer, step + 1).gather(1, anchors.at)
+        truth = shift_left(features, step + 1).gather(1, anchors.at[..., None].expand(-1, -1, features.shape[2]))
         if in_answer.any():
             yield states[:, :, step][in_answer], truth[in_answer].float()
 
 
 @torch.inference_mode()
-def hit_rates(net: ProbeNet, model: Any, reads: Reads, course: TrainingSetup) -> list[list[float]]:
+def hit_rates(net: ProbeNet, model: Any, run_probes: RunProbes, setup: TrainingSetup) -> list[list[float]]:
     """Return how often the r-th best guess of each probe is the target's most probable token, r = 1 … 10: [m, 10]."""
-    hits = torch.zeros(net.levels, RANKS, device=course.device)
+    hits = torch.zeros(net.levels, RANKS, device=setup.device)
     total = hits.new_zeros(net.levels)
     generator = torch.Generator().manual_seed(0)
-    for start in range(0, len(course.held), HELD_ROWS):
-        ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
+    for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
+        ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
         with half_precision():
-            sample = cuts(answer, CUTS, generator)
-            for step, (states, truth) in enumerate(guesses(net, model, reads, ids, features, sample)):
-                logits = net.probe_logits(F.linear(states, course.teacher.head))[:, 0]
-                target_tokens = course.teacher.likeliest(truth)
+            sample = sample_anchors(answer, MAX_ANCHORS, generator)
+            for step, (states, truth) in enumerate(guesses(net, model, run_probes, ids, features, sample)):
+                logits = net.probe_logits(F.linear(states, setup.teacher.head))[:, 0]
+                target_tokens = setup.teacher.likeliest(truth)
                 hits[step] += (logits.topk(RANKS, dim=-1).indices == target_tokens[:, None]).float().sum(0)
                 total[step] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

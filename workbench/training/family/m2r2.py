@@ -16,28 +16,28 @@ from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
 from workbench.kernels.layers import decoder_layers, text_config, with_layers
-from workbench.kernels.packed import unpacked
+from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, answers_of, together
-from workbench.training.family.head_training import TrainingSetup, begun, some_of
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.family.drafter import Curve, Teacher, load_answer_batches, load_batch
+from workbench.training.family.head_training import TrainingSetup, build_seeded, sample_indices
+from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 
-def keeps(options: Any, teacher: Teacher) -> int:
+def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the vocabulary size: the target's own LM head reads the fast stream, with all of its tokens."""
     return len(teacher.head)
 
 
-def exit_of(layers: int) -> int:
+def default_exit_layer(layers: int) -> int:
     """Return the default exit layer: a quarter of the target's layers."""
     return max(1, layers // 4)
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train only the adapters; initially they change nothing.
 
     Losses on directions compare the fast stream with the target's residual stream after its last layer.
@@ -47,38 +47,38 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (distillation from the target, alignment of residuals).
     """
-    options, teacher = course.options, course.teacher
+    options, teacher = setup.options, setup.teacher
     n_layers = text_config(teacher.config).num_hidden_layers
     if not 1 <= options.exit_layer < n_layers:
         raise ParameterError(
             f"exit_layer={options.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers - 1}."
         )
-    model = load_model(options.target, course.device, torch.float32).requires_grad_(False)
-    table, loss = teacher.head, Weighted.parse(options.loss)
+    model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
+    table, loss = teacher.head, WeightedLoss.parse(options.loss)
     with torch.no_grad():  # scale per number; the unscaled stream has the direction of f / scale
         scale = teacher.last_norm(table.new_ones(table.shape[1]))
-    held_batches = answers_of(teacher, course.readings, course.held)
-    net = begun(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
+    held_batches = load_answer_batches(teacher, setup.readings, setup.held)
+    net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, _, answer = together(course.readings, rows)
-        sample = some_of(int(answer.sum()), options.places, generator)
+        ids, features, _, answer = load_batch(setup.readings, rows)
+        sample = sample_indices(int(answer.sum()), options.places, generator)
         with half_precision(options.half):
             _, fast = streams(net, model, ids)
             guess, truth = fast[answer][sample], features[answer][sample].float()
             with torch.no_grad():
                 target_logits = F.linear(truth, table)
             logits = F.linear(guess, table)
-        predictions = Places(guess.float() / scale, truth / scale, logits.float(), target_logits.float())
+        predictions = LossInputs(guess.float() / scale, truth / scale, logits.float(), target_logits.float())
         total, figures = loss(predictions)
         return int(answer.sum()), {name: torch.tensor(value) for name, value in figures.items()}, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         """Return figures of the fast stream, and of the slow one after the same layer: those of a plain early exit."""
-        (matches, similarity), count = torch.zeros(2, 2, device=course.device), 0
+        (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
-            truth = together(course.readings, rows)[1][answer].float() / scale
+            truth = load_batch(setup.readings, rows)[1][answer].float() / scale
             with half_precision(options.half):
                 for i, stream in enumerate(reversed(streams(net, model, ids))):
                     states = stream[answer]
@@ -88,16 +88,16 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         (agreement, plain), (cosine, slow) = (matches / max(count, 1)).tolist(), (similarity / max(count, 1)).tolist()
         return {"agreement": agreement, "of the plain exit": plain, "cosine": cosine, "of the slow stream": slow}
 
-    with unpacked(model):  # packed products have no gradients
-        return course.run(net, step_losses, measure)
+    with unpack_temporarily(model):  # packed products have no gradients
+        return setup.run(net, step_losses, measure)
 
 
 class SlowStreamCache(DynamicCache):
     """KV cache of the slow stream: the fast one reads it, and adds nothing."""
 
-    def __init__(self, of: DynamicCache) -> None:
+    def __init__(self, cache: DynamicCache) -> None:
         super().__init__()
-        self.layers = of.layers
+        self.layers = cache.layers
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **named: Any

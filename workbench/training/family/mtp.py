@@ -7,32 +7,32 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import TrainingSetup, begun, keeping
+from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config
 from workbench.training.family.unrolled import train_unrolled
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the module; `ttt` = 1 is DeepSeek-V3's training, with one depth. The loss is the mean over depths.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """
-    options, teacher = course.options, course.teacher
-    table = course.table
+    options, teacher = setup.options, setup.teacher
+    table = setup.table
 
     def fresh() -> FeatureNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
-        begin_at(net, teacher.last_norm)
+        init_weights(net, teacher.last_norm)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
     return train_unrolled(
-        course,
+        setup,
         net,
         lambda rows, features: features.float(),
         lambda state: F.linear(net.lm_head_input(state), table),
         [1 / options.ttt] * options.ttt,
         vocab_size=len(teacher.head),
-        **keeping(course.kept, teacher),
+        **draft_vocabulary_config(setup.kept, teacher),
     )

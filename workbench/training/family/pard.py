@@ -17,58 +17,67 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.pard import PARDNet
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import TrainingSetup, begun, keeping, on, some_of, still
+from workbench.training.family.head_training import (
+    TrainingSetup,
+    answer_continues,
+    build_seeded,
+    draft_vocabulary_config,
+    sample_indices,
+    shift_left,
+)
 from workbench.training.family.unrolled import Batch, train_drafts
-from workbench.training.heads.trainer import begin_at
+from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
-GOES_ON = True
+STARTS_FROM_EAGLE = True
 """Training may start from a finished layer of EAGLE's: it has the same shape, and only the mask is new, as in PARD,
 which adapts an existing draft model."""
-RETAINED, LEAST = 0.7, 0.2
+RETENTION, MIN_RETENTION = 0.7, 0.2
 """Share of the drafts that have one more mask than the step before, and the least share, as released."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train layer and mask in drafts of `ahead` tokens. Each remaining position has the same weight, in every step.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
     """
-    options, teacher = course.options, course.teacher
-    table = course.table
+    options, teacher = setup.options, setup.teacher
+    table = setup.table
 
     def fresh() -> PARDNet:
-        if course.finished is not None:
-            net = PARDNet(**course.finished.sizes)
-            net.load_state_dict(net.state_dict() | course.finished.state_dict())
+        if setup.finished is not None:
+            net = PARDNet(**setup.finished.sizes)
+            net.load_state_dict(net.state_dict() | setup.finished.state_dict())
             return net
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
-        begin_at(net, teacher.last_norm)
+        init_weights(net, teacher.last_norm)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        follows = [still(on(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]
-        columns = retained([follow.any(0) for follow in follows], generator)
-        states = net.drafts(on(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
+        follows = [answer_continues(shift_left(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]
+        columns = sample_retained([follow.any(0) for follow in follows], generator)
+        states = net.drafts(shift_left(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
         for step, (state, pairs) in enumerate(zip(states, columns, strict=True)):
             mask = follows[step][:, pairs]
-            yield state[mask], on(batch.places, step + 1)[:, :-1][:, pairs][mask]
+            yield state[mask], shift_left(batch.places, step + 1)[:, :-1][:, pairs][mask]
 
-    shares = [max(RETAINED**step, LEAST) for step in range(options.ahead)]
+    shares = [max(RETENTION**step, MIN_RETENTION) for step in range(options.ahead)]
     return train_drafts(
-        course,
+        setup,
         net,
         drafts,
         lambda state: F.linear(net.lm_head_input(state), table),
         [share / sum(shares) for share in shares],
         vocab_size=len(teacher.head),
-        **keeping(course.kept, teacher),
+        **draft_vocabulary_config(setup.kept, teacher),
     )
 
 
-def retained(follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator | None) -> list[Int[Tensor, " _"]]:
+def sample_retained(
+    follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator | None
+) -> list[Int[Tensor, " _"]]:
     """Choose the pairs of a text after which each step of a draft is computed: all for step 0, fewer for later ones.
 
     Args:
@@ -80,7 +89,7 @@ def retained(follows: Sequence[Bool[Tensor, " n"]], generator: torch.Generator |
     for step, follow in enumerate(follows[1:], 1):
         remaining = columns[-1][follow[columns[-1]]]
         if generator is not None:
-            limit = round(int(follows[0].sum()) * max(RETAINED**step, LEAST))
-            remaining = remaining[some_of(len(remaining), limit, generator)].sort().values
+            limit = round(int(follows[0].sum()) * max(RETENTION**step, MIN_RETENTION))
+            remaining = remaining[sample_indices(len(remaining), limit, generator)].sort().values
         columns.append(remaining)
     return columns

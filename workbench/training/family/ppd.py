@@ -12,35 +12,39 @@ from transformers import DynamicCache
 from workbench.methods.drafters.ppd import PromptTokens
 from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
-from workbench.training.family.in_pass import Read, keeps, teach
+from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
 from workbench.training.loop import RunResult
 
-__all__ = ["keeps", "read", "train"]
-LATER = 0.8
+__all__ = ["draft_vocabulary_size", "run_probes", "train"]
+LOSS_DECAY = 0.8
 """Weight of each prompt token's loss relative to the one before."""
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train only the prompt tokens' embeddings; they are initialised with those of some of the target's tokens.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.3 (distillation from the
     target's distribution, 0.8 to the power of the distance); many positions of a text at once, not one at its end.
     """
-    embedding = course.teacher.embedding
+    embedding = setup.teacher.embedding
 
     def start(net: PromptTokens, model: Any) -> None:
         sample = torch.randperm(len(embedding))[: net.levels * net.ensemble]
         net.embeds.copy_(embedding[sample].view(net.embeds.shape))
 
-    return teach(course, read, LATER, start)
+    return train_probes(setup, run_probes, LOSS_DECAY, start)
 
 
-def read(net: PromptTokens, model: Any, what: Read) -> Float[Tensor, "B P D"]:
+def run_probes(net: PromptTokens, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
     """Return the LM head's inputs at prompt tokens, whose embeddings pass through all layers."""
     with torch.no_grad():
         cache = DynamicCache()
-        model.model(what.ids, past_key_values=cache, use_cache=True)
-    embeds = net.embeds.flatten(0, 1)[what.layout.own].expand(len(what.ids), -1, -1)
+        model.model(texts.ids, past_key_values=cache, use_cache=True)
+    embeds = net.embeds.flatten(0, 1)[texts.layout.own].expand(len(texts.ids), -1, -1)
     return model.model(
-        inputs_embeds=embeds, past_key_values=cache, attention_mask=what.mask, position_ids=what.places, use_cache=True
+        inputs_embeds=embeds,
+        past_key_values=cache,
+        attention_mask=texts.mask,
+        position_ids=texts.places,
+        use_cache=True,
     )[0]

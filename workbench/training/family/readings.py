@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
 from workbench.kernels.segment import Segment
-from workbench.models.fingerprint import WEIGHTS, differ, fingerprint
+from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import load_models
-from workbench.trace.files import write_whole
-from workbench.training.answers import RATE, check_whose, is_held, read, token_dtype
+from workbench.trace.files import write_atomically
+from workbench.training.answers import RATE, check_answers, is_held_out, read_answers, token_dtype
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
@@ -36,12 +36,12 @@ REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "kind")
 """Columns of the table of readings: number of the prompt, start in the flat files, number of tokens of the prompt, of
 prompt and answer, and kind of the answer: 1 greedy, 0 sampled, −1 not from the target (`GIVEN`)."""
-GIVEN = -1
+TEXT_ANSWER = -1
 """Kind of an answer that is part of the training text."""
 
 
 @dataclass
-class ReadOptions:
+class ReadingsOptions:
     """Options of the `readings` recipe.
 
     Attributes:
@@ -99,14 +99,14 @@ class Readings:
         """Number of tokens of all complete readings."""
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
-    def part(self, held: bool) -> list[int]:
+    def part(self, held_out: bool) -> list[int]:
         """Return the indices of the held-out readings, or of those to train on."""
-        return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held(n) == held]
+        return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held_out(n) == held_out]
 
     def dialogue(self, row: int) -> Dialogue:
         """Return a prompt with its answer and the features at each of its tokens."""
         ids, n_prompt = self.text(row)
-        if self.everywhere and not is_held(int(self.rows[row, 0])):
+        if self.everywhere and not is_held_out(int(self.rows[row, 0])):
             n_prompt = 1
         return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.stream("features", row))
 
@@ -135,7 +135,7 @@ class Readings:
         return self._opened[name]
 
 
-def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
+def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
     """Compute readings of answers until all are processed, or enough; return the figures.
 
     Raises:
@@ -148,14 +148,14 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     last_norm(target.model)
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
-    facts["prompts"] = check_whose(options.answers, options.target, given=True)
+    facts["prompts"] = check_answers(options.answers, options.target, allow_text_answers=True)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
             f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
             f"Give taps from 1 to {target.n_layers - 1}.",
         )
-    readings = _begun(options.out, facts)
-    finished = {(n, kind == GIVEN) for n, kind in readings.rows[:, [0, 4]].tolist()}
+    readings = _open_readings(options.out, facts)
+    finished = {(n, kind == TEXT_ANSWER) for n, kind in readings.rows[:, [0, 4]].tolist()}
     n_tokens = readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
     clock, new, reported_at = RunClock(float("inf")), 0, 0.0
@@ -165,15 +165,15 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
         sizes = {"rows": readings.rows.nbytes, "ids": n_tokens * kind.itemsize}
         file.truncate(sizes.get(name, n_tokens * 2 * facts["width"]))
         file.seek(0, 2)
-    for line in read(options.answers / "answers.jsonl"):
+    for line in read_answers(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
         if (line["n"], line["temperature"] is None) in finished or len(ids) > options.longest or not line["answer"]:
             continue
-        states = read_one(models, ids, options.taps)
+        states = compute_hidden_states(models, ids, options.taps)
         files["ids"].write(np.asarray(ids, dtype=kind).tobytes())
         for name in names[1:]:
             files[name].write(states[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
-        answer_kind = GIVEN if line["temperature"] is None else int(line["temperature"] == 0)
+        answer_kind = TEXT_ANSWER if line["temperature"] is None else int(line["temperature"] == 0)
         row = (line["n"], n_tokens, len(line["prompt"]), len(ids), answer_kind)
         for name in names:
             files[name].flush()
@@ -188,21 +188,23 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     for file in files.values():
         file.close()
     if (rate := options.answers / RATE).exists():
-        write_whole(options.out / RATE, rate.read_bytes())
+        write_atomically(options.out / RATE, rate.read_bytes())
     return {"tokens": n_tokens, "answers": len(Readings(options.out).rows), "seconds": round(clock.seconds, 1)}
 
 
 @torch.inference_mode()
-def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> dict[str, Float[Tensor, "n D"]]:
+def compute_hidden_states(
+    models: Models, ids: Sequence[int], capture_layers: Sequence[int] = ()
+) -> dict[str, Float[Tensor, "n D"]]:
     """Return the target's hidden states over a text: "features", and "tap-6" for the output of a captured sixth layer.
 
     Only the last logits of each chunk are computed: features are the last layer's output after the final norm.
     """
     target, slot, chunks = models.target, models.target.open(), dict[int, list[Tensor]]()
-    layers = {target.n_layers - 1, *(layer - 1 for layer in taps)}
+    layers = {target.n_layers - 1, *(layer - 1 for layer in capture_layers)}
     try:
         for piece in torch.tensor(ids, device=target.device).split(CHUNK):
-            output = target.forward([Segment(slot, piece)], last_only=True, taps=layers)
+            output = target.forward([Segment(slot, piece)], last_only=True, capture_layers=layers)
             target.commit(slot, range(len(piece)))
             for layer, states in output.taps.items():
                 chunks.setdefault(layer, []).append(states[0])
@@ -210,7 +212,7 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
         target.close(slot)
     streams = {layer + 1: torch.cat(parts) for layer, parts in chunks.items()}
     return {"features": last_norm(target.model)(streams[target.n_layers])} | {
-        f"tap-{layer}": streams[layer] for layer in taps
+        f"tap-{layer}": streams[layer] for layer in capture_layers
     }
 
 
@@ -230,17 +232,17 @@ def last_norm(model: Any) -> nn.Module:
     return norm
 
 
-def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
+def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     """Return the existing readings, if any, after a check that they are of the same kind."""
     path = folder / "readings.json"
     old_facts = json.loads(path.read_text()) if path.exists() else facts
-    if not differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
+    if not fingerprints_differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
         old_facts[WEIGHTS] = facts[WEIGHTS]  # differences in rounding
     old_facts.setdefault("prompts", facts["prompts"])  # readings of older versions lack it
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")
-    write_whole(path, (json.dumps(facts, indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):
         (folder / f"{name}.bin").touch()
     return Readings(folder)

@@ -22,20 +22,20 @@ import torch
 from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
-from workbench.decoders.method import Configured
+from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Engine, Models, Request
-from workbench.kernels.packed import unpacked
+from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
 from workbench.methods.drafters.tlt import TLT
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.loading import load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.machine import machine_facts
-from workbench.trace.files import write_whole
-from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, page, tau
+from workbench.trace.files import write_atomically
+from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, render_board, tau
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
-from workbench.training.recipe import chosen
+from workbench.training.recipe import changed_options
 
 
 @dataclass
@@ -86,7 +86,7 @@ class RolloutOptions:
     threads: int = 1
 
 
-def numbered(answer: str) -> str:
+def number_sentences(answer: str) -> str:
     """Return an answer in the format that the target is trained on: one numbered sentence per line.
 
     >>> print(numbered("Tom ran. He fell!"))
@@ -111,7 +111,7 @@ def lengths(options: RolloutOptions, step: int) -> list[int]:
     return [int(min(max(round(n), 8), options.longest)) for n in samples]
 
 
-def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
+def run_rollouts_study(options: RolloutOptions, report: Report) -> dict[str, Any]:
     """Run the loop, and write the report and its page.
 
     Raises:
@@ -134,9 +134,9 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
         ADAPTIVE: registry.get("tlt").with_params(**settings),
     }
     facts, stream = machine_facts(), TASKS["story"].stream(options.seed, held_out=True)
-    tuning, steps = Tuning(models, options), list[dict[str, Any]]()
+    tuning, steps = TargetTraining(models, options), list[dict[str, Any]]()
     for number in range(options.steps):
-        prompts = [encoded(models, f"{USER}{instance.prompt}{ASSISTANT}") for instance in islice(stream, options.batch)]
+        prompts = [encode(models, f"{USER}{instance.prompt}{ASSISTANT}") for instance in islice(stream, options.batch)]
         step: dict[str, Any] = {"lengths": lengths(options, number), "loss": tuning.loss}
         for name, method in methods.items():
             seconds_before = drafter.online_head(models).seconds
@@ -160,21 +160,21 @@ def roll_out(options: RolloutOptions, report: Report) -> dict[str, Any]:
     return {"figures": figures(steps), "lessons": lessons, "out": str(options.out / BOARD)}
 
 
-def _write(options: RolloutOptions, facts: dict[str, Any], found: list[dict[str, Any]]) -> None:
+def _write(options: RolloutOptions, facts: dict[str, Any], steps: list[dict[str, Any]]) -> None:
     """Write the report and its page for the steps so far, so that a stopped loop leaves results."""
     changed, settings = (
-        {n: v for n, v in d.items() if n != "out"} for d in (chosen(options), dataclasses.asdict(options))
+        {n: v for n, v in d.items() if n != "out"} for d in (changed_options(options), dataclasses.asdict(options))
     )
     board: dict[str, Any] = {
-        "target": named(options.target), "options": changed, "machine": facts, "settings": settings, "steps": found,
+        "target": short_name(options.target), "options": changed, "machine": facts, "settings": settings, "steps": steps,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / BOARD, (json.dumps(board, ensure_ascii=False, indent=1) + "\n").encode())
-    write_whole((options.out / BOARD).with_suffix(".md"), page(board).encode())
+    write_atomically(options.out / BOARD, (json.dumps(board, ensure_ascii=False, indent=1) + "\n").encode())
+    write_atomically((options.out / BOARD).with_suffix(".md"), render_board(board).encode())
 
 
 def rollout(
-    models: Models, method: Configured, prompts: Sequence[list[int]], longest: Sequence[int], share: float
+    models: Models, method: ConfiguredMethod, prompts: Sequence[list[int]], longest: Sequence[int], share: float
 ) -> tuple[list[list[int]], dict[str, Any]]:
     """Generate a batch greedily, all sequences starting together; return its texts and costs.
 
@@ -188,7 +188,7 @@ def rollout(
     Returns:
         Token ids of the answers; and per prompt emitted tokens and rounds, and CPU seconds in total and of the tail.
     """
-    engine = Engine(models, max_rows=len(prompts), record=False)
+    engine = Engine(models, max_sequences=len(prompts), record=False)
     pairs = zip(prompts, longest, strict=True)
     sequences = [engine.submit(Request(ids, method, max_new_tokens=n, paused=True)) for ids, n in pairs]
     while not all(sequence.primed for sequence in sequences):
@@ -213,7 +213,7 @@ def rollout(
     }
 
 
-class Tuning:
+class TargetTraining:
     """The target's own training: a few steps on stories in the format, in place.
 
     Attributes:
@@ -229,7 +229,7 @@ class Tuning:
     def __call__(self) -> None:
         """Run the updates between two rollouts."""
         model: Any = self.models.target.model
-        with unpacked(model):
+        with unpack_temporarily(model):
             model.requires_grad_(True)
             for _ in range(self.options.updates):
                 texts = [torch.tensor(ids) for ids in islice(self._texts, self.options.rows)]
@@ -245,9 +245,9 @@ class Tuning:
 
     def _told(self) -> Iterator[list[int]]:
         for instance in TASKS["story"].stream(self.options.seed, held_out=False):
-            yield encoded(self.models, f"{USER}{instance.prompt}{ASSISTANT}{numbered(instance.answer)}{END}")
+            yield encode(self.models, f"{USER}{instance.prompt}{ASSISTANT}{number_sentences(instance.answer)}{END}")
 
 
-def encoded(models: Models, text: str) -> list[int]:
+def encode(models: Models, text: str) -> list[int]:
     """Return the token ids of a text that includes its own chat markers."""
     return models.tokenizer(text, add_special_tokens=False)["input_ids"]

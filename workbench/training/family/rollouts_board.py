@@ -71,10 +71,10 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
     }
 
 
-def page(told: dict[str, Any]) -> str:
+def render_board(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train rollouts`."""
-    steps, settings = told["steps"], told["settings"]
-    flags = "".join(f" --set {name}={value}" for name, value in told["options"].items())
+    steps, settings = report["steps"], report["settings"]
+    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     rows = []
     for i, s in enumerate(steps):
         value, low, high = gain([s])
@@ -98,7 +98,7 @@ def page(told: dict[str, Any]) -> str:
     return "\n".join([
         "# A head that learns while the target is trained",
         "",
-        f"`{told['target']}` is trained to number the sentences of its stories{never}, {settings['updates']} steps of "
+        f"`{report['target']}` is trained to number the sentences of its stories{never}, {settings['updates']} steps of "
         f"AdamW between two rollouts of {settings['batch']} fresh prompts, whose answers have log-normal lengths "
         f"(median {settings['median']}, at most {settings['longest']} tokens). Each rollout is written three times, "
         "greedily: by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, and with "
@@ -107,7 +107,7 @@ def page(told: dict[str, Any]) -> str:
         "learning: the drafter sees weights that change, and nothing else of it. The head that learns gains in two "
         "ways, which this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
         "",
-        f"Measured on {describe(told['machine'])}, {told['machine']['threads']} thread, float32. Seconds are CPU time "
+        f"Measured on {describe(report['machine'])}, {report['machine']['threads']} thread, float32. Seconds are CPU time "
         "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
         f"tails over steps. Made by `workbench train rollouts{flags}`.",
         "",

@@ -14,14 +14,20 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.s2d_net import S2DNet
 from workbench.training.distill import draft_model_losses
-from workbench.training.family.drafter import Curve, together
-from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, begun, keeping, some_of
-from workbench.training.heads.losses import Places, ce_soft
+from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.head_training import (
+    EVAL_BATCH_SIZE,
+    TrainingSetup,
+    build_seeded,
+    draft_vocabulary_config,
+    sample_indices,
+)
+from workbench.training.heads.losses import LossInputs, ce_soft
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
 
-def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
+def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train all layers on the mean of the exits' losses, at positions of prompts and of answers.
 
     Positions count if the target's most probable token is in the draft vocabulary.
@@ -31,7 +37,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: there is no such loss, or it compares features, which a language model does not predict.
     """
-    options, teacher, vocab = course.options, course.teacher, course.kept
+    options, teacher, vocab = setup.options, setup.teacher, setup.kept
     loss, vocabulary = draft_model_losses(options.loss), len(teacher.head)
 
     def fresh() -> S2DNet:
@@ -40,19 +46,19 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         for weight in net.layers.parameters():
             if weight.dim() == 2:
                 nn.init.normal_(weight, std=0.02)
-        begin_like(net.embed.weight, teacher.head)
+        init_from_lm_head(net.embed.weight, teacher.head)
         return net
 
-    net = begun(options.seed, fresh)
+    net = build_seeded(options.seed, fresh)
     names = [f"after {n} layer{'s' * (n > 1)}" for n in net.exits]
 
     def said(state: Float[Tensor, "N W"]) -> Float[Tensor, "N K"]:
         return F.linear(state, net.embed.weight[vocab]).float()
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        ids, features, text, _ = together(course.readings, rows)
+        ids, features, text, _ = load_batch(setup.readings, rows)
         positions = text.flatten().nonzero().flatten()
-        positions = positions[some_of(len(positions), options.places, generator)]
+        positions = positions[sample_indices(len(positions), options.places, generator)]
         target_logits = teacher.logits(features.flatten(0, 1)[positions])
         in_vocab = torch.isin(target_logits.argmax(-1), vocab)
         positions, target_logits = positions[in_vocab], target_logits[in_vocab][:, vocab]
@@ -60,7 +66,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         with half_precision(options.half):
             for name, states in zip(names, net(ids), strict=True):
                 state = states.flatten(0, 1)[positions]
-                losses[name], _ = loss(Places(state, state, said(state), target_logits))
+                losses[name], _ = loss(LossInputs(state, state, said(state), target_logits))
         return int(text.sum()), losses, torch.stack(list(losses.values())).mean()
 
     @torch.inference_mode()
@@ -68,8 +74,8 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         """Return agreement with the target and cross-entropy (nats) of each size, the whole drafter first."""
         matches, losses = torch.zeros(2, len(names), device=vocab.device)
         count = n_in_vocab = 0
-        for start in range(0, len(course.held), HELD_ROWS):
-            ids, features, _, answer = together(course.readings, course.held[start : start + HELD_ROWS])
+        for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
+            ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
             with half_precision(options.half):
                 states = [state[answer] for state in net(ids)]
                 for positions in torch.arange(int(answer.sum()), device=vocab.device).split(512):
@@ -81,7 +87,7 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
                         draft_logits = said(state[positions])
                         matches[size] += (vocab[draft_logits.argmax(-1)] == target_tokens).sum()
                         losses[size] += ce_soft(
-                            Places(
+                            LossInputs(
                                 draft_logits, draft_logits, draft_logits[in_vocab], target_logits[in_vocab][:, vocab]
                             )
                         ).sum()
@@ -89,11 +95,11 @@ def train(course: TrainingSetup) -> tuple[RunResult, Curve]:
         loss_of = {f"ce_soft {name}": float(n) / max(1, n_in_vocab) for name, n in zip(names, losses, strict=True)}
         return dict(reversed(held.items())) | loss_of
 
-    return course.run(net, step_losses, measure, **keeping(vocab, teacher))
+    return setup.run(net, step_losses, measure, **draft_vocabulary_config(vocab, teacher))
 
 
 @torch.no_grad()
-def begin_like(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
+def init_from_lm_head(rows: Float[Tensor, "V W"], table: Float[Tensor, "V D"]) -> None:
     """Initialise token rows from those of a wider LM head, in the directions in which these differ most.
 
     If the rows are as wide or wider, use all directions; the additional numbers are small and random.

@@ -20,21 +20,21 @@ import torch
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.decoders.declarations import Head
 from workbench.engine import Engine, Request
-from workbench.engine.cluster import cluster
+from workbench.engine.cluster import connect_ray
 from workbench.methods import registry
 from workbench.models.fingerprint import WEIGHTS
 from workbench.models.loading import HeadInfo, load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.machine import machine_facts
-from workbench.trace.files import write_whole
-from workbench.trace.scaling import fit, of_report
-from workbench.training.family.cells import CELL, asked_prompts, done, sum_of
-from workbench.training.family.evaluate import one_branch, rows_of
+from workbench.trace.files import write_atomically
+from workbench.trace.scaling import fit, runs_from_report
+from workbench.training.family.cells import CELL, hash_prompts, load_finished_cell, load_study_prompts
+from workbench.training.family.evaluate import evaluation_settings, with_chain_drafts
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import Readings, batches
 from workbench.training.loop import Report
-from workbench.training.recipe import chosen, finish
-from workbench.training.resuming import settle
+from workbench.training.recipe import changed_options, finish
+from workbench.training.resuming import resolve_resume
 
 REPORT, FFN = "scaling.json", "ffn"
 RETRIES = 3
@@ -87,7 +87,7 @@ class ScalingOptions:
     ray: str = ""
 
 
-def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
+def run_scaling_study(options: ScalingOptions, report: Report) -> dict[str, Any]:
     """Train and measure the missing runs, one by one, and fit the scaling law; after an interruption, run it again.
 
     Raises:
@@ -95,20 +95,22 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
             settings; too few runs to fit a law.
     """
     torch.set_num_threads(options.threads)
-    kinds = [kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _taken(head)]
+    kinds = [
+        kind for kind, head in registry.heads().items() if head.recipe == "chat-heads" and FFN in _net_options(head)
+    ]
     if options.method not in kinds:
         raise ParameterError(
             f"There is no head {options.method!r:.40} whose size could be chosen.", f"There are: {', '.join(kinds)}."
         )
     if min(len(set(options.ffn)), len(set(options.tokens))) < 2:
         raise ParameterError("One size, or one length of training, makes no law.", "Give two or more of each.")
-    if options.form not in (form_names := [setting.name for setting in rows_of(options.method)]):
+    if options.form not in (form_names := [setting.name for setting in evaluation_settings(options.method)]):
         raise ParameterError(
             f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(form_names)}."
         )
-    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
+    prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
-    train = readings.part(held=False)
+    train = readings.part(held_out=False)
     mean = float(readings.rows[train, 3].mean()) if train else 0.0
     if not mean:
         raise ParameterError(f"{options.readings} holds nothing to train on.", "Make it: workbench train readings.")
@@ -128,17 +130,17 @@ def study(options: ScalingOptions, report: Report) -> dict[str, Any]:
             f"steps, {cell['parameters']:,} parameters: τ {tau_of(cell):.3f}"
         )
     report_data: dict[str, Any] = {
-        "target": named(options.target), "method": options.method, "form": options.form, "prompts": len(prompts),
-        "max_new_tokens": options.max_new_tokens, "options": chosen(options), "machine": machine_facts(),
+        "target": short_name(options.target), "method": options.method, "form": options.form, "prompts": len(prompts),
+        "max_new_tokens": options.max_new_tokens, "options": changed_options(options), "machine": machine_facts(),
         "cells": cells,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(report_data, ensure_ascii=False, indent=1) + "\n").encode())
-    fitted = fit(of_report(report_data))
+    write_atomically(options.out / REPORT, (json.dumps(report_data, ensure_ascii=False, indent=1) + "\n").encode())
+    fitted = fit(runs_from_report(report_data))
     return {"law": dataclasses.asdict(fitted), "runs": len(cells), "out": str(options.out / REPORT)}
 
 
-def _taken(head: Head) -> list[str]:
+def _net_options(head: Head) -> list[str]:
     """Return the options that a head's net takes."""
     return list(inspect.signature(head.net).parameters)
 
@@ -157,8 +159,8 @@ def _cells(
             report(f"scaling: {options.method}, ffn={ffn}, {steps} steps begins")
             yield _cell(options, ffn, steps, prompts, report)
         return
-    ray = cluster(options.ray, "leave `ray` out")
-    task = ray.remote(_there).options(num_cpus=options.threads, max_retries=RETRIES)
+    ray = connect_ray(options.ray, "leave `ray` out")
+    task = ray.remote(_run_remote_cell).options(num_cpus=options.threads, max_retries=RETRIES)
     futures = [task.remote(str(Path.cwd()), options, ffn, steps, prompts) for ffn, steps in plan]
     try:
         for future in futures:
@@ -176,7 +178,7 @@ def _cells(
             ray.cancel(future, force=True)
 
 
-def _there(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: Any) -> dict[str, Any]:
+def _run_remote_cell(folder: str, options: ScalingOptions, ffn: int, steps: int, prompts: Any) -> dict[str, Any]:
     """Do one run on a machine of the cluster, with the same paths as on the machine that started it."""
     os.chdir(folder)
     return _cell(options, ffn, steps, prompts, lambda _: None)
@@ -194,33 +196,33 @@ def _cell(
     )  # fmt: skip
     settings = {
         WEIGHTS: (readings := Readings(options.readings)).facts[WEIGHTS], "read": readings.n_tokens,
-        "prompts": sum_of(prompts), "readings": str(options.readings), "answers": str(options.answers),
+        "prompts": hash_prompts(prompts), "readings": str(options.readings), "answers": str(options.answers),
         "form": options.form, "each": options.each, "max_new_tokens": options.max_new_tokens,
         "heads": options.heads, "rows": options.rows,
-        "places": options.places, "half": options.half, "seed": options.seed, "target": named(options.target),
+        "places": options.places, "half": options.half, "seed": options.seed, "target": short_name(options.target),
     }  # fmt: skip
-    if cell := done(folder, settings):
+    if cell := load_finished_cell(folder, settings):
         return cell
-    settled = settle(head_options, {}, report)
+    settled = resolve_resume(head_options, {}, report)
     result, facts = train_chat_heads(settled, report)
-    figures = finish(result, settled.folder, {"options": chosen(settled), **facts})
+    figures = finish(result, settled.folder, {"options": changed_options(settled), **facts})
     config = json.loads((settled.folder / "config.json").read_text(encoding="utf-8"))
     cell = {
         "ffn": ffn, "steps": steps, "parameters": config["parameters"], "seconds": figures["seconds"],
         "agreement": next(iter(figures["held"].values())), "settings": settings,
-    } | _in_use(options, settled.folder, config, prompts)  # fmt: skip
-    write_whole(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
+    } | _measure_decoding(options, settled.folder, config, prompts)  # fmt: skip
+    write_atomically(folder / CELL, (json.dumps(cell, indent=1) + "\n").encode())
     return cell
 
 
-def _in_use(
+def _measure_decoding(
     options: ScalingOptions, folder: Path, config: dict[str, Any], prompts: list[tuple[str, list[int]]]
 ) -> dict[str, list[int]]:
     """Return tokens and rounds of each prompt, decoded greedily."""
-    setting = next(setting for setting in rows_of(options.method) if setting.name == options.form)
+    setting = next(setting for setting in evaluation_settings(options.method) if setting.name == options.form)
     models = load_models(options.target, None, "cpu", "float32")
     models.heads[options.method] = HeadInfo(folder.name, folder, config)
-    models = one_branch(models) if setting.name == "chain" else models
+    models = with_chain_drafts(models) if setting.name == "chain" else models
     method = registry.get(setting.method).with_params(**dict(setting.params))
     traces = [
         Engine(models).generate(Request(ids, method, max_new_tokens=options.max_new_tokens)) for _, ids in prompts

@@ -25,8 +25,8 @@ from workbench.methods.drafters.trained import TrainedNet
 from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve
-from workbench.training.family.head_training import StepLosses, TrainingSetup, lesson_of
-from workbench.training.family.heads import ChatHeadOptions, prepared
+from workbench.training.family.head_training import StepLosses, TrainingSetup, get_training_module
+from workbench.training.family.heads import ChatHeadOptions, prepare_training
 from workbench.training.loop import LoopOptions, Report, RunResult, descend
 from workbench.training.models import half_precision
 
@@ -51,7 +51,7 @@ class ThroughputOptions(ChatHeadOptions):
 
 
 @dataclass(frozen=True)
-class Timed(TrainingSetup):
+class TimedSetup(TrainingSetup):
     """Training setup whose steps are timed instead of a full run."""
 
     found: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -97,16 +97,16 @@ class Timed(TrainingSetup):
         return RunResult(), Curve(None)
 
 
-def throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
+def measure_throughput(options: ThroughputOptions, report: Report) -> dict[str, Any]:
     """Time a head's training; return the figures.
 
     Raises:
         ParameterError: this kind has its own training loop; further as for `train_chat_heads`.
     """
-    if lesson_of(options.method) is eagle:
+    if get_training_module(options.method) is eagle:
         raise ParameterError("EAGLE's layer is trained by a loop that it shares with targets that see.", "Take mtp.")
-    module, setup, _ = prepared(options, report)
-    timed_setup = Timed(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
+    module, setup, _ = prepare_training(options, report)
+    timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)
     peak_gflops = peak(options.half)
     figures = timed_setup.found | {

@@ -26,32 +26,34 @@ from transformers import DynamicCache
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
 from workbench.training.family.borrower import DrafterInTraining
-from workbench.training.family.readings import GIVEN, Readings, batches, read_one
+from workbench.training.family.readings import TEXT_ANSWER, Readings, batches, compute_hidden_states
 from workbench.training.heads.features import Dialogue
 
-READ = 4
+USES_PER_TEXT = 4
 """Number of times that each text from the drafter is used before new texts are generated."""
-ALL, TARGET, TEXT, DRAFTER, MIX = MADE = ("all", "target", "given", "drafter", "mix")
+ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter", "mix")
 """Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
 each batch is from the target and half from the drafter."""
-Lesson = Callable[[int], tuple[list[Dialogue], int]]
+NextBatch = Callable[[int], tuple[list[Dialogue], int]]
 """Function from a step's number to its dialogues, and the number of them, at the end, that the drafter generated."""
 
 
-def rows_made(readings: Readings, made: str) -> list[int]:
+def select_readings(readings: Readings, source: str) -> list[int]:
     """Return the readings with training answers of this kind; for the drafter's texts, those with the prompts to use.
 
     Raises:
         ParameterError: there is no such kind, or no answer of this kind.
     """
-    if made not in MADE:
-        raise ParameterError(f"There is no text of the kind made={made!r:.40}.", f"Take one of: {', '.join(MADE)}.")
-    is_given = readings.rows[:, 4] == GIVEN
-    rows = [row for row in readings.part(held=False) if made == ALL or is_given[row] == (made == TEXT)]
-    if not rows:
-        flag = " --set given=true" if made == TEXT else ""
+    if source not in SOURCES:
         raise ParameterError(
-            f"{readings.folder} holds no answers for made={made}.",
+            f"There is no text of the kind made={source!r:.40}.", f"Take one of: {', '.join(SOURCES)}."
+        )
+    is_given = readings.rows[:, 4] == TEXT_ANSWER
+    rows = [row for row in readings.part(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
+    if not rows:
+        flag = " --set given=true" if source == TEXT else ""
+        raise ParameterError(
+            f"{readings.folder} holds no answers for made={source}.",
             f"Write some into a folder of their own (workbench train answers{flag}), and read these into it "
             "(workbench train readings), too.",
         )
@@ -80,34 +82,34 @@ class OwnTexts:
     ends: Collection[int]
     seed: int
 
-    def write(self, turn: int, n: int) -> list[Dialogue]:
+    def write(self, epoch: int, n: int) -> list[Dialogue]:
         """Generate n texts, each no longer than the target's answer to its prompt; `turn` counts the calls."""
-        rng = np.random.default_rng((self.seed, turn))
+        rng = np.random.default_rng((self.seed, epoch))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, limits = list[list[int]](), list[int]()
         for ids, n_prompt in map(self.readings.text, rows):
             prompts.append(ids[:n_prompt].tolist())
             limits.append(len(ids) - n_prompt)
         uniforms = torch.from_numpy(rng.random((n, max(limits)))).to(self.kept.device)
-        texts = continued(self.drafter, self.kept, prompts, limits, self.ends, uniforms)
+        texts = sample_continuations(self.drafter, self.kept, prompts, limits, self.ends, uniforms)
         return [
             Dialogue(
                 torch.tensor(text, device=self.kept.device),
                 len(prompt),
-                read_one(self.models, text)["features"].to(torch.bfloat16).clone(),
+                compute_hidden_states(self.models, text)["features"].to(torch.bfloat16).clone(),
             )
             for text, prompt in zip(texts, prompts, strict=True)
         ]
 
 
 @torch.no_grad()
-def continued(
+def sample_continuations(
     drafter: DrafterInTraining,
-    kept: Int[Tensor, " K"],
+    draft_vocabulary: Int[Tensor, " K"],
     prompts: Sequence[Sequence[int]],
-    most: Sequence[int],
-    ends: Collection[int],
-    chance: Float[Tensor, "B n"],
+    limits: Sequence[int],
+    end_tokens: Collection[int],
+    uniforms: Float[Tensor, "B n"],
 ) -> list[list[int]]:
     """Return prompts with continuations sampled from a drafter at temperature 1, as one batch.
 
@@ -120,22 +122,28 @@ def continued(
         chance: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
             distribution exceeds `chance[:, i]`.
     """
-    width, texts, device = max(map(len, prompts)), [list(prompt) for prompt in prompts], kept.device
+    width, texts, device = max(map(len, prompts)), [list(prompt) for prompt in prompts], draft_vocabulary.device
     rows, stops, last = (
-        torch.tensor(list(part), dtype=torch.int64, device=device) for part in (range(len(prompts)), ends, most)
+        torch.tensor(list(part), dtype=torch.int64, device=device) for part in (range(len(prompts)), end_tokens, limits)
     )
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     attention_mask = torch.tensor(
         [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
     )
-    table, cache, position_ids = drafter.table(kept), DynamicCache(), (attention_mask.cumsum(1) - 1).clamp_min(0)
-    for i in range(max(most)):
+    table, cache, position_ids = (
+        drafter.table(draft_vocabulary),
+        DynamicCache(),
+        (attention_mask.cumsum(1) - 1).clamp_min(0),
+    )
+    for i in range(max(limits)):
         states = drafter.states(
             ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
         )
         probs = F.linear(states[:, -1], table).softmax(-1).double().cumsum(-1)
-        index = torch.searchsorted(probs, probs[:, -1:] * chance[rows, i : i + 1], right=True).clamp_max(len(kept) - 1)
-        ids = kept[index]
+        index = torch.searchsorted(probs, probs[:, -1:] * uniforms[rows, i : i + 1], right=True).clamp_max(
+            len(draft_vocabulary) - 1
+        )
+        ids = draft_vocabulary[index]
         for row, token in zip(rows.tolist(), ids[:, 0].tolist(), strict=True):
             texts[row].append(token)
         running = (~torch.isin(ids[:, 0], stops) & (i + 1 < last[rows])).nonzero().flatten()
@@ -150,7 +158,9 @@ def continued(
     return texts
 
 
-def lessons(readings: Readings, made: str, size: int, seed: int, anew: int, own: OwnTexts | None) -> Lesson:
+def make_next_batch(
+    readings: Readings, source: str, size: int, seed: int, regenerate_every: int, own: OwnTexts | None
+) -> NextBatch:
     """Return the function that selects each step's training texts.
 
     Args:
@@ -163,8 +173,8 @@ def lessons(readings: Readings, made: str, size: int, seed: int, anew: int, own:
 
     A resumed run begins with newly generated texts: they are not in its checkpoint.
     """
-    n_own = {DRAFTER: size, MIX: size // 2}.get(made, 0)
-    rows = rows_made(readings, made)
+    n_own = {DRAFTER: size, MIX: size // 2}.get(source, 0)
+    rows = select_readings(readings, source)
     batch_rows = batches(readings, rows, size - n_own, seed) if size > n_own else None
     own_groups: dict[int, list[list[Dialogue]]] = {}
 
@@ -172,9 +182,9 @@ def lessons(readings: Readings, made: str, size: int, seed: int, anew: int, own:
         dialogues = [] if batch_rows is None else [readings.dialogue(row) for row in batch_rows(step)]
         if not n_own or own is None:
             return dialogues, 0
-        epoch, position = divmod(step, anew)
+        epoch, position = divmod(step, regenerate_every)
         if epoch not in own_groups:
-            groups = -(-anew // READ)
+            groups = -(-regenerate_every // USES_PER_TEXT)
             texts = sorted(own.write(epoch, groups * n_own), key=lambda text: len(text.ids))
             order = np.random.default_rng((seed, epoch, 1)).permutation(groups).tolist()
             own_groups.clear()

@@ -20,26 +20,26 @@ from typing import Any
 import torch
 
 from workbench.core.errors import ParameterError
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Models
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
 from workbench.methods.known import PLAIN
 from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo, load_models
-from workbench.models.local_models import named
+from workbench.models.local_models import short_name
 from workbench.models.machine import machine_facts
 from workbench.trace import metrics
 from workbench.trace.events import Round
-from workbench.trace.files import write_whole
-from workbench.training.family.cells import asked_prompts, tallies
-from workbench.training.family.evaluate import one_branch, rows_of
-from workbench.training.family.readings import GIVEN, Readings
+from workbench.trace.files import write_atomically
+from workbench.training.family.cells import load_study_prompts, tallies
+from workbench.training.family.evaluate import evaluation_settings, with_chain_drafts
+from workbench.training.family.readings import TEXT_ANSWER, Readings
 from workbench.training.family.training_texts import TARGET, TEXT
-from workbench.training.family.validation_drafts import answered
-from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
+from workbench.training.family.validation_drafts import decode_greedily
+from workbench.training.family.vocabulary import count_tokens, coverage, most_frequent_tokens
 from workbench.training.loop import Report
-from workbench.training.recipe import chosen
+from workbench.training.recipe import changed_options
 
 REPORT, DRAFTER, WHOLE = "trimming.json", "drafter", ""
 WARM_TOKENS = 4
@@ -100,13 +100,13 @@ class Lane:
     counted: str
     kept: list[int]
     models: Models
-    method: Configured
+    method: ConfiguredMethod
     rounds: list[list[Round]] = field(default_factory=list)
     rates: list[list[float]] = field(default_factory=list)
 
     def answer(self, ids: list[int], tokens: int) -> None:
         """Decode a prompt once more; for a new prompt the caller first appends a list to `rates`."""
-        rounds = answered(self.models, ids, self.method, tokens)
+        rounds = decode_greedily(self.models, ids, self.method, tokens)
         if not self.rates[-1]:
             self.rounds.append(rounds)
         self.rates[-1].append(metrics.tokens_per_second(rounds) or 0.0)
@@ -114,33 +114,33 @@ class Lane:
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON, with one number per prompt."""
         return tallies(self.rounds) | {
-            "drafted": [metrics.drafted(rounds) for rounds in self.rounds],
+            "drafted": [metrics.count_drafted(rounds) for rounds in self.rounds],
             "draft_s": [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds],
             "kind": self.kind, "counted": self.counted, "kept": len(self.kept), "rates": self.rates,
         }  # fmt: skip
 
 
-def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
+def run_trimming_study(options: TrimmingOptions, report: Report) -> dict[str, Any]:
     """Measure every size of every kind, prompt by prompt and in turns, so that load on the machine slows all equally.
 
     Raises:
         ParameterError: no such kind, form or size, or there are no readings or held-out prompts.
     """
     torch.set_num_threads(options.threads)
-    prompts = asked_prompts(options.target, options.answers, options.readings, options.each)
+    prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     size = readings.facts["vocabulary"]
     if wrong := [k for k in options.sizes if not 0 < k < size]:
         raise ParameterError(f"{wrong[0]} is no part of {size:,} tokens.", f"Give sizes from 1 to {size - 1:,}.")
-    train = readings.part(held=False)
-    rows_of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != GIVEN],
-               TEXT: [row for row in train if readings.rows[row, 4] == GIVEN]}  # fmt: skip
-    counts = {name: counts_of(readings, rows) for name, rows in rows_of_kind.items() if rows}
+    train = readings.part(held_out=False)
+    rows_of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != TEXT_ANSWER],
+               TEXT: [row for row in train if readings.rows[row, 4] == TEXT_ANSWER]}  # fmt: skip
+    counts = {name: count_tokens(readings, rows) for name, rows in rows_of_kind.items() if rows}
     with TemporaryDirectory(prefix="trimming-") as scratch:
         models = load_models(options.target, options.drafter, "cpu", options.dtype, strict=True)
         vocabularies = {(WHOLE, size): list(range(size))}
         vocabularies |= {
-            (name, k): kept_tokens(tally, k, models.eos)
+            (name, k): most_frequent_tokens(tally, k, models.eos)
             for name, tally in counts.items()
             for k in sorted(options.sizes)
         }
@@ -151,7 +151,7 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
         ]
         plain = Lane(PLAIN, WHOLE, vocabularies[WHOLE, size], models, registry.get(PLAIN).with_params())
         for lane in (plain, *lanes):  # warm-up: compilation must not count
-            answered(lane.models, prompts[0][1], lane.method, WARM_TOKENS)
+            decode_greedily(lane.models, prompts[0][1], lane.method, WARM_TOKENS)
         for i, (_, ids) in enumerate(prompts):
             for lane in (plain, *lanes):
                 lane.rates.append([])
@@ -162,51 +162,57 @@ def trimming(options: TrimmingOptions, report: Report) -> dict[str, Any]:
             report(f"trimming: prompt {i + 1} of {len(prompts)}")
     answers = [[emitted.token for r in rounds for emitted in r.emitted] for rounds in plain.rounds]
     study: dict[str, Any] = {
-        "target": named(options.target), "drafter": named(options.drafter), "form": options.form,
+        "target": short_name(options.target), "drafter": short_name(options.drafter), "form": options.form,
         "vocabulary": size, "prompts": len(prompts), "max_new_tokens": options.max_new_tokens,
         "counted": {name: int(tally.sum()) for name, tally in counts.items()},
         "covered": {name: {str(k): round(coverage(tally, vocabularies[name, k]), 4) for k in sorted(options.sizes)}
                     for name, tally in counts.items()},
-        "options": chosen(options), "machine": machine_facts(), "plain": plain.to_wire(),
-        "cells": [lane.to_wire() | {"outside": _outside(answers, lane.kept)} for lane in lanes],
+        "options": changed_options(options), "machine": machine_facts(), "plain": plain.to_wire(),
+        "cells": [lane.to_wire() | {"outside": _count_unproposable(answers, lane.kept)} for lane in lanes],
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
+    write_atomically(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())
     return {"cells": len(lanes), "out": str(options.out / REPORT)}
 
 
-def _outside(said: Sequence[Sequence[int]], kept: Sequence[int]) -> list[int]:
+def _count_unproposable(answers: Sequence[Sequence[int]], draft_vocabulary: Sequence[int]) -> list[int]:
     """Return, per answer, the number of tokens that a drafter with this vocabulary could not propose."""
-    vocab = set(kept)
-    return [sum(token not in vocab for token in tokens) for tokens in said]
+    vocab = set(draft_vocabulary)
+    return [sum(token not in vocab for token in tokens) for tokens in answers]
 
 
 def _lane(
-    options: TrimmingOptions, whole: Models, kind: str, counted: str, size: int, kept: list[int], scratch: Path
+    options: TrimmingOptions,
+    full_models: Models,
+    kind: str,
+    count_source: str,
+    size: int,
+    draft_vocabulary: list[int],
+    scratch: Path,
 ) -> Lane:
     """Return a lane for a kind of drafter with these tokens; a trimmed draft model's folder is created in `scratch`."""
-    setting = next((setting for setting in rows_of(kind) if setting.name == options.form), None)
-    if setting is None or (kind != DRAFTER and kind not in whole.heads):
+    setting = next((setting for setting in evaluation_settings(kind) if setting.name == options.form), None)
+    if setting is None or (kind != DRAFTER and kind not in full_models.heads):
         raise ParameterError(
             f"{options.target} has no {kind!r:.40} that drafts as {options.form!r:.40}.",
             "Name a kind of head that it has, or take form=chain.",
         )
-    method, models = registry.get(setting.method).with_params(**dict(setting.params)), whole
+    method, models = registry.get(setting.method).with_params(**dict(setting.params)), full_models
     if kind == DRAFTER:
         source = bundled().get(options.drafter) or Path(options.drafter)
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     else:
-        source, config = whole.heads[kind].folder, whole.heads[kind].config
-    if counted or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
+        source, config = full_models.heads[kind].folder, full_models.heads[kind].config
+    if count_source or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
         other_entries = {name: value for name, value in config.items() if name != KEY}
-        new_config = other_entries | ({KEY: kept} if counted else {})
+        new_config = other_entries | ({KEY: draft_vocabulary} if count_source else {})
         if kind == DRAFTER:
-            folder = scratch / f"{counted or 'whole'}-{size}"
+            folder = scratch / f"{count_source or 'whole'}-{size}"
             shutil.copytree(source, folder)
             (folder / "config.json").write_text(json.dumps(new_config), encoding="utf-8")
-            models = whole.with_drafter(str(folder), options.dtype)
+            models = full_models.with_drafter(str(folder), options.dtype)
         else:
-            head = HeadInfo(f"{kind}, {counted or 'whole'} {size}", source, new_config)
-            models = dataclasses.replace(whole, heads=dict(whole.heads) | {kind: head}, shared={})
-    models = one_branch(models) if options.form == "chain" else models
-    return Lane(kind, counted, kept, models, method)
+            head = HeadInfo(f"{kind}, {count_source or 'whole'} {size}", source, new_config)
+            models = dataclasses.replace(full_models, heads=dict(full_models.heads) | {kind: head}, shared={})
+    models = with_chain_drafts(models) if options.form == "chain" else models
+    return Lane(kind, count_source, draft_vocabulary, models, method)

@@ -16,13 +16,19 @@ from torch import Tensor
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.methods.drafters.unrolled import unroll
-from workbench.training.family.drafter import Curve, beside, together
-from workbench.training.family.head_training import HELD_ROWS, TrainingSetup, on, some_of, still
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.family.drafter import Curve, load_batch, pad_and_stack
+from workbench.training.family.head_training import (
+    EVAL_BATCH_SIZE,
+    TrainingSetup,
+    answer_continues,
+    sample_indices,
+    shift_left,
+)
+from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
-Entering = Callable[[list[int], Tensor], Tensor]
+LayerInputFunction = Callable[[list[int], Tensor], Tensor]
 """(rows, features [B, n, D]) → the target's input to the layer at each position, float32 [B, n, F]."""
 
 
@@ -51,15 +57,15 @@ class Batch(NamedTuple):
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
 
-Drafts = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
+DraftFunction = Callable[[Batch, torch.Generator | None], Iterable[tuple[Tensor, Tensor]]]
 """(answers, random generator, or None to use all positions for measuring) → per step of the drafts the states [N, D],
 and the indices [N] of the positions with the target's distribution for the same tokens."""
 
 
 def train_unrolled(
-    course: TrainingSetup,
+    setup: TrainingSetup,
     net: FeatureNet,
-    entering: Entering,
+    layer_input: LayerInputFunction,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
     **facts: Any,
@@ -76,17 +82,17 @@ def train_unrolled(
     """
 
     def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        inputs = entering(batch.rows, batch.features)
-        for step, (state, mask) in enumerate(steps(net, batch.embeds, inputs, batch.answer, len(shares))):
-            yield state[mask], on(batch.places, step + 1)[:, :-1][mask]
+        inputs = layer_input(batch.rows, batch.features)
+        for step, (state, mask) in enumerate(unroll_steps(net, batch.embeds, inputs, batch.answer, len(shares))):
+            yield state[mask], shift_left(batch.places, step + 1)[:, :-1][mask]
 
-    return train_drafts(course, net, drafts, logits, shares, **facts)
+    return train_drafts(setup, net, drafts, logits, shares, **facts)
 
 
 def train_drafts(
-    course: TrainingSetup,
+    setup: TrainingSetup,
     net: TrainedNet,
-    drafts: Drafts,
+    drafts: DraftFunction,
     logits: Callable[[Tensor], Tensor],
     shares: list[float],
     on_progress: Callable[[float], None] = lambda _: None,
@@ -106,46 +112,54 @@ def train_drafts(
         on_progress: called before each training step with the finished share of the run.
         facts: further entries of the configuration.
     """
-    options, teacher, loss = course.options, course.teacher, Weighted.parse(course.options.loss)
+    options, teacher, loss = setup.options, setup.teacher, WeightedLoss.parse(setup.options.loss)
 
     def read(rows: list[int]) -> Batch:
-        ids, features, _, answer = together(course.readings, rows)
-        return Batch(rows, ids, teacher.embedding[ids], features, answer, beside([course.said(row) for row in rows]))
+        ids, features, _, answer = load_batch(setup.readings, rows)
+        return Batch(
+            rows, ids, teacher.embedding[ids], features, answer, pad_and_stack([setup.said(row) for row in rows])
+        )
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
-        batch, losses, total = read(rows), dict[str, Tensor](), torch.zeros((), device=course.device)
+        batch, losses, total = read(rows), dict[str, Tensor](), torch.zeros((), device=setup.device)
         with half_precision(options.half):
             for step, (state, index) in enumerate(drafts(batch, generator)):
-                sample = some_of(len(state), options.places, generator)
-                sample = sample[torch.isin(batch.said.flatten()[index[sample]], course.kept).to(sample.device)]
+                sample = sample_indices(len(state), options.places, generator)
+                sample = sample[torch.isin(batch.said.flatten()[index[sample]], setup.kept).to(sample.device)]
                 if len(sample):
                     guess, truth = state[sample], batch.features.flatten(0, 1)[index[sample]].float()
-                    target_logits = teacher.logits(truth, course.table)
-                    step_loss, _ = loss(Places(guess.float(), truth, logits(guess).float(), target_logits))
+                    target_logits = teacher.logits(truth, setup.table)
+                    step_loss, _ = loss(LossInputs(guess.float(), truth, logits(guess).float(), target_logits))
                     losses[f"step {step + 1}"] = step_loss
                     total = total + shares[step] * step_loss
         return int(batch.answer.sum()), losses, total
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        matches, count = torch.zeros(2, len(shares), device=course.device)
-        for start in range(0, len(course.held), HELD_ROWS):
-            batch = read(course.held[start : start + HELD_ROWS])
+        matches, count = torch.zeros(2, len(shares), device=setup.device)
+        for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
+            batch = read(setup.held[start : start + EVAL_BATCH_SIZE])
             with half_precision(options.half):
                 for step, (state, index) in enumerate(drafts(batch, None)):
-                    matches[step] += (course.kept[logits(state).argmax(-1)] == batch.said.flatten()[index]).sum()
+                    matches[step] += (setup.kept[logits(state).argmax(-1)] == batch.said.flatten()[index]).sum()
                     count[step] += len(index)
         return {f"agreement {i + 1}": share for i, share in enumerate((matches / count.clamp_min(1)).tolist())}
 
-    return course.run(net, step_losses, measure, on_progress, **facts)
+    return setup.run(net, step_losses, measure, on_progress, **facts)
 
 
-def steps(
-    net: FeatureNet, embeds: Float[Tensor, "B n D"], given: Float[Tensor, "B n F"], answer: Bool[Tensor, "B n"], n: int
+def unroll_steps(
+    net: FeatureNet,
+    embeds: Float[Tensor, "B n D"],
+    layer_inputs: Float[Tensor, "B n F"],
+    answer: Bool[Tensor, "B n"],
+    n: int,
 ) -> Iterator[tuple[Float[Tensor, "B m D"], Bool[Tensor, "B m"]]]:
     """Yield per draft step the states after all pairs, m = n − 1, and whether a token of an answer follows.
 
     The state of step i after the pair at s predicts the token at s + 2 + i, as the feature at s + 1 + i does.
     """
-    for step, state in enumerate(unroll(net, lambda step: on(embeds, step + 1)[:, :-1], given[:, :-1], n)):
-        yield state, still(on(answer, 1), step)[:, :-1]
+    for step, state in enumerate(
+        unroll(net, lambda step: shift_left(embeds, step + 1)[:, :-1], layer_inputs[:, :-1], n)
+    ):
+        yield state, answer_continues(shift_left(answer, 1), step)[:, :-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from workbench.decoders import Configured
+from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
@@ -17,14 +17,14 @@ from workbench.trace import metrics
 from workbench.trace.curves import ON_POLICY, SPEEDUP, TAU, TESTED
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
-from workbench.training.family.evaluate import held_prompts, one_branch, rows_of
+from workbench.training.family.evaluate import evaluation_settings, read_held_out_prompts, with_chain_drafts
 
 TOKENS = 48
 """Length limit of the answers."""
 
 
 @dataclass
-class InUse:
+class OnPolicyEvaluator:
     """Decode held-out prompts greedily with the head and return figures; the models are loaded once.
 
     Attributes:
@@ -58,16 +58,20 @@ class InUse:
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         models.heads[self.kind] = HeadInfo(f"{self.folder.name}, {self._asked}", self.folder, config)
         models.shared.clear()  # it caches the previous net
-        settings = rows_of(self.kind)
+        settings = evaluation_settings(self.kind)
         setting = next((row for row in settings if row.name == "chain"), settings[0])
         method = registry.get(setting.method).with_params(**dict(setting.params))
-        draft_models = one_branch(models) if setting.name == "chain" else models
-        held = list(held_prompts(self.answers / "answers.jsonl", 1))
-        held = held if len(held) >= self.prompts else list(held_prompts(self.answers / "answers.jsonl", self.prompts))
+        draft_models = with_chain_drafts(models) if setting.name == "chain" else models
+        held = list(read_held_out_prompts(self.answers / "answers.jsonl", 1))
+        held = (
+            held
+            if len(held) >= self.prompts
+            else list(read_held_out_prompts(self.answers / "answers.jsonl", self.prompts))
+        )
         prompts, plain = [ids for _, ids in islice(held, self.prompts)], registry.get(PLAIN).with_params()
         if prompts:  # warm-up: compiling and loading must not count
-            answered(draft_models, prompts[0], method, 2)
-        pairs = [(answered(draft_models, ids, method), answered(models, ids, plain)) for ids in prompts]
+            decode_greedily(draft_models, prompts[0], method, 2)
+        pairs = [(decode_greedily(draft_models, ids, method), decode_greedily(models, ids, plain)) for ids in prompts]
         rounds = [r for draft_rounds, _ in pairs for r in draft_rounds]
         figures: dict[str, float] = {}
         for depth, tested, accepted in metrics.acceptance_by_depth(rounds):
@@ -82,9 +86,9 @@ class InUse:
         return figures if result is None else figures | {SPEEDUP: result.value}
 
 
-def answered(models: Models, ids: list[int], method: Configured, tokens: int = TOKENS) -> list[Round]:
+def decode_greedily(models: Models, ids: list[int], method: ConfiguredMethod, tokens: int = TOKENS) -> list[Round]:
     """Return the rounds of one greedy answer, decoded alone."""
-    engine = Engine(models, max_rows=1)
+    engine = Engine(models, max_sequences=1)
     sequence = engine.submit(Request(ids, method, max_new_tokens=tokens))
     while sequence.status not in ENDED:
         engine.step()

@@ -11,13 +11,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from workbench.training.answers import rate_of
-from workbench.training.family.readings import GIVEN, Readings
+from workbench.training.family.readings import TEXT_ANSWER, Readings
 
-LEFT_OUT = -100
+IGNORE_INDEX = -100
 """Label of positions to ignore: PyTorch's losses skip it."""
 
 
-def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
+def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
     """Return how often the target generated each token in these answers, int64 [V]."""
     counts = np.zeros(readings.facts["vocabulary"], np.int64)
     for row in rows:
@@ -26,7 +26,7 @@ def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
     return counts
 
 
-def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
+def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
     """Return the `size` most frequent tokens, increasing; of unused ones the first, which byte-level BPE created first.
 
     Args:
@@ -48,13 +48,17 @@ def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> 
     return sorted([*first, *by_frequency][:size])
 
 
-def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
+def coverage(counts: np.ndarray, draft_vocabulary: Sequence[int]) -> float:
     """Return the share of the target's tokens that can be drafted with this vocabulary."""
-    return float(counts[list(kept)].sum() / max(counts.sum(), 1))
+    return float(counts[list(draft_vocabulary)].sum() / max(counts.sum(), 1))
 
 
-def chosen_tokens(
-    readings: Readings, held: Sequence[int], size: int, always: Collection[int], kept: list[int] | None = None
+def select_draft_vocabulary(
+    readings: Readings,
+    held: Sequence[int],
+    size: int,
+    always: Collection[int],
+    draft_vocabulary: list[int] | None = None,
 ) -> tuple[list[int], dict[str, Any]]:
     """Return the vocabulary of drafters trained on readings, and the facts about it for their cards.
 
@@ -65,20 +69,24 @@ def chosen_tokens(
         always: tokens kept in any case.
         kept: vocabulary of a head that is trained further; it is not changed.
     """
-    train_rows = readings.part(held=False)
-    target_rows = [row for row in train_rows if readings.rows[row, 4] != GIVEN]
-    counts = counts_of(readings, target_rows)
-    if kept is None:
-        kept = kept_tokens(counts, size, always)
-    covered = round(coverage(counts_of(readings, held), kept), 4)
+    train_rows = readings.part(held_out=False)
+    target_rows = [row for row in train_rows if readings.rows[row, 4] != TEXT_ANSWER]
+    counts = count_tokens(readings, target_rows)
+    if draft_vocabulary is None:
+        draft_vocabulary = most_frequent_tokens(counts, size, always)
+    covered = round(coverage(count_tokens(readings, held), draft_vocabulary), 4)
     rate = rate_of(readings.folder)
     entries = {} if rate is None else {"answer_rate": round(rate)}
     if len(target_rows) < len(train_rows):
-        entries["given_tokens"] = int(counts_of(readings, train_rows).sum() - counts.sum())
-    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())} | entries
+        entries["given_tokens"] = int(count_tokens(readings, train_rows).sum() - counts.sum())
+    return draft_vocabulary, {
+        "kept": len(draft_vocabulary),
+        "covered": covered,
+        "answer_tokens": int(counts.sum()),
+    } | entries
 
 
-def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
+def index_in_vocab(draft_vocabulary: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
     """Return the index of each token in the reduced vocabulary; `LEFT_OUT` for tokens that are not in it."""
-    index = torch.full((vocabulary,), LEFT_OUT, device=kept.device)
-    return index.index_copy_(0, kept, torch.arange(len(kept), device=kept.device))
+    index = torch.full((vocabulary,), IGNORE_INDEX, device=draft_vocabulary.device)
+    return index.index_copy_(0, draft_vocabulary, torch.arange(len(draft_vocabulary), device=draft_vocabulary.device))

@@ -18,24 +18,24 @@ from workbench.core.errors import ParameterError
 from workbench.kernels.layers import text_config
 from workbench.methods import registry
 from workbench.models.bundle import bundled_folder
-from workbench.models.local_models import as_argument, named
+from workbench.models.local_models import as_argument, short_name
 from workbench.models.names import locate
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA
-from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
-from workbench.training.family.head_training import lesson_of
+from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
+from workbench.training.family.head_training import get_training_module
 from workbench.training.family.heads import ChatHeadOptions, check_begin, check_loss, train_chat_heads
-from workbench.training.family.readings import ReadOptions, last_norm, make_readings
+from workbench.training.family.readings import ReadingsOptions, last_norm, make_readings
 from workbench.training.loop import Report
-from workbench.training.recipe import begun_with, chosen, finish
-from workbench.training.resuming import check_same, is_of, settle
+from workbench.training.recipe import changed_options, finish, load_start_figures
+from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
-ALL = 1 << 62
+ALL_TOKENS = 1 << 62
 """Number of tokens larger than any set of answers."""
 
 
 @dataclass
-class WholeOptions:
+class PipelineOptions:
     """Options of the recipes that are named after a head.
 
     Attributes:
@@ -107,7 +107,7 @@ class WholeOptions:
     run: Path | None = None
 
 
-def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, Any]:
+def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[str, Any]:
     """Run all steps for one kind of head; return the figures of its training.
 
     Args:
@@ -132,9 +132,9 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     shape = text_config(config)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
     out = options.out or options.run or bundled_folder()
-    work = options.work / Path(named(options.target)).name
+    work = options.work / Path(short_name(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
-    if hasattr(module := lesson_of(kind), "exit_of"):
+    if hasattr(module := get_training_module(kind), "exit_of"):
         exit_layer = module.exit_of(shape.num_hidden_layers)
     defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
     check_loss(dataclasses.replace(defaults, loss=options.loss))
@@ -148,15 +148,15 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
         matrix_rate=options.matrix_rate, other_rate=options.other_rate,
         **({"loss": options.loss} if options.loss else {}), **{name: getattr(options, name) for name in head.options},
     )  # fmt: skip
-    taps = _taps(kind, head_options, shape.num_hidden_layers)
+    taps = _choose_capture_layers(kind, head_options, shape.num_hidden_layers)
     head_options.readings = work / "-".join(["readings", *map(str, taps)])
     check_begin(head_options)
-    _check_place(head_options)
+    _check_output_folder(head_options)
     old_defaults = {name: str(getattr(ChatHeadOptions(), name)) for name in head.settings} | {"loss": ""}
     if options.resume:
-        check_same(head_options, old_defaults)
-    earlier_figures = begun_with(head_options.begin)
-    report(f"{kind} for {named(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
+        check_same_settings(head_options, old_defaults)
+    earlier_figures = load_start_figures(head_options.begin)
+    report(f"{kind} for {short_name(options.target)}: 1 of 4, {options.answer_tokens:,} tokens of its own answers")
     shared: dict[str, Any] = {"dtype": options.dtype, "threads": options.threads, "device": options.device}
     answers_options = AnswersOptions(
         options.target, options.data, work / "answers", options.answer_tokens, max_new_tokens=options.max_new_tokens,
@@ -165,18 +165,22 @@ def train_whole(kind: str, options: WholeOptions, report: Report) -> dict[str, A
     write_answers(answers_options, report)
     report(f"{kind}: 2 of 4, what it thinks while it reads them")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
-    read_options = ReadOptions(options.target, work / "answers", head_options.readings, taps, ALL, longest, **shared)
+    read_options = ReadingsOptions(
+        options.target, work / "answers", head_options.readings, taps, ALL_TOKENS, longest, **shared
+    )
     make_readings(read_options, report)
     report(f"{kind}: 3 of 4, training")
-    settled = settle(head_options, {} if options.resume else {"resume": False}, report, old_defaults)
-    result, facts = train_chat_heads(settled, report, settled=True)
-    recipe = {"recipe": kind, "asked": chosen(options)}
-    figures = finish(result, settled.folder, {"options": chosen(settled), **recipe, **facts, **earlier_figures})
+    settled = resolve_resume(head_options, {} if options.resume else {"resume": False}, report, old_defaults)
+    result, facts = train_chat_heads(settled, report, has_head_settings=True)
+    recipe = {"recipe": kind, "asked": changed_options(options)}
+    figures = finish(
+        result, settled.folder, {"options": changed_options(settled), **recipe, **facts, **earlier_figures}
+    )
     report(f"{kind}: 4 of 4, drafting for held-out prompts")
     evaluate_options = ChatEvaluateOptions(
         options.target, work / "answers", out, options.each, options.measured_tokens, only=kind, **shared
     )
-    evaluate_family(evaluate_options, report)
+    evaluate_drafters(evaluate_options, report)
     command = draft_command(options.target, kind, settled.folder)
     report(f"{kind}: done, in {settled.folder}: see its README.md. Draft with it: {command}")
     return figures
@@ -193,33 +197,33 @@ def draft_command(target: str, kind: str, folder: Path) -> str:
     return f'workbench generate --chat "…" --target {as_argument(target)} {flag}'
 
 
-def _check_place(asked: ChatHeadOptions) -> None:
+def _check_output_folder(options: ChatHeadOptions) -> None:
     """Check that a finished head is overwritten only by the run that wrote it, according to its settings file.
 
     Raises:
         ParameterError: there is another finished head in the new one's folder.
     """
-    folder = asked.folder
-    if (folder / "config.json").exists() and not is_of(asked, "out", "target"):
+    folder = options.folder
+    if (folder / "config.json").exists() and not matches_checkpoint(options, "out", "target"):
         raise ParameterError(
             f"There is a finished head in {folder}, which this run would write over.",
             f"Give the new one a place of its own, --set out=FOLDER, and draft with it: --head FOLDER/{folder.name}.",
         )
 
 
-def _heads(width: int, theirs: int) -> int:
+def _heads(width: int, target_heads: int) -> int:
     """Return the target's number of attention heads, or the next lower one that divides its width into even sizes.
 
     Raises:
         ParameterError: there is no such number.
     """
-    n_heads = next((n for n in range(theirs, 0, -1) if width % (2 * n) == 0), None)
+    n_heads = next((n for n in range(target_heads, 0, -1) if width % (2 * n) == 0), None)
     if n_heads is None:
         raise ParameterError(f"A head cannot read {width} numbers: they are odd in number.", "Take another target.")
     return n_heads
 
 
-def _taps(kind: str, asked: ChatHeadOptions, layers: int) -> tuple[int, ...]:
+def _choose_capture_layers(kind: str, options: ChatHeadOptions, layers: int) -> tuple[int, ...]:
     """Return the layers whose hidden states a kind of head reads besides the features."""
-    module = lesson_of(kind)
-    return module.taps_of(asked, layers) if hasattr(module, "taps_of") else ()
+    module = get_training_module(kind)
+    return module.taps_of(options, layers) if hasattr(module, "taps_of") else ()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from workbench.models.chat_markers import END
 from workbench.training.generators.arithmetic import make_addition, make_multiplication, make_subtraction
-from workbench.training.generators.base import Instance, Task, exact, is_held_out
+from workbench.training.generators.base import Instance, Task, is_exact_match, is_held_out
 from workbench.training.generators.code import check_code, make_code
 from workbench.training.generators.editing import make_copy, make_quote, make_repeat, make_replace, make_summary
 from workbench.training.generators.lists import make_sort_numbers, make_sort_words
@@ -23,18 +23,18 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in [
         Task("story", make_story_instance, check_story, share=0.24),
-        Task("addition", make_addition, exact, share=0.11, goal=0.7),
-        Task("subtraction", make_subtraction, exact, share=0.06),
-        Task("multiplication", make_multiplication, exact, share=0.04),
-        Task("json", make_json, exact, share=0.09, goal=0.9),
-        Task("extract", make_extract, exact, share=0.05),
-        Task("sort_words", make_sort_words, exact, share=0.07, goal=0.9),
-        Task("sort_numbers", make_sort_numbers, exact, share=0.06, goal=0.9),
-        Task("copy", make_copy, exact, share=0.08, goal=0.9),
-        Task("repeat", make_repeat, exact, share=0.03, goal=0.9),
-        Task("replace", make_replace, exact, share=0.04),
-        Task("quote", make_quote, exact, share=0.03),
-        Task("summary", make_summary, exact, share=0.04),
+        Task("addition", make_addition, is_exact_match, share=0.11, goal=0.7),
+        Task("subtraction", make_subtraction, is_exact_match, share=0.06),
+        Task("multiplication", make_multiplication, is_exact_match, share=0.04),
+        Task("json", make_json, is_exact_match, share=0.09, goal=0.9),
+        Task("extract", make_extract, is_exact_match, share=0.05),
+        Task("sort_words", make_sort_words, is_exact_match, share=0.07, goal=0.9),
+        Task("sort_numbers", make_sort_numbers, is_exact_match, share=0.06, goal=0.9),
+        Task("copy", make_copy, is_exact_match, share=0.08, goal=0.9),
+        Task("repeat", make_repeat, is_exact_match, share=0.03, goal=0.9),
+        Task("replace", make_replace, is_exact_match, share=0.04),
+        Task("quote", make_quote, is_exact_match, share=0.03),
+        Task("summary", make_summary, is_exact_match, share=0.04),
         Task("code", make_code, check_code, share=0.06),
     ]
 }
@@ -68,7 +68,7 @@ __all__ = [
     "Instance",
     "Story",
     "Task",
-    "exact",
+    "is_exact_match",
     "is_held_out",
     "make_story",
     "make_story_instance",

@@ -86,6 +86,6 @@ def is_held_out(key: str) -> bool:
     return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
 
 
-def exact(instance: Instance, output: str) -> bool:
+def is_exact_match(instance: Instance, output: str) -> bool:
     """Return whether an output matches exactly, up to white space at the ends."""
     return output.strip() == instance.answer.strip()

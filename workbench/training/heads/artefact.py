@@ -15,11 +15,11 @@ from workbench.core.errors import ModelError, ParameterError
 from workbench.methods import registry
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.models.bundle import config_of
-from workbench.models.checksums import NAME as SUMS
+from workbench.models.checksums import SUMS_FILE as SUMS
 from workbench.models.checksums import check_weights, write_sums
-from workbench.models.int8_checkpoint import SCALE, from_bytes, read_weights, to_bytes
-from workbench.trace.files import replacing, write_whole
-from workbench.training.models import in_lines
+from workbench.models.int8_checkpoint import SCALE, dequantise_weights, quantise_weights, read_weights
+from workbench.trace.files import replace_atomically, write_atomically
+from workbench.training.models import format_json
 
 WEIGHTS = "model.safetensors"
 STORED = "stored"
@@ -43,16 +43,16 @@ def save_net(
         name: (weight.to(dtype) if weight.is_floating_point() else weight).detach().contiguous()
         for name, weight in net.state_dict().items()
     }
-    with replacing(out / WEIGHTS) as part:
+    with replace_atomically(out / WEIGHTS) as part:
         save_file(weights, part, metadata={"format": "pt"})
     (out / WEIGHTS).chmod(0o644)
     write_sums(out)
     config = {"workbench_head": net.kind, "target": target, **net.config(), **facts}
-    write_whole(out / "config.json", in_lines(config))
+    write_atomically(out / "config.json", format_json(config))
     return config
 
 
-def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
+def load_net(folder: Path) -> tuple[Any, dict[str, Any]]:
     """Load the net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
@@ -82,10 +82,10 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         weights = load_file(source)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder} holds no weights that can be read: {error}", "Name the folder of a head.") from None
-    int8_weights = to_bytes(weights)
+    int8_weights = quantise_weights(weights)
     if "workbench_head" not in config_of(folder) or int8_weights.keys() == weights.keys():
         raise ModelError(f"Nothing in {folder} can be kept in bytes.", "Name a head that was trained here, once.")
-    restored = from_bytes(int8_weights)
+    restored = dequantise_weights(int8_weights)
     names = [name for name in weights if name + SCALE in int8_weights]
     error = sum(float((restored[name] - weights[name].float()).square().sum()) for name in names)
     squared_norm = sum(float(weights[name].float().square().sum()) for name in names)
@@ -94,10 +94,10 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.name not in (WEIGHTS, SUMS, "config.json"):
             shutil.copyfile(file, out / file.name)
-    write_whole(
-        out / "config.json", in_lines(config_of(folder) | {STORED: {"bits": 8, "error": round(relative_error, 5)}})
+    write_atomically(
+        out / "config.json", format_json(config_of(folder) | {STORED: {"bits": 8, "error": round(relative_error, 5)}})
     )
-    with replacing(out / WEIGHTS) as part:
+    with replace_atomically(out / WEIGHTS) as part:
         save_file(int8_weights, part, metadata={"format": "pt"})
     (out / WEIGHTS).chmod(0o644)
     write_sums(out)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from workbench.methods import registry
-from workbench.training.cards import Figures, Trained, losses_of, minutes_of, runs_of, steps_of, table
+from workbench.training.cards import Figures, TrainedModel, losses_of, minutes_of, runs_of, steps_of, table
 
 
-def card(model: Trained) -> str:
+def card(model: TrainedModel) -> str:
     """Return the text of a card."""
     config, figures = model.config, model.figures
     kind, net = config["workbench_head"], config["net"]

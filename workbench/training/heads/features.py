@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
-from workbench.methods.drafters.feature_net import Seen
-from workbench.trace.files import replacing
+from workbench.methods.drafters.feature_net import PromptFeatures
+from workbench.trace.files import replace_atomically
 from workbench.training.scenes.packing import Packed
 from workbench.training.scenes.train import answer_states
 
@@ -56,7 +56,7 @@ class Batch:
         answers: bool [B, n], positions whose feature predicts a token of the answer.
     """
 
-    seen: Seen
+    seen: PromptFeatures
     ids: Tensor
     features: Tensor
     answers: Tensor
@@ -90,7 +90,7 @@ def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[
     spans = [(start, start + size)] if size else []
     side = int(size**0.5)
     grids = [grid or ((side, side) if side * side == size else (1, size))] if size else []
-    return Batch(Seen(embeds, features[:, :-1], spans, grids, question), ids, features, answers)
+    return Batch(PromptFeatures(embeds, features[:, :-1], spans, grids, question), ids, features, answers)
 
 
 @dataclass
@@ -103,16 +103,16 @@ class Features:
 
     dialogues: list[Dialogue] = field(default_factory=list)
 
-    def batches(self, rows: int, seed: int, pictured: bool) -> Iterator[list[Dialogue]]:
+    def batches(self, rows: int, seed: int, with_images: bool) -> Iterator[list[Dialogue]]:
         """Yield endless batches of dialogues of one kind and similar length, with images or without.
 
         Raises:
             ValueError: there are no such dialogues.
         """
-        candidates = [d for d in self.dialogues if (d.vision is not None) == pictured]
+        candidates = [d for d in self.dialogues if (d.vision is not None) == with_images]
         if not candidates:
-            raise ValueError(f"no dialogues {'with' if pictured else 'without'} pictures to train on")
-        rng = random.Random(f"{seed}/{pictured}")
+            raise ValueError(f"no dialogues {'with' if with_images else 'without'} pictures to train on")
+        rng = random.Random(f"{seed}/{with_images}")
         while True:
             order = sorted(candidates, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))
             groups: list[list[Dialogue]] = []
@@ -133,7 +133,7 @@ class Features:
             "vision": torch.cat(vision).half() if vision else torch.zeros(0),
             "facts": torch.tensor([[len(d.ids), d.n_prompt, *d.kind] for d in self.dialogues]),
         }
-        with replacing(path) as part:
+        with replace_atomically(path) as part:
             save_file(tensors, part)
 
     @classmethod

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class LossInputs:
     """The drafter's predictions and the true values, at N positions.
 
     Attributes:
@@ -33,59 +33,59 @@ class Places:
     wanted: Float[Tensor, "N V"]
 
 
-def smooth_l1(at: Places) -> Float[Tensor, " N"]:
+def smooth_l1(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the Huber distance of features, averaged over the width: EAGLE's regression."""
-    return F.smooth_l1_loss(at.guess, at.truth, reduction="none").mean(-1)
+    return F.smooth_l1_loss(inputs.guess, inputs.truth, reduction="none").mean(-1)
 
 
-def mse(at: Places) -> Float[Tensor, " N"]:
+def mse(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the squared distance of features, averaged over the width."""
-    return (at.guess - at.truth).square().mean(-1)
+    return (inputs.guess - inputs.truth).square().mean(-1)
 
 
-def cosine(at: Places) -> Float[Tensor, " N"]:
+def cosine(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return one minus the cosine of the angle between features: M2R2's alignment of residual streams."""
-    return 1 - F.cosine_similarity(at.guess, at.truth, dim=-1)
+    return 1 - F.cosine_similarity(inputs.guess, inputs.truth, dim=-1)
 
 
-def ce_soft(at: Places) -> Float[Tensor, " N"]:
+def ce_soft(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the cross-entropy with the target's distribution: the forward KL, up to the target's own entropy."""
-    return -(at.wanted.softmax(-1) * at.logits.log_softmax(-1)).sum(-1)
+    return -(inputs.wanted.softmax(-1) * inputs.logits.log_softmax(-1)).sum(-1)
 
 
-def ce_hard(at: Places) -> Float[Tensor, " N"]:
+def ce_hard(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the cross-entropy with the target's most probable token."""
-    return F.cross_entropy(at.logits, at.wanted.argmax(-1), reduction="none")
+    return F.cross_entropy(inputs.logits, inputs.wanted.argmax(-1), reduction="none")
 
 
-def forward_kl(at: Places) -> Float[Tensor, " N"]:
+def forward_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return KL(p ‖ q) of target p and drafter q: large if the drafter misses tokens that the target may generate."""
-    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def reverse_kl(at: Places) -> Float[Tensor, " N"]:
+def reverse_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return KL(q ‖ p) of drafter q and target p: large if the drafter proposes improbable tokens."""
-    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
     return (log_q.exp() * (log_q - log_p)).sum(-1)
 
 
-def total_variation(at: Places) -> Float[Tensor, " N"]:
+def total_variation(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return half the L1 distance of the distributions: one minus the acceptance probability of a sampled draft."""
-    return (at.wanted.softmax(-1) - at.logits.softmax(-1)).abs().sum(-1) / 2
+    return (inputs.wanted.softmax(-1) - inputs.logits.softmax(-1)).abs().sum(-1) / 2
 
 
-def jensen_shannon(at: Places) -> Float[Tensor, " N"]:
+def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the mean KL of both distributions to their average; it is symmetric in drafter and target.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """
-    log_q, log_p = at.logits.log_softmax(-1), at.wanted.log_softmax(-1)
+    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
     log_mean = torch.logaddexp(log_q, log_p) - math.log(2)
     return ((log_q.exp() * (log_q - log_mean)).sum(-1) + (log_p.exp() * (log_p - log_mean)).sum(-1)) / 2
 
 
-def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
+def tvd_plus_plus(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return total variation as a policy gradient with normalised rewards: its gradient is TVD's divided by σ.
 
     The gradient of TVD is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the reward is its
@@ -94,8 +94,8 @@ def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """
-    log_q = at.logits.log_softmax(-1)
-    q, reward = log_q.detach().exp(), (at.wanted.log_softmax(-1) >= log_q.detach()).to(log_q)
+    log_q = inputs.logits.log_softmax(-1)
+    q, reward = log_q.detach().exp(), (inputs.wanted.log_softmax(-1) >= log_q.detach()).to(log_q)
     mean = (q * reward).sum() / len(q)
     std = ((q * (reward - mean).square()).sum() / len(q)).sqrt()
     advantage = (reward - mean) / std if std > 0 else torch.zeros_like(reward)
@@ -105,13 +105,13 @@ def tvd_plus_plus(at: Places) -> Float[Tensor, " N"]:
 _ALL = (
     smooth_l1, mse, cosine, ce_soft, ce_hard, forward_kl, reverse_kl, jensen_shannon, total_variation, tvd_plus_plus,
 )  # fmt: skip
-LOSSES: dict[str, Callable[[Places], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
-OF_FEATURES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
+LOSSES: dict[str, Callable[[LossInputs], Float[Tensor, " N"]]] = {loss.__name__: loss for loss in _ALL}
+FEATURE_LOSSES = (smooth_l1.__name__, mse.__name__, cosine.__name__)
 """Losses that compare features, which a draft model does not predict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class WeightedLoss:
     """A weighted sum of losses.
 
     Example:
@@ -122,7 +122,7 @@ class Weighted:
     terms: tuple[tuple[str, float], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Weighted:
+    def parse(cls, text: str) -> WeightedLoss:
         """Parse "name:weight+name:weight".
 
         Raises:
@@ -134,15 +134,17 @@ class Weighted:
                 raise ValueError(f"there is no loss {name!r}; there are: {', '.join(LOSSES)}")
         return cls(tuple((name, float(weight or 1)) for name, weight in terms))
 
-    def __call__(self, at: Places, shares: Sequence[float] | Tensor | None = None) -> tuple[Tensor, dict[str, float]]:
+    def __call__(
+        self, inputs: LossInputs, shares: Sequence[float] | Tensor | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
         """Return the weighted mean over positions, and each loss's own mean.
 
         Args:
             at: predictions and true values.
             shares: weight of each position [N]; equal by default.
         """
-        weight = at.guess.new_ones(len(at.guess)) if shares is None else torch.as_tensor(shares)
-        weight = weight.to(at.guess) / weight.sum()
-        means = {name: (LOSSES[name](at) * weight).sum() for name, _ in self.terms}
+        weight = inputs.guess.new_ones(len(inputs.guess)) if shares is None else torch.as_tensor(shares)
+        weight = weight.to(inputs.guess) / weight.sum()
+        means = {name: (LOSSES[name](inputs) * weight).sum() for name, _ in self.terms}
         total = torch.stack([means[name] * share for name, share in self.terms]).sum()
         return total, {name: float(value.detach()) for name, value in means.items()}

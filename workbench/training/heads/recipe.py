@@ -20,14 +20,14 @@ from workbench.models.chat_markers import ASSISTANT
 from workbench.models.fingerprint import WEIGHTS, fingerprint
 from workbench.scenes.draw import paint
 from workbench.scenes.tasks import ask_some
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.training.cards import write_card
-from workbench.training.heads.artefact import load_saved, save_net
+from workbench.training.heads.artefact import load_net, save_net
 from workbench.training.heads.cards import card
 from workbench.training.heads.features import Dialogue, Features, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import Report
-from workbench.training.scenes.data import normalised
+from workbench.training.scenes.data import normalise_pixels
 from workbench.training.scenes.drafters import (
     VisionDrafterOptions,
     newer_than_weights,
@@ -35,12 +35,12 @@ from workbench.training.scenes.drafters import (
     write_own_answers,
 )
 from workbench.training.scenes.model import load_vision_model
-from workbench.training.scenes.packing import Packer, worded
+from workbench.training.scenes.packing import Packer, vary_wording
 from workbench.training.tokenizer import token_id
 
-UNSEEN = 5
+TEXT_ONLY_EVERY = 5
 """After one of so many batches of scenes, the batch is processed again without its images, as text-only data."""
-HELD = 64
+HELD_OUT_SCENES = 64
 """Number of scenes, the last of the target's own answers, that are held out for evaluation."""
 
 
@@ -102,7 +102,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
     if options.method not in ("all", *trainable()):
         raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(trainable())}")
     target, processor = load_vision_model(options.target)
-    train, held = prepared(options, target, processor.tokenizer, report)
+    train, held = prepare_dialogues(options, target, processor.tokenizer, report)
     all_options = [dataclasses.replace(options, method=method) for method in options.methods()]
     return {
         method_options.method: _train_one(method_options, target, train, held, report) for method_options in all_options
@@ -118,7 +118,7 @@ def _train_one(
     options = dataclasses.replace(options, checkpoint=checkpoint)
     folder = head.folder(options.target.name)
     sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}
-    begin = None if options.begin is None else load_saved(options.begin / folder)[0]
+    begin = None if options.begin is None else load_net(options.begin / folder)[0]
     net, result = train_net(options, target, lambda pictured, _: next(sources[pictured]), report, held, begin)
     out = options.out / folder
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
@@ -126,12 +126,12 @@ def _train_one(
     figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
     if options.begin is not None:
         figures["begun"] = json.loads((options.begin / folder / "training.json").read_text())
-    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    write_atomically(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
     write_card(out, card)
     return figures
 
 
-def prepared(
+def prepare_dialogues(
     options: VisionHeadOptions, target: Any, tokenizer: Any, report: Report
 ) -> tuple[Features, list[list[Dialogue]]]:
     """Return the target's dialogues for training, and batches of dialogues about other scenes for evaluation."""
@@ -165,11 +165,11 @@ def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
     """Write questions with right answers from the scenes' geometry, in the format of the target's own answers."""
     rng = random.Random(f"truth/{options.seed}")
     turns = [
-        [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
+        [(vary_wording(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
         for scene in own_scenes(options.own_scenes)
     ]
     options.own.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.own, json.dumps(turns).encode())
+    write_atomically(options.own, json.dumps(turns).encode())
     report(f"right answers: {len(turns)} scenes")
 
 
@@ -183,9 +183,9 @@ def read_scenes(
     for start in range(0, len(turns), rows):
         indices = range(start, min(start + rows, len(turns)))
         dialogues = [[(question, answer) for question, answer in turns[i][: options.questions + 1]] for i in indices]
-        part = "held" if start >= len(turns) - HELD else "train"
-        images = torch.from_numpy(normalised(np.stack([paint(scenes[i])[0] for i in indices])))
+        part = "held" if start >= len(turns) - HELD_OUT_SCENES else "train"
+        images = torch.from_numpy(normalise_pixels(np.stack([paint(scenes[i])[0] for i in indices])))
         all_false = [False] * len(dialogues)
         yield part, read_dialogues(target, packer.pack(dialogues, all_false, [True] * len(dialogues)), images, reply)
-        if start // rows % UNSEEN == 0:
+        if start // rows % TEXT_ONLY_EVERY == 0:
             yield part, read_dialogues(target, packer.pack(dialogues, all_false, all_false), None, reply)

@@ -19,11 +19,11 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
-from workbench.training.heads.losses import Places, Weighted
+from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision
 
-Says = Callable[[Tensor, Tensor], Tensor]
+IsTargetToken = Callable[[Tensor, Tensor], Tensor]
 """(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
 
 
@@ -100,11 +100,11 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         net = nets[options.method].build(width, vars(options))
-        begin_at(net, getattr(target.get_decoder(), "norm", None))
+        init_weights(net, getattr(target.get_decoder(), "norm", None))
     return net
 
 
-def begin_at(net: TrainedNet, norm: nn.Module | None) -> None:
+def init_weights(net: TrainedNet, norm: nn.Module | None) -> None:
     """Initialise a drafter with torch's random numbers; its final norm gets the target's weights."""
     for name, weight in net.named_parameters():
         if weight.dim() == 2 and not any(part in name for part in net.begins):
@@ -124,7 +124,9 @@ def curriculum(progress: float) -> float:
     return min(1.0, max(0.0, 2 * progress - 1))
 
 
-def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | None = None) -> Predictions:
+def predict_answers(
+    net: FeatureNet, batch: Batch, image_mode: Any = None, features: Tensor | None = None
+) -> Predictions:
     """Return the drafter's predictions at the positions that predict an answer's tokens, and the true features.
 
     Args:
@@ -134,7 +136,7 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
         features: input in place of the true features (for example with noise).
     """
     net_input = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
-    inputs = net.enter(net_input, how)
+    inputs = net.enter(net_input, image_mode)
     mask, device = None, inputs.inputs.device
     if inputs.visible is not None:
         n = inputs.inputs.shape[1]
@@ -158,8 +160,8 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
 
 
 @torch.no_grad()
-def with_own_guesses(
-    net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], where: Bool[Tensor, "B n"]
+def replace_with_predictions(
+    net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], mask: Bool[Tensor, "B n"]
 ) -> Float[Tensor, "B n D"]:
     """Replace some features of texts by the drafter's own predictions from all earlier ones; never the first.
 
@@ -171,12 +173,16 @@ def with_own_guesses(
     """
     inputs = net.enter(dataclasses.replace(batch.seen, features=features), None)
     guesses = net.futures(net(inputs.inputs, inputs.places, None))[:, :-1, 0]  # state s predicts f(s + 1)
-    return torch.cat([features[:, :1], torch.where(where[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
+    return torch.cat([features[:, :1], torch.where(mask[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
 
 
 @torch.inference_mode()
 def agreement(
-    net: FeatureNet, batches: Sequence[Batch], head: nn.Module, how: Any = None, theirs: Says | None = None
+    net: FeatureNet,
+    batches: Sequence[Batch],
+    head: nn.Module,
+    image_mode: Any = None,
+    is_target_token: IsTargetToken | None = None,
 ) -> list[float]:
     """Return the share of positions at which the drafter's most probable token is the target's, per feature ahead.
 
@@ -190,9 +196,13 @@ def agreement(
     """
     matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
-        predictions = answered(net, batch, how)
+        predictions = predict_answers(net, batch, image_mode)
         tokens = head(net.lm_head_input(predictions.guess)).argmax(-1)
-        is_match = tokens == head(predictions.truth).argmax(-1) if theirs is None else theirs(tokens, predictions.truth)
+        is_match = (
+            tokens == head(predictions.truth).argmax(-1)
+            if is_target_token is None
+            else is_target_token(tokens, predictions.truth)
+        )
         matches.index_add_(0, predictions.ahead, is_match.float())
         count.index_add_(0, predictions.ahead, count.new_ones(len(is_match)))
     return (matches / count.clamp_min(1)).tolist()
@@ -204,9 +214,9 @@ def train_net(
     batches: Callable[[bool, int], list[Dialogue]],
     report: Report,
     held: Sequence[Sequence[Dialogue]] = (),
-    begin: FeatureNet | None = None,
-    on_measured: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
-    theirs: Says | None = None,
+    start_net: FeatureNet | None = None,
+    on_evaluation: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
+    is_target_token: IsTargetToken | None = None,
 ) -> tuple[FeatureNet, RunResult]:
     """Train one drafter.
 
@@ -222,8 +232,8 @@ def train_net(
     """
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
     device = embed.weight.device
-    net = (begin or build_net(options, target)).to(device)
-    loss, loop = Weighted.parse(options.loss), options.loop(options.method)
+    net = (start_net or build_net(options, target)).to(device)
+    loss, loop = WeightedLoss.parse(options.loss), options.loop(options.method)
     rng = torch.Generator().manual_seed(options.seed)
     held_out = [batch_of(part, embed) for part in held]
     report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
@@ -239,23 +249,24 @@ def train_net(
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
             if options.own and not batch.seen.spans:
-                features = with_own_guesses(net, batch, features, chance(*features.shape[:2]) < options.own)
+                features = replace_with_predictions(net, batch, features, chance(*features.shape[:2]) < options.own)
             image_mode = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
-            predictions = answered(net, batch, image_mode, features)
+            predictions = predict_answers(net, batch, image_mode, features)
             sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
             with torch.no_grad():
                 target_logits = head(truth)
             logits = head(net.lm_head_input(guess))
-        total, figures = loss(Places(guess.float(), truth, logits.float(), target_logits.float()))
+        total, figures = loss(LossInputs(guess.float(), truth, logits.float(), target_logits.float()))
         (total + options.price * predictions.cost).backward()
         return batch.ids.numel(), figures
 
     def on_checkpoint(result: RunResult) -> str:
         result.held = {
-            f"agreement {i + 1}": share for i, share in enumerate(agreement(net, held_out, head, theirs=theirs))
+            f"agreement {i + 1}": share
+            for i, share in enumerate(agreement(net, held_out, head, is_target_token=is_target_token))
         }
-        on_measured(net, result)
+        on_evaluation(net, result)
         return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
 
     optimizers = options.optimizers(net, weight_decay=0.0)

@@ -7,7 +7,7 @@ from math import nan
 from pathlib import Path
 
 from workbench.scenes.scene import COLOURS, SHAPES, WORDS
-from workbench.training.cards import Figures, Trained, runs_of, table, training_runs, write_cards
+from workbench.training.cards import Figures, TrainedModel, runs_of, table, training_runs, write_cards
 
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
@@ -125,17 +125,19 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
         results: Figures of the `vision-evaluate` recipe.
         hardware: Description of the machine.
     """
-    card_functions: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}
+    card_functions: dict[str, Callable[[TrainedModel, Figures, str], str]] = {"vision-target": _target}
     card_functions |= dict.fromkeys(_DRAFTERS, _drafter)
     available = {name: card for name, card in card_functions.items() if name in results["parameters"]}
-    write_cards(models, {name: _of(card, results, hardware) for name, card in available.items()})
+    write_cards(models, {name: _bind_results(card, results, hardware) for name, card in available.items()})
 
 
-def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware: str) -> Callable[[Trained], str]:
+def _bind_results(
+    card: Callable[[TrainedModel, Figures, str], str], results: Figures, hardware: str
+) -> Callable[[TrainedModel], str]:
     return lambda model: card(model, results, hardware)
 
 
-def _target(model: Trained, results: Figures, hardware: str) -> str:
+def _target(model: TrainedModel, results: Figures, hardware: str) -> str:
     vision, text = model.config["vision_config"], model.config["text_config"]
     card_text = _TARGET.format(
         parameters=results["parameters"][model.name],
@@ -151,7 +153,7 @@ def _target(model: Trained, results: Figures, hardware: str) -> str:
     return card_text + _LIMITS.format(weak=_weakest(results))
 
 
-def _drafter(model: Trained, results: Figures, hardware: str) -> str:
+def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
     return (
         _DRAFTERS[model.name].format(parameters=results["parameters"][model.name])
         + training_runs(model.figures, hardware, _COUNTED)

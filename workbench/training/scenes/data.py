@@ -21,7 +21,7 @@ from workbench.scenes.scene import (
     relation,
     scenes,
 )
-from workbench.trace.files import replacing
+from workbench.trace.files import replace_atomically
 
 SHARD = 4096
 VERSION = 3  # of the scenes that a seed draws; images of another version are not used
@@ -84,7 +84,7 @@ class Shards:
                 pairs = [paint(scene) for scene in scene_list]
                 pixels, item_maps = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as part, part.open("xb") as file:
+                with replace_atomically(path) as part, part.open("xb") as file:
                     np.savez(file, pixels=pixels, shown=item_maps)
             self._held[index] = Shard(scene_list, pixels, item_maps)
             while len(self._held) > self.keep:
@@ -111,12 +111,12 @@ class Shards:
         return [shard.scenes[i] for i in indices], shard.pixels[indices], shard.shown[indices]
 
 
-def normalised(pixels: np.ndarray) -> np.ndarray:
+def normalise_pixels(pixels: np.ndarray) -> np.ndarray:
     """Return images in the model's input format: float32 [n, 3, 64, 64], from -1 to 1."""
     return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), dtype=np.float32) / 127.5 - 1.0
 
 
-def jittered(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
     """Change brightness and contrast of images a little, float32 [n, 3, 64, 64]."""
     rng = np.random.default_rng(seed)
     gain = rng.uniform(0.9, 1.03, size=(len(images), 1, 1, 1)).astype(np.float32)
@@ -124,7 +124,7 @@ def jittered(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
     return np.clip(images * gain + tint, -1, 1)
 
 
-def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
+def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
     """Replace a share of the images by black silhouettes of their objects, float32 [n, 3, 64, 64].
 
     An untrained tower cannot separate shapes from colours and pens, so silhouettes make shapes easier; writing is kept.
@@ -136,8 +136,8 @@ def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Seque
         seed: Seed of the choice.
     """
     is_replaced = np.random.default_rng(seed).random(len(images)) < share
-    is_item = ((shown > 0) & (shown < WRITING))[:, None]
-    is_writing = (shown == WRITING)[:, None]
+    is_item = ((item_maps > 0) & (item_maps < WRITING))[:, None]
+    is_writing = (item_maps == WRITING)[:, None]
     silhouette = np.where(is_item, np.float32(-1), np.where(is_writing, images, np.float32(1)))
     return np.where(is_replaced[:, None, None, None], silhouette, images)
 
@@ -198,15 +198,15 @@ class PatchLabels:
     mask: np.ndarray
 
 
-def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
+def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLabels:
     """Return the labels of each patch.
 
     Args:
         drawn: Scenes.
         shown: Their maps, uint8 [n, 64, 64].
     """
-    n = len(drawn)
-    blocks = shown.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)
+    n = len(scene_list)
+    blocks = item_maps.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)
     numbers = np.array([*range(1, 7), WRITING], dtype=np.uint8)
     counts = (blocks[..., None] == numbers).sum(2)  # [n, 64, 7]
     top_item, n_pixels = counts.argmax(-1), counts.max(-1)
@@ -216,7 +216,7 @@ def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
     weights = np.full((n, GRID * GRID), 1 / 40, dtype=np.float32)
     toward = np.zeros((n, GRID * GRID, 2), dtype=np.float32)
     centres = np.stack(np.meshgrid(np.arange(GRID), np.arange(GRID)), -1).reshape(-1, 2) * PATCH + PATCH / 2
-    for i, scene in enumerate(drawn):
+    for i, scene in enumerate(scene_list):
         facts = _facts(scene)
         patches = np.flatnonzero(is_covered[i])
         index = np.where(top_item[i, patches] == 6, len(scene.items), top_item[i, patches])

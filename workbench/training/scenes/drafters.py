@@ -26,19 +26,19 @@ from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTra
 from workbench.scenes.held import held_scenes
 from workbench.scenes.scene import Scene, scenes
 from workbench.scenes.tasks import QUESTIONS, ask_some
-from workbench.trace.files import replacing, write_whole
+from workbench.trace.files import replace_atomically, write_atomically
 from workbench.training.clock import RunClock
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import fast_attention, half_precision, save_model
-from workbench.training.scenes.data import Shards, normalised
-from workbench.training.scenes.evaluate import answer, ask_all, pictures_of
+from workbench.training.scenes.data import Shards, normalise_pixels
+from workbench.training.scenes.evaluate import ask_all, generate_answers, render_images
 from workbench.training.scenes.model import (
     language_config,
     load_vision_model,
     save_vision_model,
     vision_language_config,
 )
-from workbench.training.scenes.packing import Packed, Packer, RoundState, worded
+from workbench.training.scenes.packing import ChatTurn, Packed, Packer, vary_wording
 from workbench.training.scenes.tower import seeded_weights
 from workbench.training.scenes.train import answer_states
 from workbench.training.tokenizer import load_tokenizer
@@ -121,14 +121,15 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
     packer = Packer(tokenizer)
     scene_list = own_scenes(options.own_scenes)
     rng = random.Random(f"own/{options.seed}")
-    turns: list[list[RoundState]] = []
+    turns: list[list[ChatTurn]] = []
     clock = RunClock(minutes=1.0)
     n_true = 0
     for start in range(0, len(scene_list), rows):
         part = scene_list[start : start + rows]
-        images = pictures_of(part)
-        dialogues: list[list[RoundState]] = [
-            [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)] for scene in part
+        images = render_images(part)
+        dialogues: list[list[ChatTurn]] = [
+            [(vary_wording(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
+            for scene in part
         ]
         packed = packer.pack(dialogues, [False] * len(part), [True] * len(part))
         with torch.inference_mode():
@@ -143,7 +144,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
                 if not dialogue[k] and (k == 0) == captions
             ]
             for chunk in (missing[offset : offset + 128] for offset in range(0, len(missing), 128)):
-                replies = answer(
+                replies = generate_answers(
                     target,
                     tokenizer,
                     images[torch.tensor([i for i, _ in chunk])],
@@ -157,7 +158,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         share = n_true / sum(map(len, turns))
         report(f"own answers: {len(turns)} of {len(scene_list)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
     options.own.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.own, json.dumps(turns).encode())
+    write_atomically(options.own, json.dumps(turns).encode())
 
 
 Batch = tuple[Packed, torch.Tensor]
@@ -174,18 +175,18 @@ def _truth_batches(options: VisionDrafterOptions, packer: Packer, captions: bool
         for scene in scene_list:
             style = rng.randrange(3)
             questions = ask_some(scene, 0 if captions else options.own_questions, rng)
-            rows.append([(worded(a.question, rng), a.answers[style]) for a in questions])
+            rows.append([(vary_wording(a.question, rng), a.answers[style]) for a in questions])
         has_image = [packer.vision_tokens > 0] * len(rows)
-        return packer.pack(rows, [False] * len(rows), has_image), torch.from_numpy(normalised(pixels))
+        return packer.pack(rows, [False] * len(rows), has_image), torch.from_numpy(normalise_pixels(pixels))
 
     return batch
 
 
 def _own_batches(options: VisionDrafterOptions, packer: Packer) -> Callable[[int], Batch]:
     """Return a function for batches of the target's own answers."""
-    turns: list[list[RoundState]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
+    turns: list[list[ChatTurn]] = [[(q, a) for q, a in dialogue] for dialogue in json.loads(options.own.read_text())]
     scene_list = own_scenes(len(turns))
-    images = pictures_of(scene_list)
+    images = render_images(scene_list)
 
     def batch(step: int) -> Batch:
         epoch, offset = divmod(step * options.rows, len(turns))
@@ -244,7 +245,7 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
     phase = dataclasses.replace(options, steps=options.base_steps, checkpoint=None)
     _run("base", model, _truth_batches(options, Packer(tokenizer, 0, 1.0), False), phase, report)
     options.base.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(options.base) as part:
+    with replace_atomically(options.base) as part:
         torch.save(model.state_dict(), part)
     return model
 
@@ -254,7 +255,7 @@ def newer_than_weights(path: Path, folder: Path) -> bool:
     return path.exists() and path.stat().st_mtime > max(w.stat().st_mtime for w in folder.glob("*.safetensors"))
 
 
-def _prepared(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
+def _prepare_data(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
     """Prepare the data of both drafters: the tokenizer, and the target's own answers on disk."""
     torch.set_num_threads(options.threads)
     if not newer_than_weights(options.own, options.target):
@@ -264,7 +265,7 @@ def _prepared(options: VisionDrafterOptions, report: Report) -> PreTrainedTokeni
 
 def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult:
     """Train the text-only drafter and write it to `options.out`."""
-    tokenizer = _prepared(options, report)
+    tokenizer = _prepare_data(options, report)
     if options.begin is None:
         model = _base_model(options, tokenizer, report)
     else:
@@ -279,7 +280,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
 
 def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunResult:
     """Train the drafter that reads the image and write it to `options.out`."""
-    tokenizer = _prepared(options, report)
+    tokenizer = _prepare_data(options, report)
     packer = Packer(tokenizer, short_weight=1.0)
     tower = load_vision_model(options.target)[0].model.vision_tower
     held: dict[str, float] = {}
@@ -357,10 +358,10 @@ def acceptance(
         ]
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
-            images = pictures_of([scene for scene, _ in part])
+            images = render_images([scene for scene, _ in part])
             questions = [question.question for _, question in part]
-            answers = answer(target, tokenizer, images, questions, 136 if group == ["caption"] else 40)
-            rows: list[list[RoundState]] = [[turn] for turn in zip(questions, answers, strict=True)]
+            answers = generate_answers(target, tokenizer, images, questions, 136 if group == ["caption"] else 40)
+            rows: list[list[ChatTurn]] = [[turn] for turn in zip(questions, answers, strict=True)]
             packed = packer.pack(rows, [False] * len(rows), [has_vision] * len(rows))
             if isinstance(drafter, LlavaForConditionalGeneration):
                 states = answer_states(drafter, packed, images)

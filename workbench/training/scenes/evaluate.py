@@ -15,15 +15,15 @@ from workbench.scenes.draw import paint
 from workbench.scenes.held import CAPTION_TOKENS, held_scenes
 from workbench.scenes.scene import Scene
 from workbench.scenes.tasks import QUESTIONS, Ask, ask, read_caption
-from workbench.training.scenes.data import normalised
+from workbench.training.scenes.data import normalise_pixels
 from workbench.training.scenes.model import VISION_TOKENS
 from workbench.training.tokenizer import PAD, token_id
 
 
-def answer(
+def generate_answers(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    pictures: torch.Tensor,
+    images: torch.Tensor,
     questions: Sequence[str],
     max_new_tokens: int,
 ) -> list[list[int]]:
@@ -46,7 +46,7 @@ def answer(
         output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # from a mixin
             input_ids=ids,
             attention_mask=(ids != pad).long(),
-            pixel_values=pictures.to(model.dtype),
+            pixel_values=images.to(model.dtype),
             max_new_tokens=max_new_tokens,
             do_sample=False,
             eos_token_id=end,
@@ -59,26 +59,26 @@ def answer(
 def answer_texts(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    drawn: Sequence[Scene],
-    asked: Sequence[Ask],
+    scene_list: Sequence[Scene],
+    question_list: Sequence[Ask],
     rows: int = 50,
 ) -> list[str]:
     """Return the model's answers to one question about each scene."""
     texts: list[str] = []
-    for start in range(0, len(drawn), rows):
-        part, questions = drawn[start : start + rows], asked[start : start + rows]
+    for start in range(0, len(scene_list), rows):
+        part, questions = scene_list[start : start + rows], question_list[start : start + rows]
         longest = CAPTION_TOKENS if any(a.kind == "caption" for a in questions) else 40
-        answers = answer(model, tokenizer, pictures_of(part), [a.question for a in questions], longest)
+        answers = generate_answers(model, tokenizer, render_images(part), [a.question for a in questions], longest)
         texts += [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in answers]
     return texts
 
 
-def pictures_of(drawn: Sequence[Scene]) -> torch.Tensor:
+def render_images(scene_list: Sequence[Scene]) -> torch.Tensor:
     """Return the images of scenes in the model's input format, float32 [n, 3, 64, 64]."""
-    return torch.from_numpy(normalised(np.stack([paint(scene)[0] for scene in drawn])))
+    return torch.from_numpy(normalise_pixels(np.stack([paint(scene)[0] for scene in scene_list])))
 
 
-def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float]:
+def caption_scores(captions: Sequence[str], questions: Sequence[Ask]) -> dict[str, float]:
     """Compare captions with the right ones, object by object from the left.
 
     A missing object counts as wrong in every attribute; so does each additional object.
@@ -89,7 +89,7 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
     """
     right: dict[str, int] = defaultdict(int)
     total: dict[str, int] = defaultdict(int)
-    for text, question in zip(said, asked, strict=True):
+    for text, question in zip(captions, questions, strict=True):
         predicted, expected = read_caption(text), read_caption(question.answer)
         right["caption"] += text == question.answer
         right["objects"] += len(predicted) == len(expected)
@@ -105,23 +105,23 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
     return {name: right[name] / total[name] for name in sorted(total)}
 
 
-def ask_all(drawn: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
+def ask_all(scene_list: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
     """Ask one kind of question about every scene that it fits; return those scenes and the questions."""
     rng = random.Random(f"{kind}/{seed}")
-    pairs = [(scene, question) for scene in drawn if (question := ask(kind, scene, rng))]
+    pairs = [(scene, question) for scene in scene_list if (question := ask(kind, scene, rng))]
     return [scene for scene, _ in pairs], [question for _, question in pairs]
 
 
 def evaluate_scenes(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    drawn: Sequence[Scene],
+    scene_list: Sequence[Scene],
     kinds: Sequence[str] = tuple(QUESTIONS),
 ) -> dict[str, float]:
     """Return the share of right answers: per attribute in captions, and of the whole answer for each other kind."""
     results: dict[str, float] = {}
     for kind in kinds:
-        fitting, questions = ask_all(drawn, kind)
+        fitting, questions = ask_all(scene_list, kind)
         answers = answer_texts(model, tokenizer, fitting, questions)
         if kind == "caption":
             results |= {f"caption: {name}": value for name, value in caption_scores(answers, questions).items()}

@@ -11,14 +11,14 @@ from typing import Any
 from workbench.scenes.draw import picture
 from workbench.scenes.scene import Scene, scenes
 from workbench.scenes.tasks import LEXICON, QUESTIONS, Ask, ask
-from workbench.trace.files import replacing, write_whole
+from workbench.trace.files import replace_atomically, write_atomically
 from workbench.training.loop import Report
 
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."
 HARD = {"neighbour"}
 """Kinds of question that the bundled target often answers wrongly (see its card); they come last."""
-ANY_PICTURE = (
+GENERAL_QUESTIONS = (
     QUESTION,
     "How many shapes are there?",
     "List the colours from left to right.",
@@ -42,7 +42,7 @@ class GalleryOptions:
     scale: int = 4
 
 
-WANTED: dict[str, dict[str, Any]] = {
+SCENE_PROPERTIES: dict[str, dict[str, Any]] = {
     "four-shapes": {"count": 4, "sketch": False, "writing": None, "overlap": False},
     "six-shapes": {"count": 6, "sketch": False, "writing": None, "overlap": False},
     "overlap": {"count": 3, "sketch": False, "writing": None, "overlap": True},
@@ -59,12 +59,12 @@ WANTED: dict[str, dict[str, Any]] = {
 """The scenes of the gallery and their required properties."""
 
 
-def _fits(name: str, scene: Scene, wanted: dict[str, Any]) -> bool:
+def _fits(name: str, scene: Scene, properties: dict[str, Any]) -> bool:
     is_dark = sum(scene.background) < 330
     shapes = [item.shape for item in scene.items]
     return (
-        (scene.writing.kind if scene.writing else None) == wanted["writing"]
-        and bool(scene.overlaps) == wanted["overlap"]
+        (scene.writing.kind if scene.writing else None) == properties["writing"]
+        and bool(scene.overlaps) == properties["overlap"]
         and is_dark == (name == "dark")
         and (name != "alike" or max(map(shapes.count, shapes)) >= 3)
     )
@@ -78,7 +78,7 @@ def gallery_scenes() -> dict[str, Scene]:
             for scene in scenes(GALLERY_SEED, True, properties["sketch"], properties["count"], freehand=0.0)
             if _fits(name, scene, properties)
         )
-        for name, properties in WANTED.items()
+        for name, properties in SCENE_PROPERTIES.items()
     }
 
 
@@ -98,7 +98,7 @@ def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
     for name, scene in gallery_scenes().items():
         image = picture(scene)
         large = image.resize((image.width * options.scale, image.height * options.scale), resample=0)
-        with replacing(options.out / f"{name}.png") as part:
+        with replace_atomically(options.out / f"{name}.png") as part:
             large.save(part, "PNG", optimize=True)
         questions = presets(scene, name)
         entries.append(
@@ -111,8 +111,8 @@ def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
                 "answers": [a.answer for a in questions],
             }
         )
-    index = {"questions": list(ANY_PICTURE), "scenes": entries}
-    write_whole(options.out / "index.json", (json.dumps(index, indent=1) + "\n").encode())
-    write_whole(options.out / "lexicon.json", (json.dumps(LEXICON, indent=1) + "\n").encode())
+    index = {"questions": list(GENERAL_QUESTIONS), "scenes": entries}
+    write_atomically(options.out / "index.json", (json.dumps(index, indent=1) + "\n").encode())
+    write_atomically(options.out / "lexicon.json", (json.dumps(LEXICON, indent=1) + "\n").encode())
     report(f"vision-gallery: {len(entries)} scenes in {options.out}")
     return {"scenes": len(entries), "out": str(options.out)}

@@ -20,8 +20,8 @@ from workbench.models.chat_markers import ASSISTANT, END, IMAGE, USER
 from workbench.training.scenes.model import VISION_TOKENS
 from workbench.training.tokenizer import token_id
 
-NO_PICTURE = "There is no picture."
-RoundState = tuple[str, str | list[int]]
+NO_IMAGE_ANSWER = "There is no picture."
+ChatTurn = tuple[str, str | list[int]]
 """A question and its answer; an answer of token ids is used unchanged, a text gets EOS appended."""
 
 
@@ -77,7 +77,9 @@ class Packer:
                 self._cache[text] = ids
         return ids
 
-    def pack(self, rows: Sequence[Sequence[RoundState]], chained: Sequence[bool], seen: Sequence[bool]) -> Packed:
+    def pack(
+        self, conversations: Sequence[Sequence[ChatTurn]], chained: Sequence[bool], with_image: Sequence[bool]
+    ) -> Packed:
         """Return a batch.
 
         Args:
@@ -87,7 +89,7 @@ class Packer:
         """
         parts = [
             self._row(turns, is_chained, has_image)
-            for turns, is_chained, has_image in zip(rows, chained, seen, strict=True)
+            for turns, is_chained, has_image in zip(conversations, chained, with_image, strict=True)
         ]
         size = -(-max(len(part[0]) for part in parts) // 8) * 8
         shape = (len(parts), size)
@@ -110,7 +112,7 @@ class Packer:
             torch.from_numpy(ids == self._image),
         )
 
-    def agree(self, turns: Sequence[RoundState], differs: Sequence[bool]) -> list[bool]:
+    def agree(self, turns: Sequence[ChatTurn], differs: Sequence[bool]) -> list[bool]:
         """Return for each turn of an unchained sequence with an image whether all of its tokens agree.
 
         Args:
@@ -122,9 +124,9 @@ class Packer:
         return [number not in wrong for number in range(1, len(turns) + 1)]
 
     def _row(
-        self, turns: Sequence[RoundState], chained: bool, seen: bool
+        self, turns: Sequence[ChatTurn], chained: bool, with_image: bool
     ) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
-        ids = [self._user] + [self._image] * (self.vision_tokens if seen else 0)
+        ids = [self._user] + [self._image] * (self.vision_tokens if with_image else 0)
         positions, labels, weights, blocks = list(range(len(ids))), [-100] * len(ids), [0.0] * len(ids), [0] * len(ids)
         first = len(ids)
         for number, (question, answer) in enumerate(turns, 1):
@@ -142,7 +144,7 @@ class Packer:
         return ids, positions, labels, weights, blocks
 
 
-def worded(question: str, rng: random.Random) -> str:
+def vary_wording(question: str, rng: random.Random) -> str:
     """Return a question in a typing variant: on a new line, in small letters, in capitals, without punctuation."""
     if rng.random() < 0.12:
         question = "\n" + question

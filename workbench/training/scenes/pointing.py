@@ -52,7 +52,11 @@ class Pointer:
         self._entered = entered
 
     def loss(
-        self, packed: Packed, named: Sequence[Sequence[tuple[int, ...]]], drawn: Sequence[Scene], shown: Any
+        self,
+        packed: Packed,
+        named_objects: Sequence[Sequence[tuple[int, ...]]],
+        scene_list: Sequence[Scene],
+        item_maps: Any,
     ) -> Tensor:
         """Return the attention loss in nats, averaged over the named objects.
 
@@ -65,9 +69,9 @@ class Pointer:
             shown: Their maps, uint8 [n, 64, 64].
         """
         triples, masks = [], []
-        ranks = torch.from_numpy(patch_labels(drawn, shown).answers[..., list(ASPECTS).index("rank")])
-        for row, questions in enumerate(named):
-            for position, objects in self.looks(packed.labels[row].tolist(), questions, len(drawn[row].items)):
+        ranks = torch.from_numpy(patch_labels(scene_list, item_maps).answers[..., list(ASPECTS).index("rank")])
+        for row, questions in enumerate(named_objects):
+            for position, objects in self.looks(packed.labels[row].tolist(), questions, len(scene_list[row].items)):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
                     if mask.any() and packed.image[row].any():  # else it is hidden by others, or there is no image
@@ -91,7 +95,7 @@ class Pointer:
         return (scores.logsumexp(-1) - object_scores.logsumexp(-1)).mean()
 
     def looks(
-        self, labels: Sequence[int], named: Sequence[tuple[int, ...]], items: int
+        self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield positions of a sequence and the objects to attend to there.
 
@@ -101,7 +105,7 @@ class Pointer:
             items: Number of objects in the image.
         """
         starts = [t for t in range(1, len(labels)) if labels[t] >= 0 > labels[t - 1]]
-        for start, objects in zip(starts, named, strict=True):
+        for start, objects in zip(starts, named_objects, strict=True):
             if objects:
                 yield start, objects
             end = next((t for t in range(start, len(labels)) if labels[t] < 0), len(labels))

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from workbench.scenes.held import held_scenes
-from workbench.trace.files import write_whole
+from workbench.trace.files import write_atomically
 from workbench.training.loop import Report
 from workbench.training.scenes.cards import write_vision_cards
 from workbench.training.scenes.drafters import acceptance
@@ -69,6 +69,6 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         results["acceptance"][name] = figures
         report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in figures.items()))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out, (json.dumps(results, indent=2) + "\n").encode())
+    write_atomically(options.out, (json.dumps(results, indent=2) + "\n").encode())
     write_vision_cards(options.models, results, options.hardware)
     return results

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from workbench.scenes.scene import SIDE
-from workbench.trace.files import replacing
+from workbench.trace.files import replace_atomically
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision
 from workbench.training.scenes.data import (
@@ -25,8 +25,8 @@ from workbench.training.scenes.data import (
     PATCH,
     PatchLabels,
     Shards,
-    jittered,
-    normalised,
+    jitter_images,
+    normalise_pixels,
     patch_labels,
     silhouettes,
 )
@@ -154,7 +154,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         scene_list, pixels, item_maps = shards.batch(step, options.rows, options.shards)
         labels = patch_labels(scene_list, item_maps)
-        images = jittered(normalised(pixels), (options.seed, step))
+        images = jitter_images(normalise_pixels(pixels), (options.seed, step))
         if step < options.silhouette_steps:
             images = silhouettes(images, item_maps, 0.5, (options.seed, step, 1))
         with half_precision():
@@ -165,7 +165,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
 
     def on_checkpoint(result: RunResult) -> str:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(options.out) as part:
+        with replace_atomically(options.out) as part:
             torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, part)
         return f"vision-tower: written to {options.out} at step {result.steps}"
 

@@ -16,7 +16,7 @@ from workbench.scenes.scene import COLOURS, SHAPES, Scene
 from workbench.scenes.tasks import ask_some
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision
-from workbench.training.scenes.data import ASPECTS, PatchLabels, Shards, jittered, normalised, patch_labels
+from workbench.training.scenes.data import ASPECTS, PatchLabels, Shards, jitter_images, normalise_pixels, patch_labels
 from workbench.training.scenes.evaluate import quick_check
 from workbench.training.scenes.model import (
     language_config,
@@ -24,7 +24,7 @@ from workbench.training.scenes.model import (
     save_vision_model,
     vision_language_config,
 )
-from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, RoundState, worded
+from workbench.training.scenes.packing import NO_IMAGE_ANSWER, ChatTurn, Packed, Packer, vary_wording
 from workbench.training.scenes.pointing import Pointer
 from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
@@ -94,7 +94,7 @@ class VisionOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class Rows:
+class SceneQuestions:
     """Questions about scenes, one list per scene.
 
     Attributes:
@@ -104,24 +104,26 @@ class Rows:
         named: For each question the objects that it names.
     """
 
-    turns: list[list[RoundState]]
+    turns: list[list[ChatTurn]]
     chained: list[bool]
     seen: list[bool]
     named: list[list[tuple[int, ...]]]
 
 
-def scene_rows(drawn: Sequence[Scene], options: VisionOptions, seed: str) -> Rows:
+def draw_questions(scene_list: Sequence[Scene], options: VisionOptions, seed: str) -> SceneQuestions:
     """Draw questions about scenes."""
     rng = random.Random(seed)
-    rows = Rows([], [], [], [])
-    for scene in drawn:
+    rows = SceneQuestions([], [], [], [])
+    for scene in scene_list:
         questions = ask_some(scene, options.questions, rng, options.favoured)
         if rng.random() >= options.captioned:
             del questions[0]
         is_chained, has_image = rng.random() < options.chained, rng.random() >= options.unseen
         if is_chained:
             rng.shuffle(questions)
-        rows.turns.append([(worded(a.question, rng), a.answer if has_image else NO_PICTURE) for a in questions])
+        rows.turns.append(
+            [(vary_wording(a.question, rng), a.answer if has_image else NO_IMAGE_ANSWER) for a in questions]
+        )
         rows.chained.append(is_chained)
         rows.seen.append(has_image)
         rows.named.append([a.named if has_image else () for a in questions])
@@ -183,7 +185,7 @@ SHARPNESS = 16.0
 """Scale of the cosines in the naming loss."""
 
 
-def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
+def embed_words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
     """Return the embeddings of the first tokens of the words for colours and for shapes, [words, D] each."""
     embedding = model.model.language_model.embed_tokens
     return {
@@ -192,7 +194,7 @@ def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGenerati
     }
 
 
-def naming_loss(vision: Tensor, named: dict[str, Tensor], labels: PatchLabels) -> Tensor:
+def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: PatchLabels) -> Tensor:
     """Return the cross-entropy of colours and shapes by the cosine between patches and words; items weigh equally.
 
     Args:
@@ -201,7 +203,7 @@ def naming_loss(vision: Tensor, named: dict[str, Tensor], labels: PatchLabels) -
         labels: Labels of the patches.
     """
     losses = []
-    for aspect, embeddings in named.items():
+    for aspect, embeddings in word_embeddings.items():
         answers = torch.from_numpy(labels.answers[..., list(ASPECTS).index(aspect)])
         has_label = answers >= 0
         scores = F.normalize(vision[has_label].float(), dim=-1) @ F.normalize(embeddings.float(), dim=-1).mT
@@ -227,9 +229,11 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         scene_list, pixels, maps = shards.batch(step, options.rows, options.shards)
-        rows = scene_rows(scene_list, options, f"{options.seed}/{step}")
+        rows = draw_questions(scene_list, options, f"{options.seed}/{step}")
         packed = packer.pack(rows.turns, rows.chained, rows.seen)
-        images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(rows.seen)]
+        images = torch.from_numpy(jitter_images(normalise_pixels(pixels), (options.seed, step, 2)))[
+            torch.tensor(rows.seen)
+        ]
         with half_precision():
             states = answer_states(model, packed, images)
             is_answer = packed.labels >= 0
@@ -254,13 +258,13 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
 
     def read_on(step: int) -> dict[str, float]:
         scene_list, pixels, item_maps = shards.batch(step, options.reading_rows, options.shards)
-        images = jittered(normalised(pixels), (options.seed, step, 3))
+        images = jitter_images(normalise_pixels(pixels), (options.seed, step, 3))
         labels = patch_labels(scene_list, item_maps)
         with half_precision():
             states = reader.states(torch.from_numpy(images))
             scores, vision = reader.read_states(states), model.model.multi_modal_projector(states)
         loss, accuracy = reading_loss(scores, labels)
-        naming = naming_loss(vision, words(tokenizer, model), labels) if options.naming else torch.zeros(())
+        naming = naming_loss(vision, embed_words(tokenizer, model), labels) if options.naming else torch.zeros(())
         (options.reading * loss + options.naming * naming).backward()
         figures = {
             name: accuracy[name] for name in ("colour", "shape", "rank", "relation", "place") if name in accuracy
